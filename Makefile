@@ -1,0 +1,62 @@
+# One place for every routine. It needs make and Python 3.11 or newer; all else goes into .venv.
+
+# The first that is new enough and can make virtual environments is taken; `make PYTHON=...` overrides.
+PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
+# How many processes run the tests.
+JOBS ?= 2
+# Passed on: make torture ARGS="--minutes 5"
+ARGS ?=
+
+BIN := .venv/bin
+RUNTIME := .venv/.installed-all
+DEV := .venv/.installed-dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help up test lint bench torture docs clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: $(RUNTIME) ## install and start everything, with demo workers
+	$(BIN)/everwork up --demo $(ARGS)
+
+test: lint ## all checks, then all tests: what CI runs
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(DEV) ## ruff, formatting, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEV) ## measure speed
+	$(BIN)/python -m benchmarks $(ARGS)
+
+torture: $(DEV) ## kill real processes for a while and count what was lost
+	$(BIN)/python -m tests.torture $(ARGS)
+
+docs: $(DEV) ## check links, examples and commands in the documentation
+	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+clean: ## remove .venv, caches and build results
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installs once, and again only when pyproject.toml changes; the code itself is linked, not copied.
+.venv/.installed-%: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# pip is the last thing a virtual environment gets, so that a broken one is made again.
+$(BIN)/pip:
+	@problem='Everwork needs Python 3.11 or newer; found none (looked for: $(PYTHON)).'; \
+	for python in $(PYTHON); do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	  if "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	    echo "$$("$$python" --version) -> .venv"; \
+	    exec "$$python" -m venv --clear .venv; \
+	  fi; \
+	  problem="$$python cannot make virtual environments: install its venv module (on Debian and Ubuntu: python3-venv)."; \
+	done; \
+	echo "$$problem" >&2; exit 1
