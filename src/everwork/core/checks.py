@@ -1,0 +1,67 @@
+"""Checks of values from outside: each failure names the field and says what is allowed."""
+
+from __future__ import annotations
+
+import math
+
+from everwork.core.limits import KEY_MAX, NAME_CHARS_MAX
+from everwork.core.states import SYNONYMS, State
+from everwork.exceptions import InvalidInput
+
+
+def whole_number(field: str, value: object, low: int, high: int) -> int:
+    """A whole number within its bounds; a bool is not a number."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidInput(field, f"must be a whole number from {low} to {high}, not {shown(value)}")
+    return value
+
+
+def number(field: str, value: object, low: float, high: float) -> float:
+    """A finite number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidInput(field, f"must be a number from {low:g} to {high:g}, not {shown(value)}")
+    return value
+
+
+def milliseconds(field: str, seconds: object, low: float, high: float) -> int:
+    """Seconds, as people write them, turned into whole milliseconds."""
+    return round(number(field, seconds, low, high) * 1000)
+
+
+def name(field: str, value: object) -> str:
+    """A name that people will read: 1 to 255 printable characters."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be a text, not {shown(value)}")
+    if not 1 <= len(value) <= NAME_CHARS_MAX:
+        raise InvalidInput(field, f"must have 1 to {NAME_CHARS_MAX} characters, not {len(value)}")
+    if not value.isprintable():
+        raise InvalidInput(field, f"must consist of printable characters, not {shown(value)}")
+    return value
+
+
+def job_key(value: object, field: str = "key") -> int:
+    """A job key, as a number or as its decimal text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(KEY_MAX)):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= KEY_MAX:
+        raise InvalidInput(field, f"must be a job key, a whole number from 1 to {KEY_MAX}, not {shown(value)}")
+    return value
+
+
+def state(value: object, field: str = "state") -> State:
+    """A state by its name, in either case, or by one of its synonyms."""
+    if isinstance(value, State):
+        return value
+    found = SYNONYMS.get(value.upper()) if isinstance(value, str) else None
+    if found is None:
+        allowed = ", ".join(s.label for s in State)
+        raise InvalidInput(field, f"must be one of {allowed}, not {shown(value)}")
+    return found
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: short, and on one line."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,44 @@
+"""Every limit of the system, in one place. Units stand in the names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_TENANT: Final = "<default>"
+DEFAULT_GROUP: Final = ""
+
+NAME_CHARS_MAX: Final = 255
+ERROR_CHARS_MAX: Final = 8_192
+KEY_MAX: Final = 2**63 - 1
+
+PAYLOAD_BYTES_MAX: Final = 1_048_576
+HEADERS_BYTES_MAX: Final = 65_536
+JSON_DEPTH_MAX: Final = 64
+
+PRIORITY_MIN: Final = -512
+PRIORITY_MAX: Final = 511
+
+ATTEMPTS_DEFAULT: Final = 5
+ATTEMPTS_MAX: Final = 100
+
+LEASE_MS_DEFAULT: Final = 30_000
+LEASE_MS_MIN: Final = 100
+LEASE_MS_MAX: Final = 86_400_000
+
+DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
+INSTANT_MS_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 9999.
+
+CREATE_BATCH_MAX: Final = 10_000
+SETTLE_BATCH_MAX: Final = 10_000
+ACTIVATE_MAX: Final = 1_000
+LIST_LIMIT_DEFAULT: Final = 50
+LIST_LIMIT_MAX: Final = 1_000
+LIST_SCAN_MAX: Final = 50_000
+
+PROMOTE_MAX: Final = 1_000
+SWEEP_STEP_MAX: Final = 1_000
+HISTORY_ENTRIES_MAX: Final = 200
+
+COMPLETED_KEEP_MS: Final = 7 * 86_400_000
+FAILED_KEEP_MS: Final = 90 * 86_400_000
+STATISTICS_KEEP_HOURS: Final = 30 * 24

@@ -1,0 +1,97 @@
+"""How an attempt ended: the closed set of outcomes, as plain tuples because they are made per job.
+
+`attempt` is the fencing token. 0 means that the caller cannot name it: the job is then checked by
+its state only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from everwork.core.job import NewJob
+
+
+class Complete(NamedTuple):
+    """The work is done. `result` is a JSON text; `events` are created in the same transaction."""
+
+    key: int
+    attempt: int
+    result: str | None = None
+    events: tuple[NewJob, ...] = ()
+
+
+class Fail(NamedTuple):
+    """The attempt failed.
+
+    `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
+    policy's delay. `final`: failed for good.
+    """
+
+    key: int
+    attempt: int
+    error: str
+    retries: int | None = None
+    backoff_ms: int | None = None
+    final: bool = False
+
+
+class Reject(NamedTuple):
+    """The job makes no sense: failed, marked rejected, never requeued automatically."""
+
+    key: int
+    attempt: int
+    error: str = ""
+
+
+class Retry(NamedTuple):
+    """The worker asks for another attempt within max_attempts; `delay_ms` None: the policy's."""
+
+    key: int
+    attempt: int
+    error: str = ""
+    delay_ms: int | None = None
+
+
+class Release(NamedTuple):
+    """A clean hand-back: the attempt is not counted, its number is not reused."""
+
+    key: int
+    attempt: int
+
+
+class Throw(NamedTuple):
+    """A business error with a code: failed for good."""
+
+    key: int
+    attempt: int
+    code: str
+    error: str = ""
+
+
+class Lapse(NamedTuple):
+    """The lease ran out. Only the engine's sweep brings this outcome."""
+
+    key: int
+    attempt: int
+    worker: str
+
+
+Outcome = Complete | Fail | Reject | Retry | Release | Throw
+DecidedOutcome = Fail | Reject | Retry | Throw | Lapse
+
+
+def kind_of(outcome: Outcome | Lapse) -> str:
+    """What the history calls an attempt that ended so."""
+    return _KINDS[type(outcome)]
+
+
+_KINDS: Final[Mapping[type, str]] = {
+    Complete: "complete",
+    Fail: "fail",
+    Reject: "reject",
+    Retry: "retry",
+    Release: "release",
+    Throw: "throw",
+    Lapse: "lapse",
+}

@@ -1,0 +1,126 @@
+"""When a failed attempt is tried again: policy, backoff, and the arithmetic of retries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, assert_never
+
+from everwork.core import checks
+from everwork.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, DELAY_MS_MAX, ERROR_CHARS_MAX
+from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw, kind_of
+from everwork.core.states import Cause, State, after
+
+
+class Known(NamedTuple):
+    """What the engine knows of a job whose attempt has just ended."""
+
+    key: int
+    attempt: int
+    attempts: int
+    max_attempts: int
+
+
+class Decision(NamedTuple):
+    """What becomes of the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history."""
+
+    kind: str
+    state: State
+    max_attempts: int
+    backoff_ms: int
+    error: str
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and after which delay a failed job is tried again. Times are in seconds.
+
+    The delay after the n-th counted attempt is `min(base * factor ** (n - 1), cap)`. `jitter` (0 to 1)
+    takes away up to that share of it, the same share whenever asked for the same job and attempt.
+    """
+
+    max_attempts: int = ATTEMPTS_DEFAULT
+    base: float = 5.0
+    factor: float = 2.0
+    cap: float = 300.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.whole_number("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
+        checks.number("base", self.base, 0.0, DELAY_MS_MAX / 1000)
+        checks.number("factor", self.factor, 1.0, 100.0)
+        checks.number("cap", self.cap, 0.0, DELAY_MS_MAX / 1000)
+        checks.number("jitter", self.jitter, 0.0, 1.0)
+
+    def backoff_ms(self, attempts: int, *, key: int = 0, attempt: int = 0) -> int:
+        """The delay after `attempts` counted attempts; key and attempt seed the jitter."""
+        exponent = min(max(attempts, 1) - 1, 200)
+        seconds = min(self.base * self.factor**exponent, self.cap)
+        if self.jitter:
+            seconds *= 1.0 - self.jitter * _fraction(key, attempt)
+        return round(seconds * 1000)
+
+
+DEFAULT_POLICY: Final = RetryPolicy()
+
+
+def decide(known: Known, outcome: DecidedOutcome, policy: RetryPolicy) -> Decision:
+    """Turn a failed attempt into what follows. The only place where this is decided."""
+    match outcome:
+        case Fail():
+            rest = _rest(known, outcome, Cause.FAIL, outcome.error)
+            if outcome.retries is not None:
+                rest = rest._replace(max_attempts=raised_attempts(known.attempts, outcome.retries))
+            return rest if outcome.final else _retried(known, rest, outcome.backoff_ms, policy)
+        case Retry():
+            rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
+            return _retried(known, rest, outcome.delay_ms, policy)
+        case Lapse():
+            error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
+            return _retried(known, _rest(known, outcome, Cause.LAPSE, error), None, policy)
+        case Reject():
+            return _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
+        case Throw():
+            rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
+            return rest._replace(code=outcome.code)
+        case _:
+            assert_never(outcome)
+
+
+def raised_attempts(attempts: int, retries: int) -> int:
+    """The max_attempts that leaves `retries` more: counted attempts never pass ATTEMPTS_MAX."""
+    return max(attempts, min(attempts + retries, ATTEMPTS_MAX))
+
+
+def remaining_retries(state: State, attempts: int, max_attempts: int) -> int:
+    """Retries as the API shows them."""
+    match state:
+        case State.PENDING:
+            return max_attempts - attempts
+        case State.PROCESSING:
+            return max_attempts - attempts + 1
+        case _:
+            return 0
+
+
+def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> Decision:
+    """Failed, and left there."""
+    state = after(State.PROCESSING, cause)
+    return Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
+
+
+def _retried(known: Known, rest: Decision, delay_ms: int | None, policy: RetryPolicy) -> Decision:
+    """Failed, and back to pending if attempts are left."""
+    if known.attempts >= rest.max_attempts:
+        return rest
+    if delay_ms is None:
+        delay_ms = policy.backoff_ms(known.attempts, key=known.key, attempt=known.attempt)
+    return rest._replace(state=after(rest.state, Cause.RETRY), backoff_ms=delay_ms)
+
+
+def _fraction(key: int, attempt: int) -> float:
+    """A number in [0, 1) that depends on nothing but its arguments."""
+    mixed = (key * 0x9E3779B97F4A7C15 + attempt * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return ((mixed ^ (mixed >> 31)) >> 11) / 2**53

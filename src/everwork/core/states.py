@@ -1,0 +1,83 @@
+"""The states of a job and the one table of what may change them.
+
+Whatever is not in `TRANSITIONS` is refused and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class State(IntEnum):
+    """Where a job is in its life. The numbers are stored, so they never change."""
+
+    PENDING = 1
+    PROCESSING = 2
+    COMPLETED = 3
+    FAILED = 4
+    CANCELLED = 5
+
+    @property
+    def label(self) -> str:
+        """The state as JSON and people write it."""
+        return self.name.lower()
+
+
+class Cause(Enum):
+    """What can move a job from one state to another."""
+
+    ACTIVATE = "activate"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    REJECT = "reject"
+    THROW = "throw"
+    LAPSE = "lapse"
+    RELEASE = "release"
+    RETRY = "retry"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = MappingProxyType(
+    {
+        (State.PENDING, Cause.ACTIVATE): State.PROCESSING,
+        (State.PENDING, Cause.CANCEL): State.CANCELLED,
+        (State.PENDING, Cause.EXPIRE): State.CANCELLED,
+        (State.PROCESSING, Cause.CANCEL): State.CANCELLED,
+        (State.PROCESSING, Cause.COMPLETE): State.COMPLETED,
+        (State.PROCESSING, Cause.FAIL): State.FAILED,
+        (State.PROCESSING, Cause.REJECT): State.FAILED,
+        (State.PROCESSING, Cause.THROW): State.FAILED,
+        (State.PROCESSING, Cause.LAPSE): State.FAILED,
+        (State.PROCESSING, Cause.RELEASE): State.PENDING,
+        (State.FAILED, Cause.RETRY): State.PENDING,
+        (State.FAILED, Cause.REQUEUE): State.PENDING,
+    }
+)
+
+LIVE_STATES: Final = frozenset({State.PENDING, State.PROCESSING})
+FINISHED_STATES: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+SYNONYMS: Final[Mapping[str, State]] = MappingProxyType(
+    {
+        "ACTIVATED": State.PROCESSING,
+        "RUNNING": State.PROCESSING,
+        "ERROR": State.FAILED,
+        "QUEUED": State.PENDING,
+        **{state.name: state for state in State},
+    }
+)
+
+
+def is_allowed(state: State, cause: Cause) -> bool:
+    """Whether the table lets this cause act on a job in this state."""
+    return (state, cause) in TRANSITIONS
+
+
+def after(state: State, cause: Cause) -> State:
+    """The state that follows; the pair must be in the table."""
+    return TRANSITIONS[state, cause]

@@ -1,0 +1,254 @@
+"""The engine contract: what every store of jobs must do. The docstrings are the contract.
+
+Rules that hold for every call:
+
+- A call is one atomic step. It happened as a whole when it returned, or not at all when it raised.
+- Values have been checked by the caller (`service.intake`); engines do not check them again.
+- Batches answer item by item, in the order of the request. One refused item does not disturb the others.
+- Time is the engine's own clock (G11). Durations come in, the engine adds its now.
+- What cannot be done because of the job's state is a `Judged`, not an exception. Exceptions are for
+  the operator: `EngineUnavailable` and its kin. After `EngineUnavailable` from a writing call its effect
+  is unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
+- A refused item changes nothing: no state, no history, no count.
+
+Only `activate`, and later trigger fire, breaker and limits, decide inside the store. Every other rule is
+decided by the pure core.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from everwork.core.job import Event, Job, NewJob
+from everwork.core.outcome import Outcome
+from everwork.engines.values import (
+    Activation,
+    Count,
+    Created,
+    Demand,
+    Durability,
+    Explanation,
+    Health,
+    JobFilter,
+    Judged,
+    Lease,
+    LeaseStatus,
+    Page,
+    Registered,
+    Settlement,
+    Stats,
+    Swept,
+    TypeInfo,
+)
+
+Clock = Callable[[], int]
+"""Returns the instant, in milliseconds UTC."""
+
+
+class Engine(ABC):
+    """A store that holds jobs and enforces every rule."""
+
+    # Life ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, check the store, and bring its schema up to date; safe when several start at once.
+
+        Raises `BadConfiguration`, `EngineUnavailable` or `SchemaMismatch`, in one line that says what to do.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was accepted and let go of every resource. A second close does nothing."""
+
+    @property
+    @abstractmethod
+    def durability(self) -> Durability:
+        """What an accepted job survives with the settings in force (G1)."""
+
+    @abstractmethod
+    async def health(self) -> Health:
+        """Reach the store and tell its version, schema and settings, without secrets."""
+
+    # Hot path -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """Accept jobs, all or none, durably before returning (G1).
+
+        Keys increase in the order of the request. A dedupe key that (tenant, type) knows already, from
+        earlier or from the same batch, creates nothing and answers the first job's key (G7). Each further
+        group of the type, as registered at this moment, gets a copy with a key of its own; the default
+        copy's key is answered. A job without max_attempts gets its type's policy's. A job that is due is
+        activatable at once.
+        """
+
+    @abstractmethod
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+        """`create` inside the caller's own transaction: nothing exists before it commits, or if it rolls back.
+
+        With a synchronous driver the call runs in the caller's thread and never suspends. A connection that
+        is not on this store, or is in no transaction, is an `InvalidInput` on `tx`.
+        """
+
+    @abstractmethod
+    async def activate(self, demands: Sequence[Demand]) -> Activation:
+        """Lease due jobs: up to each demand's limit, each with the next attempt number and `attempts + 1`.
+
+        Inside a lane: higher priority first, then run_at, then key; lanes take turns, least recently
+        served first (G9). Jobs that became due are promoted first (a bounded number per call, earliest
+        first). Never leased: a job before its run_at, one that has expired, one of a paused type or
+        of a type whose breaker is open, one that another worker holds (G2). The cost does not depend on
+        what is finished, scheduled later, or of another type (G10). Remembers that the type was asked for.
+        """
+
+    @abstractmethod
+    async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        """End attempts and, in the same step, answer demands.
+
+        Each outcome is judged by itself: it must name the live attempt of a processing job, or 0 when the
+        caller cannot name it (checked by state only, then). Otherwise LEASE_LOST (another attempt, or the
+        lease was taken away), WRONG_STATE or NOT_FOUND (G3). An outcome that this attempt has reported
+        before is REPEATED: ok, and nothing changes (G8). State, history, counts, result and the jobs that
+        a `Complete` carries in `events` are one transaction. A lease that ran out holds until a sweep
+        takes it away.
+        """
+
+    @abstractmethod
+    async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        """Let live leases end `lease_ms` from now. CANCELLED: the job was cancelled meanwhile; LOST: anything else."""
+
+    @abstractmethod
+    async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
+        """The read-only twin of `extend`: which leases still hold, which are cancelled, which are lost."""
+
+    @abstractmethod
+    def mark(self) -> int:
+        """A mark in the stream of wake-ups; taken before `activate`, it lets `wait` miss none that follow."""
+
+    @abstractmethod
+    async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
+        """Return when work of these types may have become ready, or after the timeout (False).
+
+        Returns at once when a wake-up came after the mark `since`. May return too early, and is never
+        relied on for anything but speed.
+        """
+
+    @abstractmethod
+    async def wait_finished(self, timeout_ms: int) -> bool:
+        """Return when some job may have finished, or after the timeout (False). May return too early."""
+
+    # Changes by people and programs -------------------------------------------------------------
+
+    @abstractmethod
+    async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
+        """Cancel pending and processing jobs; the holder of a running one learns it by `check` or `extend`.
+
+        Cancelling a cancelled job is REPEATED; completed and failed ones are WRONG_STATE. The state
+        answered is the one in which the job was found.
+        """
+
+    @abstractmethod
+    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
+        """Bring dead letters back: pending, due now, attempts 0, max_attempts as created, last error cleared.
+
+        The attempt number goes on and the history stays. Any other state is WRONG_STATE.
+        """
+
+    @abstractmethod
+    async def set_retries(self, key: int, retries: int) -> Judged:
+        """Make the job show this many retries; the previous number is answered.
+
+        Pending: 0 is WRONG_STATE (cancel it instead). Processing: 0 is taken as 1, the attempt that runs.
+        A dead letter is requeued with `retries` attempts; 0 is REPEATED. Other states are WRONG_STATE. Counted
+        attempts never pass 100, so a job that has used many may show fewer.
+        """
+
+    @abstractmethod
+    async def reschedule(self, keys: Sequence[int], *, run_at_ms: int | None = None, delay_ms: int = 0) -> list[Judged]:
+        """Let pending jobs run at `run_at_ms`, or `delay_ms` from now (0: run now). Others are WRONG_STATE."""
+
+    @abstractmethod
+    async def set_priority(self, keys: Sequence[int], priority: int) -> list[Judged]:
+        """Change the priority of pending jobs. Others are WRONG_STATE."""
+
+    @abstractmethod
+    async def delete(self, keys: Sequence[int]) -> list[Judged]:
+        """Remove finished jobs with their payload, result, history and dedupe key. Live ones are WRONG_STATE."""
+
+    # Questions ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+        """The jobs as they stand, None for those that do not exist."""
+
+    @abstractmethod
+    async def history(self, key: int) -> list[Event]:
+        """How each attempt ended and each requeue, oldest first, at most the newest 200; empty if unknown."""
+
+    @abstractmethod
+    async def count(self) -> list[Count]:
+        """How many jobs are in which state, from maintained counts, exact at this moment; zeros are left out."""
+
+    @abstractmethod
+    async def stats(self, hours: int) -> Stats:
+        """The counts, and what workers did in the last `hours` hours, by hour, type and worker."""
+
+    @abstractmethod
+    async def explain(self, key: int) -> Explanation | None:
+        """Why the job is not running, or what it is doing; None if there is no such job."""
+
+    # Upkeep -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def sweep(self, holder: str) -> Swept:
+        """One bounded step of upkeep, by one process at a time: whoever else holds the turn gets an empty report.
+
+        Lapsed leases are failed attempts, decided by the core (G6). Pending jobs past their expiry are
+        cancelled. Finished jobs past their retention are deleted. Count deltas are folded.
+        """
+
+    # Registry -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def pause(self, type: str, paused: bool) -> None:
+        """Stop or resume the activation of a type; what is running goes on. Doing it twice changes nothing."""
+
+    @abstractmethod
+    async def set_policy(self, type: str, policy: str | None) -> None:
+        """Keep a type's policy (a JSON text), so that every process decides alike; None takes it away."""
+
+    @abstractmethod
+    async def add_group(self, type: str, group: str) -> None:
+        """Register a further group of a type: jobs created from now on get a copy for it."""
+
+    @abstractmethod
+    async def drop_group(self, type: str, group: str) -> int:
+        """Forget a group: its pending jobs are cancelled (their number is answered), running ones go on."""
+
+    @abstractmethod
+    async def types(self) -> list[TypeInfo]:
+        """Every type that the engine has seen, by name."""
+
+    @abstractmethod
+    async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
+        """Write an entry of the registry, or write it anew; without ttl it stays until it is taken away."""
+
+    @abstractmethod
+    async def unregister(self, kind: str, name: str) -> bool:
+        """Take an entry away; False if there was none."""
+
+    @abstractmethod
+    async def registered(self, kind: str) -> list[Registered]:
+        """The entries of a kind that have not run out, by name."""
+
+    @abstractmethod
+    async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
+        """Take or prolong a turn that one holder has at a time; False while somebody else's has not run out."""
+
+    # Last in the class, because its name hides the builtin in the annotations below it.
+
+    @abstractmethod
+    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Jobs that match, newest key first, from below the cursor on. Every job is met once by paging on."""

@@ -1,0 +1,94 @@
+"""JSON in and out, for every engine and every door: one place, one set of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from everwork.core.checks import shown
+from everwork.core.limits import JSON_DEPTH_MAX
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.exceptions import InvalidInput
+
+
+def encode_object(field: str, value: object, bytes_max: int) -> str:
+    """A JSON object as text; whatever is not one is refused by name."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
+    return encode(field, value if type(value) is dict else dict(value), bytes_max)
+
+
+def encode(field: str, value: object, bytes_max: int) -> str:
+    """Any JSON value as text."""
+    try:
+        raw = orjson.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(field, f"must be made of JSON values: {error}") from None
+    if len(raw) > bytes_max:
+        raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(raw):,}")
+    if b"null" in raw:
+        _refuse_not_finite(field, value)
+    if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX and _depth(orjson.loads(raw)) > JSON_DEPTH_MAX:
+        raise InvalidInput(field, f"must be nested at most {JSON_DEPTH_MAX} levels deep")
+    return raw.decode()
+
+
+def decode(text: str) -> Any:
+    """The value of a JSON text that Everwork itself has written."""
+    return orjson.loads(text)
+
+
+def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, Any]:
+    """The value of a JSON text from outside, which must be an object."""
+    if len(text) > bytes_max:
+        raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(text):,}")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(field, f"must be a JSON object: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
+    return value
+
+
+def encode_policy(policy: RetryPolicy) -> str:
+    """A retry policy as the registry keeps it."""
+    return orjson.dumps({"retry": asdict(policy)}).decode()
+
+
+@lru_cache(maxsize=1024)
+def decode_policy(text: str | None) -> RetryPolicy:
+    """The retry policy inside a stored policy; what is not said there has its default."""
+    if text is None:
+        return DEFAULT_POLICY
+    said = orjson.loads(text).get("retry", {})
+    known = {f.name for f in fields(RetryPolicy)}
+    return RetryPolicy(**{name: value for name, value in said.items() if name in known})
+
+
+def _refuse_not_finite(field: str, value: object) -> None:
+    """orjson writes NaN and infinities as null, silently: what was a number must not become nothing."""
+    if isinstance(value, float) and value - value != 0.0:
+        raise InvalidInput(field, f"must not contain {value}: JSON has no such number")
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            _refuse_not_finite(field, inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_not_finite(field, inner)
+
+
+def _depth(value: object) -> int:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        ]
+    return depth - 1

@@ -1,0 +1,23 @@
+"""Open an engine by its URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from everwork.engines.base import Clock, Engine
+from everwork.exceptions import BadConfiguration
+
+SCHEMES = ("sqlite",)
+
+
+def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
+    """The engine that a URL names, not yet opened. Engines are imported only when they are asked for."""
+    scheme = urlsplit(url).scheme
+    match scheme:
+        case "sqlite":
+            from everwork.engines.sqlite.engine import SqliteEngine  # noqa: PLC0415 - only what is used is loaded
+
+            return SqliteEngine.from_url(url, clock=clock)
+        case _:
+            allowed = ", ".join(f"{known}://" for known in SCHEMES)
+            raise BadConfiguration(f"engine URL: unknown scheme {scheme!r}; it must start with one of {allowed}")

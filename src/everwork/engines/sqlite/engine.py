@@ -1,0 +1,340 @@
+"""The SQLite engine: the contract's calls, each handed to the thread that owns the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from everwork.core.job import Event, Job, NewJob
+from everwork.core.outcome import Outcome
+from everwork.engines.base import Clock, Engine
+from everwork.engines.sqlite import change, leases, read, registry
+from everwork.engines.sqlite.activate import activate, nothing_to_do
+from everwork.engines.sqlite.create import create
+from everwork.engines.sqlite.lock import FileLock
+from everwork.engines.sqlite.migrate import migrate
+from everwork.engines.sqlite.place import Place, check_place, connect
+from everwork.engines.sqlite.settle import settle
+from everwork.engines.sqlite.sweep import Broom, look, sweep
+from everwork.engines.sqlite.threads import Ask, Reader, T, Writer
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
+from everwork.engines.values import (
+    Activation,
+    Count,
+    Created,
+    Demand,
+    Durability,
+    Explanation,
+    Health,
+    JobFilter,
+    Judged,
+    Lease,
+    LeaseStatus,
+    Page,
+    Registered,
+    Settlement,
+    Stats,
+    Swept,
+    TypeInfo,
+)
+from everwork.exceptions import EngineBusy, EngineUnavailable, InvalidInput
+
+POLL_SECONDS = 0.1
+"""How often a waiting process looks whether another one has written: the fallback behind the sockets."""
+SWEEP_TURN = "sweep"
+SWEEP_TURN_MS = 5_000
+
+
+def host_clock_ms() -> int:
+    """The host's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class SqliteEngine(Engine):
+    """Jobs in one SQLite file, shared by any number of processes of one machine."""
+
+    def __init__(self, place: Place, clock: Clock | None = None) -> None:
+        self._place = place
+        self._clock = clock or host_clock_ms
+        self._opened: _Opened | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> SqliteEngine:
+        """The engine of a `sqlite:` URL."""
+        return cls(Place.from_url(url), clock)
+
+    async def open(self) -> None:
+        if self._opened is None:
+            connection, lock, schema_version = await asyncio.to_thread(self._connect)
+            self._opened = _Opened(self._place, self._clock, connection, lock, schema_version)
+
+    def _connect(self) -> tuple[sqlite3.Connection, FileLock, int]:
+        check_place(self._place)
+        lock = FileLock(None if self._place.in_memory else self._place.path + ".lock")
+        with lock:
+            connection = connect(self._place)
+            try:
+                return connection, lock, migrate(connection, self._place.path)
+            except BaseException:
+                connection.close()
+                lock.close()
+                raise
+
+    async def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    @property
+    def _parts(self) -> _Opened:
+        if self._opened is None:
+            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is not open")
+        return self._opened
+
+    @property
+    def durability(self) -> Durability:
+        if self._place.in_memory:
+            return Durability.NONE
+        return Durability.POWER_LOSS if self._place.synchronous == "FULL" else Durability.PROCESS_CRASH
+
+    async def health(self) -> Health:
+        mode = await self._parts.ask(lambda cursor, _: cursor.execute("PRAGMA journal_mode").fetchone()[0])
+        details = {"path": self._place.path, "journal_mode": mode, "synchronous": self._place.synchronous}
+        return Health("sqlite", sqlite3.sqlite_version, self._parts.schema_version, self.durability, details)
+
+    # Hot path -----------------------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        return await self._parts.writer.submit(lambda tx: create(tx, jobs))
+
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+        connection = self._own_file(transaction)
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        tx = Transaction(cursor, self._clock())
+        try:
+            created = create(tx, jobs)
+            tx.flush()
+        except sqlite3.OperationalError as error:
+            raise EngineBusy(
+                f"tx: {error}; begin the transaction with BEGIN IMMEDIATE, so that it waits for its turn to write"
+            ) from error
+        return created
+
+    def _own_file(self, transaction: object) -> sqlite3.Connection:
+        if not isinstance(transaction, sqlite3.Connection):
+            raise InvalidInput(
+                "tx", f"must be a sqlite3.Connection on {self._place.path}, not {type(transaction).__name__}"
+            )
+        files = transaction.execute("PRAGMA database_list").fetchall()
+        path = next((tuple(row)[2] for row in files if tuple(row)[1] == "main"), "")
+        if not path or os.path.realpath(path) != self._place.path:
+            raise InvalidInput("tx", f"must be a connection to {self._place.path}, not to {path or 'memory'}")
+        if not transaction.in_transaction and transaction.isolation_level is None:
+            raise InvalidInput("tx", "must be in a transaction: execute BEGIN IMMEDIATE first")
+        return transaction
+
+    async def activate(self, demands: Sequence[Demand]) -> Activation:
+        return await self._parts.writer.submit(
+            lambda tx: activate(tx, demands), lambda cursor, now_ms: nothing_to_do(cursor, demands, now_ms)
+        )
+
+    async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        if not outcomes:
+            return Settlement([], await self.activate(demands))
+
+        def act(tx: Transaction) -> Settlement:
+            judged = settle(tx, outcomes)
+            return Settlement(judged, activate(tx, demands) if demands else Activation([], None))
+
+        return await self._parts.writer.submit(act)
+
+    async def extend(self, leases_held: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        return await self._parts.writer.submit(lambda tx: leases.extend(tx, leases_held, lease_ms))
+
+    async def check(self, leases_held: Sequence[Lease]) -> list[LeaseStatus]:
+        return await self._parts.ask(lambda cursor, _: leases.check(cursor, leases_held))
+
+    def mark(self) -> int:
+        return self._parts.work.rings
+
+    async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:  # noqa: ARG002
+        # A bell rings for every type: looking without a lock is cheaper than sorting the rings.
+        self._parts.poll()
+        return await self._parts.work.wait(timeout_ms, since)
+
+    async def wait_finished(self, timeout_ms: int) -> bool:
+        self._parts.poll()
+        return await self._parts.done.wait(timeout_ms, None)
+
+    # Changes ------------------------------------------------------------------------------------
+
+    async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
+        return await self._parts.writer.submit(lambda tx: change.cancel(tx, keys, reason))
+
+    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
+        return await self._parts.writer.submit(lambda tx: change.requeue(tx, keys))
+
+    async def set_retries(self, key: int, retries: int) -> Judged:
+        return await self._parts.writer.submit(lambda tx: change.set_retries(tx, key, retries))
+
+    async def reschedule(self, keys: Sequence[int], *, run_at_ms: int | None = None, delay_ms: int = 0) -> list[Judged]:
+        return await self._parts.writer.submit(lambda tx: change.reschedule(tx, keys, run_at_ms, delay_ms))
+
+    async def set_priority(self, keys: Sequence[int], priority: int) -> list[Judged]:
+        return await self._parts.writer.submit(lambda tx: change.set_priority(tx, keys, priority))
+
+    async def delete(self, keys: Sequence[int]) -> list[Judged]:
+        return await self._parts.writer.submit(lambda tx: change.delete(tx, keys))
+
+    # Questions ----------------------------------------------------------------------------------
+
+    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+        return await self._parts.ask(lambda cursor, _: read.get(cursor, keys))
+
+    async def history(self, key: int) -> list[Event]:
+        return await self._parts.ask(lambda cursor, _: read.history(cursor, key))
+
+    async def count(self) -> list[Count]:
+        return await self._parts.ask(lambda cursor, _: read.count(cursor))
+
+    async def stats(self, hours: int) -> Stats:
+        return await self._parts.ask(lambda cursor, now_ms: read.stats(cursor, hours, now_ms))
+
+    async def explain(self, key: int) -> Explanation | None:
+        return await self._parts.ask(lambda cursor, now_ms: read.explain(cursor, key, now_ms))
+
+    # Upkeep -------------------------------------------------------------------------------------
+
+    async def sweep(self, holder: str) -> Swept:
+        parts = self._parts
+
+        def is_idle(cursor: sqlite3.Cursor, now_ms: int) -> Swept | None:
+            left_ms = registry.turn_left_ms(cursor, SWEEP_TURN, holder, now_ms)
+            if left_ms < 0:
+                return Swept()
+            return None if left_ms < SWEEP_TURN_MS // 2 or look(cursor, parts.broom, now_ms) else Swept()
+
+        def act(tx: Transaction) -> Swept:
+            has_turn = registry.take_turn(tx, SWEEP_TURN, holder, SWEEP_TURN_MS)
+            return sweep(tx, parts.broom) if has_turn else Swept()
+
+        swept = await parts.writer.submit(act, is_idle)
+        await parts.writer.ask(lambda *_: parts.writer.truncate_wal())
+        return swept
+
+    # Registry -----------------------------------------------------------------------------------
+
+    async def pause(self, type: str, paused: bool) -> None:
+        await self._parts.writer.submit(lambda tx: registry.pause(tx, type, paused))
+
+    async def set_policy(self, type: str, policy: str | None) -> None:
+        await self._parts.writer.submit(lambda tx: registry.set_policy(tx, type, policy))
+
+    async def add_group(self, type: str, group: str) -> None:
+        await self._parts.writer.submit(lambda tx: registry.add_group(tx, type, group))
+
+    async def drop_group(self, type: str, group: str) -> int:
+        return await self._parts.writer.submit(lambda tx: registry.drop_group(tx, type, group))
+
+    async def types(self) -> list[TypeInfo]:
+        return await self._parts.ask(lambda cursor, _: registry.types(cursor))
+
+    async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
+        await self._parts.writer.submit(lambda tx: registry.register(tx, kind, name, body, ttl_ms))
+
+    async def unregister(self, kind: str, name: str) -> bool:
+        return await self._parts.writer.submit(lambda tx: registry.unregister(tx, kind, name))
+
+    async def registered(self, kind: str) -> list[Registered]:
+        return await self._parts.ask(lambda cursor, now_ms: registry.registered(cursor, kind, now_ms))
+
+    async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
+        return await self._parts.writer.submit(lambda tx: registry.take_turn(tx, name, holder, ttl_ms))
+
+    # Last in the class, because its name hides the builtin in the annotations below it.
+
+    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        return await self._parts.ask(lambda reader, _: read.list_jobs(reader, wanted, limit, cursor))
+
+
+class _Opened:
+    """What exists while the engine is open: threads, bells, and the look at what other processes wrote."""
+
+    def __init__(
+        self, place: Place, clock: Clock, connection: sqlite3.Connection, lock: FileLock, schema_version: int
+    ) -> None:
+        self.schema_version = schema_version
+        self.broom = Broom()
+        self._loop = asyncio.get_running_loop()
+        self._lock = lock
+        folder = None if place.in_memory else Path(place.path + ".wake")
+        self.work, self.done = Bell(WORK, folder), Bell(DONE, folder)
+        self.writer = Writer(place, connection, lock, clock)
+        self.writer.told = self._ring
+        self._reader: Reader | None = None
+        self._probe: sqlite3.Connection | None = None
+        self._poker: Poker | None = None
+        if folder is not None:
+            self._reader = Reader(place, connect(place, read_only=True), clock)
+            self._probe = connect(place, read_only=True)
+            self._poker = Poker(folder)
+            self.writer.after_commit = self._poke
+        self._data_version = self._read_data_version()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def ask(self, question: Ask[T]) -> T:
+        """Ask the reader; a store in memory has its writer's connection only."""
+        answer: Any = await (self._reader or self.writer).ask(question)
+        return answer  # type: ignore[no-any-return]
+
+    def poll(self) -> None:
+        """Look for other processes' writes as long as somebody waits."""
+        if self._timer is None and self._probe is not None:
+            self._timer = self._loop.call_later(POLL_SECONDS, self._look)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for bell in (self.work, self.done):
+            bell.close(self._loop)
+        await self.writer.close()
+        if self._reader is not None:
+            await self._reader.close()
+        if self._probe is not None:
+            self._probe.close()
+        if self._poker is not None:
+            self._poker.close()
+        self._lock.close()
+
+    def _ring(self, woken: bool, finished: bool) -> None:
+        if woken:
+            self.work.ring()
+        if finished:
+            self.done.ring()
+
+    def _poke(self, woken: bool, finished: bool) -> None:
+        if self._poker is not None and woken:
+            self._poker.poke(WORK, self.work.name)
+        if self._poker is not None and finished:
+            self._poker.poke(DONE, self.done.name)
+
+    def _look(self) -> None:
+        self._timer = None
+        version = self._read_data_version()
+        if version != self._data_version:
+            self._data_version = version
+            self._ring(True, True)
+        if self.work.is_awaited or self.done.is_awaited:
+            self.poll()
+
+    def _read_data_version(self) -> int:
+        if self._probe is None:
+            return 0
+        return int(self._probe.execute("PRAGMA data_version").fetchone()[0])

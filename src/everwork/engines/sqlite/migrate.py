@@ -1,0 +1,51 @@
+"""Numbered, forward-only migrations of the file."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import cache
+from importlib.resources import files
+
+from everwork.exceptions import SchemaMismatch
+
+
+@cache
+def migrations() -> dict[int, str]:
+    """The migrations that this program knows, by number."""
+    folder = files(__package__) / "migrations"
+    found = {int(entry.name[:4]): entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
+    return dict(sorted(found.items()))
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> int:
+    """Bring the file up to date in one transaction; the caller holds the file's lock."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute("CREATE TABLE IF NOT EXISTS ew_schema (version INTEGER PRIMARY KEY)")
+        version: int = connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()[0]
+        newest = max(migrations())
+        if version > newest:
+            raise SchemaMismatch(
+                f"{path} has schema version {version}, this program knows {newest}: upgrade everwork to use this file"
+            )
+        for number, script in migrations().items():
+            if number > version:
+                for statement in _split(script):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO ew_schema VALUES (?)", (number,))
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return newest
+
+
+def _split(script: str) -> list[str]:
+    """The statements of a script; `executescript` would commit between them."""
+    parts, pending = [], ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            parts.append(pending)
+            pending = ""
+    return parts

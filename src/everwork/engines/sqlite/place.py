@@ -1,0 +1,153 @@
+"""Where the database file is, and whether it may be there; connections to it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from everwork.exceptions import BadConfiguration, EngineUnavailable
+
+MEMORY = ":memory:"
+SQLITE_VERSION_MIN = (3, 35, 0)
+NETWORK_FILE_SYSTEMS = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "ncpfs",
+        "afs",
+        "9p",
+        "ceph",
+        "lustre",
+        "glusterfs",
+        "gfs",
+        "gfs2",
+        "ocfs2",
+        "beegfs",
+        "orangefs",
+        "pvfs2",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "fuse.davfs",
+        "fuse.gcsfuse",
+        "fuse.juicefs",
+        "davfs",
+        "webdav",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database file (or memory) and how safely it is written."""
+
+    path: str
+    synchronous: str = "FULL"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the store lives in this process only."""
+        return self.path == MEMORY
+
+    @classmethod
+    def from_url(cls, url: str) -> Place:
+        """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with `?synchronous=`."""
+        parts = urlsplit(url)
+        path = unquote(parts.path)[1:]
+        if parts.netloc or not path:
+            raise BadConfiguration(
+                "engine URL: must be sqlite:///relative/path.db, sqlite:////absolute/path.db or sqlite:///:memory:"
+            )
+        if "\0" in path:
+            raise BadConfiguration("engine URL: the path must not contain a NUL character")
+        synchronous = "FULL"
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name != "synchronous":
+                raise BadConfiguration(f"engine URL: unknown option {name!r}; allowed: synchronous")
+            synchronous = value.upper()
+            if synchronous not in ("FULL", "NORMAL"):
+                raise BadConfiguration(f"engine URL: synchronous must be full or normal, not {value!r}")
+        return cls(path if path == MEMORY else os.path.realpath(path), synchronous)
+
+
+def check_place(place: Place) -> None:
+    """Refuse what could lose jobs or can never work, before anything is written."""
+    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+        needed = ".".join(map(str, SQLITE_VERSION_MIN))
+        raise EngineUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; {needed} or newer is needed")
+    if place.in_memory:
+        return
+    file = Path(place.path)
+    if file.is_dir():
+        raise EngineUnavailable(f"cannot open {file}: it is a directory; name a file")
+    if not file.parent.is_dir():
+        raise EngineUnavailable(f"cannot open {file}: the directory {file.parent} does not exist; create it first")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
+    refuse_network_file_system(file, _mounts())
+
+
+def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
+    """SQLite's locks do not hold on network file systems; `mounts` are (mount point, type) pairs."""
+    inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
+    point, kind = max(inside, key=lambda mount: len(mount[0]), default=("/", ""))
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise EngineUnavailable(
+            f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not hold; "
+            "use a local disk, or PostgreSQL or Redis"
+        )
+
+
+def connect(place: Place, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection with this engine's settings; a file that is not a database is refused here."""
+    try:
+        connection = sqlite3.connect(
+            place.path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=5.0
+        )
+    except sqlite3.Error as error:
+        raise EngineUnavailable(f"cannot open {place.path}: {error}") from None
+    try:
+        connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        connection.execute(f"PRAGMA synchronous = {place.synchronous}")
+        connection.execute(f"PRAGMA cache_size = {-8192 if read_only else -65536}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error as error:
+        connection.close()
+        raise unavailable(place.path, error) from None
+    return connection
+
+
+def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
+    """A SQLite error as one line for the operator."""
+    text = str(error)
+    advice = {
+        "file is not a database": "it is not an SQLite file; choose another path",
+        "database disk image is malformed": "the file is damaged; restore it from a backup",
+        "database or disk is full": "the disk is full; free some space and try again",
+        "attempt to write a readonly database": "it is read-only; check the permissions of the file and its directory",
+        "unable to open database file": "check the path, its permissions and free file handles",
+        "disk I/O error": "the disk reports an error; check it, then start again",
+    }.get(text)
+    return EngineUnavailable(f"cannot use {path}: {text}" + (f": {advice}" if advice else ""))
+
+
+def _mounts() -> list[tuple[str, str]]:
+    try:
+        lines = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    fields = [line.split(" ") for line in lines]
+    return [(f[1].encode().decode("unicode_escape"), f[2]) for f in fields if len(f) > 2]

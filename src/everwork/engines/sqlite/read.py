@@ -1,0 +1,172 @@
+"""get, history, list, count, stats, explain: questions, answered from a reader's connection."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everwork.core.instants import utc_text
+from everwork.core.job import Event, Job
+from everwork.core.limits import HISTORY_ENTRIES_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.retry import remaining_retries
+from everwork.core.states import Cause, State
+from everwork.engines.sqlite.finish import Where
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import limit_key_of, tenant_of
+from everwork.engines.values import Count, Explanation, JobFilter, Page, Reason, Stats, WorkerHour
+
+GET = statements("get")
+LIST = statements("list")
+EXPLAIN = statements("explain")
+AHEAD_MAX = 10_000
+
+
+def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
+    """Jobs by key, in the order asked for."""
+    sql = GET["job"].replace("{keys}", "json_each(?)")
+    found = {row[0]: _job(row) for row in cursor.execute(sql, (json.dumps(list(keys)),)).fetchall()}
+    return [found.get(key) for key in keys]
+
+
+def history(cursor: sqlite3.Cursor, key: int) -> list[Event]:
+    """The written history, and the end that stands with the finished job."""
+    events = [Event._make(row) for row in cursor.execute(GET["history"], (key,)).fetchall()]
+    end = cursor.execute(GET["end"], (key,)).fetchone()
+    if end:
+        events.append(Event(*end))
+    return events[-HISTORY_ENTRIES_MAX:]
+
+
+def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
+    """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
+    below = KEY_MAX if cursor_key is None else cursor_key
+    jobs: list[Job] = []
+    seen = 0
+    while seen < LIST_SCAN_MAX:
+        step = max(limit + 1, 200)
+        keys = _candidates(cursor, wanted, below, step)
+        for job in get(cursor, keys):
+            if job is not None and _matches(job, wanted):
+                if len(jobs) == limit:
+                    return Page(jobs, jobs[-1].key)
+                jobs.append(job)
+        if len(keys) < step:
+            return Page(jobs, None)
+        below = keys[-1]
+        seen += len(keys)
+    return Page(jobs, below)
+
+
+def count(cursor: sqlite3.Cursor) -> list[Count]:
+    """The maintained counts."""
+    rows = cursor.execute(statements("count")["count"]).fetchall()
+    return [Count(tenant, type, group, State(state), jobs) for tenant, type, group, state, jobs in rows]
+
+
+def stats(cursor: sqlite3.Cursor, hours: int, now_ms: int) -> Stats:
+    """Counts, and the hourly rows of the hours asked for."""
+    first = now_ms // 3_600_000 - hours
+    rows = cursor.execute(statements("stats")["hours"], (first,)).fetchall()
+    return Stats(count(cursor), [WorkerHour._make(row) for row in rows], now_ms)
+
+
+def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:
+    """The first reason, in the order in which a claim would meet them."""
+    row = cursor.execute(GET["where"], (key,)).fetchone()
+    if row is None:
+        return None
+    found, state = Where._make(row), State(row[3])
+    if state is State.PROCESSING:
+        worker, until_ms = cursor.execute(EXPLAIN["lease"], (key,)).fetchone()
+        text = f"running: worker '{worker}' holds the lease until {utc_text(until_ms)}"
+        return Explanation(key, state, Reason.RUNNING, text, until_ms, worker)
+    if state is not State.PENDING:
+        return Explanation(key, state, Reason.FINISHED, f"it is {state.label} and will not run again by itself")
+    return _explain_pending(cursor, found, now_ms)
+
+
+def _explain_pending(cursor: sqlite3.Cursor, found: Where, now_ms: int) -> Explanation:
+    type, group, paused, open_until_ms, asked_at_ms = cursor.execute(EXPLAIN["type"], (found.key,)).fetchone()
+    key, state = found.key, State.PENDING
+    if found.run_at_ms > now_ms:
+        text = f"scheduled: it may start from {utc_text(found.run_at_ms)} on"
+        return Explanation(key, state, Reason.SCHEDULED, text, found.run_at_ms)
+    if paused:
+        return Explanation(key, state, Reason.PAUSED, f"type '{type}' is paused; resume it to let its jobs start")
+    if open_until_ms is not None and open_until_ms > now_ms:
+        text = f"the circuit breaker of type '{type}' is open until {utc_text(open_until_ms)}"
+        return Explanation(key, state, Reason.BREAKER, text, open_until_ms)
+    ahead = cursor.execute(EXPLAIN["ahead"], (*found.pending[:5], AHEAD_MAX)).fetchone()[0]
+    if asked_at_ms is None or now_ms - asked_at_ms > 60_000:
+        since = "yet" if asked_at_ms is None else f"since {utc_text(asked_at_ms)}"
+        whom = f"group '{group}' of type '{type}'" if group else f"type '{type}'"
+        text = f"no worker has asked for {whom} {since}; start one"
+        return Explanation(key, state, Reason.NOT_ASKED, text, ahead=ahead)
+    more = f"{ahead:,}{'+' if ahead == AHEAD_MAX else ''}"
+    text = f"ready: waiting for a free worker, {more} jobs of its lane stand ahead of it"
+    return Explanation(key, state, Reason.QUEUED, text, ahead=ahead)
+
+
+def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, below: int, step: int) -> list[int]:
+    """The next keys below the cursor that may match: from the whole, or merged from the places that matter."""
+    if wanted.type is None and wanted.group is None and not wanted.states:
+        return [key for (key,) in cursor.execute(LIST["all"], (below, step)).fetchall()]
+    queues = [
+        queue
+        for queue, type, group in cursor.execute(LIST["queues"]).fetchall()
+        if wanted.type in (None, type) and wanted.group in (None, group)
+    ]
+    parts = [
+        _keys_of(cursor, queue, state, (below, step))
+        for queue in queues
+        for state in sorted(wanted.states or set(State))
+    ]
+    merged: Iterator[int] = heapq.merge(*parts, reverse=True)
+    return [key for key, _ in zip(merged, range(step), strict=False)]
+
+
+def _keys_of(cursor: sqlite3.Cursor, queue: int, state: State, window: tuple[int, int]) -> list[int]:
+    match state:
+        case State.PENDING:
+            rows = cursor.execute(LIST["pending"], (queue, *window))
+        case State.PROCESSING:
+            rows = cursor.execute(LIST["processing"], (queue, *window))
+        case _:
+            rows = cursor.execute(LIST["finished"], (queue, *window, state))
+    return [key for (key,) in rows.fetchall()]
+
+
+def _matches(job: Job, wanted: JobFilter) -> bool:
+    return (
+        wanted.type in (None, job.type)
+        and wanted.group in (None, job.group)
+        and (not wanted.states or job.state in wanted.states)
+        and (not wanted.tenants or job.tenant in wanted.tenants)
+        and wanted.worker in (None, job.worker)
+        and wanted.correlation_id in (None, job.correlation_id)
+        and (wanted.created_after_ms is None or job.created_at_ms >= wanted.created_after_ms)
+        and (wanted.created_before_ms is None or job.created_at_ms < wanted.created_before_ms)
+        and (wanted.error_text is None or wanted.error_text.casefold() in (job.last_error or "").casefold())
+    )
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    (
+        key, type, group, lane, state_number, variables, headers, result, priority, attempt, attempts, max_attempts,
+        created_at_ms, run_at_ms, activated_at_ms, lease_until_ms, finished_at_ms, expires_at_ms, timeout_ms, worker,
+        last_error, error_code, kind, dedupe_key, correlation_id, copy_of, extra,
+    ) = row  # fmt: skip
+    state = State(state_number)
+    return Job(
+        key=key, type=type, group=group, tenant=tenant_of(lane), limit_key=limit_key_of(lane), state=state,
+        variables=variables, headers=headers, result=result, priority=priority, attempt=attempt, attempts=attempts,
+        max_attempts=max_attempts, retries=remaining_retries(state, attempts, max_attempts),
+        created_at_ms=created_at_ms, run_at_ms=run_at_ms, activated_at_ms=activated_at_ms,
+        lease_until_ms=lease_until_ms, finished_at_ms=finished_at_ms, expires_at_ms=expires_at_ms,
+        timeout_ms=timeout_ms, worker=worker, last_error=last_error, error_code=error_code,
+        rejected=kind == Cause.REJECT.value, dedupe_key=dedupe_key, correlation_id=correlation_id, copy_of=copy_of,
+        extra=extra,
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""The registry: pauses, policies, groups, entries of any kind, turns."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from everwork.core.states import Cause
+from everwork.engines.sqlite.finish import cancel_pending
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.values import Registered, TypeInfo
+
+SQL = statements("registry")
+
+
+def pause(tx: Transaction, type: str, paused: bool) -> None:
+    """Stop or resume the activation of a type."""
+    tx.type(type)
+    tx.cursor.execute(SQL["pause"], (int(paused), type))
+    tx.woken = True
+
+
+def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
+    """Keep a type's policy."""
+    tx.type(type)
+    tx.cursor.execute(SQL["set_policy"], (policy, type))
+    tx.forget_type(type)
+
+
+def add_group(tx: Transaction, type: str, group: str) -> None:
+    """Register a group of a type."""
+    tx.type(type)
+    tx.cursor.execute(statements("shared")["make_queue"], (type, group))
+    tx.forget_type(type)
+
+
+def drop_group(tx: Transaction, type: str, group: str) -> int:
+    """Forget a group and cancel what waits for it."""
+    row = tx.cursor.execute(SQL["read_group"], (type, group)).fetchone()
+    if row is None:
+        return 0
+    keys = [key for (key,) in tx.cursor.execute(SQL["pending_of"], row).fetchall()]
+    tx.cursor.execute(SQL["drop_queue"], row)
+    tx.forget_type(type)
+    return cancel_pending(tx, keys, Cause.CANCEL, f"group '{group}' was dropped")
+
+
+def types(cursor: sqlite3.Cursor) -> list[TypeInfo]:
+    """Every type that was ever seen."""
+    rows = cursor.execute(SQL["types"]).fetchall()
+    return [
+        TypeInfo(name, bool(paused), policy, tuple(sorted(json.loads(groups))), asked_at_ms)
+        for name, paused, policy, groups, asked_at_ms in rows
+    ]
+
+
+def register(tx: Transaction, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
+    """Write an entry."""
+    tx.cursor.execute(SQL["register"], (kind, name, body, None if ttl_ms is None else tx.now_ms + ttl_ms))
+
+
+def unregister(tx: Transaction, kind: str, name: str) -> bool:
+    """Take an entry away."""
+    return tx.cursor.execute(SQL["unregister"], (kind, name, tx.now_ms)).rowcount == 1
+
+
+def registered(cursor: sqlite3.Cursor, kind: str, now_ms: int) -> list[Registered]:
+    """The entries of a kind."""
+    return [Registered._make(row) for row in cursor.execute(SQL["registered"], (kind, now_ms)).fetchall()]
+
+
+def take_turn(tx: Transaction, name: str, holder: str, ttl_ms: int) -> bool:
+    """Take or prolong a turn."""
+    parameters = (name, holder, tx.now_ms, tx.now_ms + ttl_ms)
+    return tx.cursor.execute(SQL["take_turn"], parameters).rowcount == 1
+
+
+def turn_left_ms(cursor: sqlite3.Cursor, name: str, holder: str, now_ms: int) -> int:
+    """How long a holder still has its turn: 0 if nobody has it, negative if somebody else does."""
+    row = cursor.execute(SQL["holder"], (name,)).fetchone()
+    if row is None or row[1] <= now_ms:
+        return 0
+    return int(row[1] - now_ms) * (1 if row[0] == holder else -1)

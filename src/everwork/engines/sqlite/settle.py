@@ -1,0 +1,213 @@
+"""settle: end attempts. The guard is the join with the leased rows; what must be decided, the core decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release, kind_of
+from everwork.core.retry import Decision, Known, decide
+from everwork.core.states import Cause, State
+from everwork.engines.codec import decode_policy
+from everwork.engines.sqlite.create import create
+from everwork.engines.sqlite.finish import ENDED, Ended, Pending, enter_pending, record, where
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction, Work
+from everwork.engines.values import Judged, Verdict
+
+SQL = statements("settle")
+SHARED = statements("shared")
+ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
+
+
+class Leased(NamedTuple):
+    """A leased row with the policy that applies to its job."""
+
+    key: int
+    queue: int
+    lane: str
+    urgency: int
+    run_at_ms: int
+    attempt: int
+    attempts: int
+    max_attempts: int
+    activated_at_ms: int
+    worker: str
+    policy: str | None
+
+
+def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:
+    """Judge each outcome by itself; two outcomes for one job are judged one after the other."""
+    first = {outcome.key: outcome for outcome in reversed(outcomes)}
+    accepted = _apply(tx, list(first.values()))
+    judged: list[Judged] = []
+    for outcome in outcomes:
+        if first.get(outcome.key) is outcome:
+            del first[outcome.key]
+            judged.append(ACCEPTED if outcome.key in accepted else _refusal(tx, outcome))
+        else:
+            judged.append(ACCEPTED if _apply(tx, [outcome]) else _refusal(tx, outcome))
+    return judged
+
+
+def lapse(tx: Transaction, lapsed: Sequence[Lapse]) -> int:
+    """Take leases away that ran out: each is a failed attempt."""
+    return len(_fail(tx, lapsed))
+
+
+def _apply(tx: Transaction, outcomes: Sequence[Outcome]) -> set[int]:
+    """Apply outcomes of different jobs; the keys of those that passed the guard."""
+    completions = [o for o in outcomes if type(o) is Complete]
+    if len(completions) == len(outcomes):
+        return _complete(tx, completions)
+    releases = [o for o in outcomes if isinstance(o, Release)]
+    failures: list[DecidedOutcome] = [o for o in outcomes if not isinstance(o, Complete | Release)]
+    return _complete(tx, completions) | _release(tx, releases) | _fail(tx, failures)
+
+
+def _guard(outcomes: Sequence[Outcome | Lapse]) -> str:
+    return "{" + ",".join([f'"{o[0]}":{o[1]}' for o in outcomes]) + "}"
+
+
+def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
+    if not outcomes:
+        return set()
+    guard, now_ms = _guard(outcomes), tx.now_ms
+    tx.cursor.execute(SQL["complete"], (guard, now_ms))
+    rows = tx.cursor.execute(SQL["completed"], (guard,)).fetchall()
+    accepted = {row[0] for row in rows}
+    groups: dict[tuple[int, str, str], list[int]] = {}
+    for _, queue, lane, worker, activated_at_ms, run_at_ms in rows:
+        group = groups.get((queue, lane, worker))
+        if group is None:
+            groups[queue, lane, worker] = group = [0, 0, 0]
+        group[0] += 1
+        group[1] += now_ms - activated_at_ms
+        group[2] += activated_at_ms - run_at_ms
+    for (queue, lane, worker), (jobs, execution_ms, wait_ms) in groups.items():
+        tx.move(queue, lane, State.PROCESSING, State.COMPLETED, jobs)
+        tx.worked(queue, worker, Work(completed=jobs, execution_ms=execution_ms, wait_ms=wait_ms))
+    results = [(o.key, o.result) for o in outcomes if o.result is not None and o.key in accepted]
+    if results:
+        tx.cursor.executemany(SQL["insert_result"], results)
+    events = [event for o in outcomes if o.events and o.key in accepted for event in o.events]
+    if events:
+        create(tx, events)
+    return accepted
+
+
+def _read(tx: Transaction, outcomes: Sequence[Outcome | Lapse]) -> list[Leased]:
+    return [Leased._make(row) for row in tx.cursor.execute(SQL["read_leased"], (_guard(outcomes),)).fetchall()]
+
+
+def _release(tx: Transaction, outcomes: Sequence[Release]) -> set[int]:
+    """Back to where the job came from; the attempt is not counted, and its number is spent."""
+    if not outcomes:
+        return set()
+    rows = _read(tx, outcomes)
+    tx.cursor.executemany(SHARED["delete_leased"], [(row.key,) for row in rows])
+    enter_pending(
+        tx,
+        [
+            Pending(r.queue, r.lane, r.urgency, r.run_at_ms, r.key, r.attempt, r.attempts - 1, r.max_attempts)
+            for r in rows
+        ],
+    )
+    record(
+        tx,
+        [
+            Ended(r.key, r.attempt, ENDED, Cause.RELEASE.value, tx.now_ms, r.worker, None, r.activated_at_ms)
+            for r in rows
+        ],
+    )
+    for row in rows:
+        tx.move(row.queue, row.lane, State.PROCESSING, State.PENDING)
+    return {row.key for row in rows}
+
+
+def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
+    if not outcomes:
+        return set()
+    rows = _read(tx, outcomes)
+    by_key = {outcome.key: outcome for outcome in outcomes}
+    decided = [
+        (
+            row,
+            decide(
+                Known(row.key, row.attempt, row.attempts, row.max_attempts), by_key[row.key], decode_policy(row.policy)
+            ),
+        )
+        for row in rows
+    ]
+    tx.cursor.executemany(SHARED["delete_leased"], [(row.key,) for row in rows])
+    _retry(tx, [pair for pair in decided if pair[1].state is State.PENDING])
+    _rest(tx, [pair for pair in decided if pair[1].state is State.FAILED])
+    for row, decision in decided:
+        tx.move(row.queue, row.lane, State.PROCESSING, decision.state)
+        tx.worked(row.queue, row.worker, _work(tx, row, decision))
+    return {row.key for row in rows}
+
+
+def _retry(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
+    again = [
+        Pending(r.queue, r.lane, r.urgency, tx.now_ms + d.backoff_ms, r.key, r.attempt, r.attempts, d.max_attempts)
+        for r, d in decided
+    ]
+    enter_pending(tx, again)
+    record(tx, [_ended(tx, r, d, tx.now_ms + d.backoff_ms) for r, d in decided])
+
+
+def _rest(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
+    tx.cursor.executemany(
+        SHARED["insert_finished"],
+        [
+            (
+                r.key, r.queue, State.FAILED, r.attempt, r.attempts, d.max_attempts, tx.now_ms, r.activated_at_ms,
+                r.worker, d.kind, d.error, d.code,
+            )
+            for r, d in decided
+        ],
+    )  # fmt: skip
+    record(tx, [_ended(tx, r, d, None) for r, d in decided])
+
+
+def _ended(tx: Transaction, row: Leased, decision: Decision, retry_at_ms: int | None) -> Ended:
+    return Ended(
+        row.key,
+        row.attempt,
+        ENDED,
+        decision.kind,
+        tx.now_ms,
+        row.worker,
+        decision.error,
+        row.activated_at_ms,
+        retry_at_ms,
+    )
+
+
+def _work(tx: Transaction, row: Leased, decision: Decision) -> Work:
+    retried = int(decision.state is State.PENDING)
+    return Work(
+        failed=1 - retried,
+        retried=retried,
+        execution_ms=tx.now_ms - row.activated_at_ms,
+        wait_ms=row.activated_at_ms - row.run_at_ms,
+    )
+
+
+def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
+    """Say why the guard did not let this outcome pass, or that it is a repeat of one that it did."""
+    found = where(tx, outcome.key)
+    if found is None:
+        return Judged(Verdict.NOT_FOUND)
+    state = State(found.state)
+    if outcome.attempt == 0:
+        return Judged(Verdict.WRONG_STATE, state)
+    row = tx.cursor.execute(SQL["past_end"], (outcome.key, outcome.attempt)).fetchone()
+    is_last = outcome.attempt == found.attempt
+    ended = row[0] if row else found.kind if is_last else None
+    if ended == kind_of(outcome):
+        return Judged(Verdict.REPEATED, state)
+    if is_last and ended != Cause.LAPSE.value:
+        return Judged(Verdict.WRONG_STATE, state)
+    return Judged(Verdict.LEASE_LOST, state)

@@ -1,0 +1,58 @@
+-- Purpose: promote what is due and lease the first jobs of each lane in the order of G9.
+-- Inputs: type, group, limits, instants. Returns: leased jobs as LeasedJob tuples.
+
+-- name: read_queue
+SELECT q.id, q.solo, q.fair, q.turn, t.paused, t.breaker_open_until_ms, q.asked_at_ms
+FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.type = ? AND q.grp = ?;
+
+-- name: has_ready
+SELECT EXISTS (SELECT 1 FROM ew_ready WHERE queue = ?);
+
+-- name: next_future
+SELECT run_at_ms FROM ew_future WHERE queue = ? ORDER BY run_at_ms LIMIT 1;
+
+-- name: mark_asked
+UPDATE ew_queue SET asked_at_ms = ? WHERE id = ?;
+
+-- name: due
+SELECT run_at_ms, key FROM ew_future WHERE queue = ? AND run_at_ms <= ? ORDER BY run_at_ms, key LIMIT ?;
+
+-- name: due_lanes
+SELECT DISTINCT lane FROM ew_future WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
+
+-- name: promote
+INSERT INTO ew_ready (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts)
+SELECT queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts FROM ew_future
+WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
+
+-- name: promoted
+DELETE FROM ew_future WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
+
+-- name: turn
+SELECT lane FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
+
+-- name: pick
+SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, ?1, ?2, ?3, ?4, j.variables, j.headers, -r.urgency, r.run_at_ms,
+  j.created_at_ms, j.timeout_ms, j.correlation_id, ?5, j.extra
+FROM ew_ready r CROSS JOIN ew_job j ON j.key = r.key
+WHERE r.queue = ?6 AND r.lane = ?7 ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?8;
+
+-- name: lease
+INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts, activated_at_ms, lease_until_ms, worker)
+SELECT key, queue, lane, urgency, run_at_ms, attempt + 1, attempts + 1, max_attempts, ?6, ?7, ?8 FROM ew_ready
+WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key) <= (?3, ?4, ?5);
+
+-- name: taken
+DELETE FROM ew_ready WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key) <= (?3, ?4, ?5);
+
+-- name: mark_turn
+UPDATE ew_lane SET served = ?, open = ? WHERE queue = ? AND lane = ?;
+
+-- name: next_turn
+UPDATE ew_queue SET turn = ? WHERE id = ?;
+
+-- name: expired
+SELECT expires_at_ms, key FROM ew_expiry WHERE expires_at_ms <= ? ORDER BY expires_at_ms, key LIMIT ?;
+
+-- name: forget_expiry
+DELETE FROM ew_expiry WHERE expires_at_ms = ? AND key = ?;

@@ -1,0 +1,7 @@
+-- Purpose: let live leases end later.
+-- Inputs: a JSON object {"key": attempt, ...}, the new deadline. Returns: the keys whose lease holds.
+
+-- name: extend
+UPDATE ew_leased SET lease_until_ms = ?2 WHERE key IN (SELECT l.key FROM json_each(?1) o
+  CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND l.attempt = o.value)
+RETURNING key, attempt;

@@ -1,0 +1,39 @@
+-- Purpose: types and their switches, groups, entries with or without an end, turns.
+-- Inputs and returns: see each statement.
+
+-- name: pause
+UPDATE ew_type SET paused = ? WHERE name = ?;
+
+-- name: set_policy
+UPDATE ew_type SET policy = ? WHERE name = ?;
+
+-- name: drop_queue
+-- The row stays for the sake of its finished jobs; nothing new is created for it.
+UPDATE ew_queue SET dropped = 1 WHERE id = ?;
+
+-- name: read_group
+SELECT id FROM ew_queue WHERE type = ? AND grp = ? AND dropped = 0;
+
+-- name: pending_of
+SELECT key FROM ew_ready WHERE queue = ?1 UNION ALL SELECT key FROM ew_future WHERE queue = ?1;
+
+-- name: types
+SELECT t.name, t.paused, t.policy, (SELECT json_group_array(grp) FROM ew_queue q WHERE q.type = t.name AND q.grp <> '' AND q.dropped = 0),
+  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name) FROM ew_type t ORDER BY t.name;
+
+-- name: register
+INSERT INTO ew_registry (kind, name, body, until_ms) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET body = excluded.body, until_ms = excluded.until_ms;
+
+-- name: unregister
+DELETE FROM ew_registry WHERE kind = ?1 AND name = ?2 AND COALESCE(until_ms > ?3, 1);
+
+-- name: registered
+SELECT kind, name, body, until_ms FROM ew_registry WHERE kind = ? AND COALESCE(until_ms > ?, 1) ORDER BY name;
+
+-- name: take_turn
+INSERT INTO ew_registry (kind, name, body, until_ms) VALUES ('turn', ?1, ?2, ?4)
+ON CONFLICT DO UPDATE SET body = ?2, until_ms = ?4 WHERE body = ?2 OR until_ms <= ?3;
+
+-- name: holder
+SELECT body, until_ms FROM ew_registry WHERE kind = 'turn' AND name = ?;

@@ -1,0 +1,2 @@
+-- Purpose: let pending jobs run at another time.
+-- Inputs: keys, instant. Its writes are those of shared.sql: delete_ready, delete_future, insert_ready, insert_future, revise.

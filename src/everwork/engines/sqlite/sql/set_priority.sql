@@ -1,0 +1,2 @@
+-- Purpose: change the priority of pending jobs.
+-- Inputs: keys, priority. Its writes are those of shared.sql: delete_ready, delete_future, insert_ready, insert_future, revise.

@@ -1,0 +1,25 @@
+-- Purpose: end attempts. Completions go by guard alone; failures are read, decided by the core, and written.
+-- Inputs: a JSON object {"key": attempt, ...} (attempt 0: not checked). Returns: the rows that passed the guard.
+
+-- name: complete
+INSERT INTO ew_finished (key, queue, state, attempt, attempts, max_attempts, finished_at_ms, activated_at_ms, worker, kind)
+SELECT l.key, l.queue, 3, l.attempt, l.attempts, l.max_attempts, ?2, l.activated_at_ms, l.worker, 'complete'
+FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
+
+-- name: completed
+DELETE FROM ew_leased WHERE key IN (SELECT l.key FROM json_each(?1) o
+  CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0))
+RETURNING key, queue, lane, worker, activated_at_ms, run_at_ms;
+
+-- name: insert_result
+INSERT INTO ew_result (key, body) VALUES (?, ?);
+
+-- name: read_leased
+SELECT l.key, l.queue, l.lane, l.urgency, l.run_at_ms, l.attempt, l.attempts, l.max_attempts, l.activated_at_ms, l.worker,
+  COALESCE(j.retry, t.policy)
+FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0)
+CROSS JOIN ew_job j ON j.key = l.key CROSS JOIN ew_queue q ON q.id = l.queue CROSS JOIN ew_type t ON t.name = q.type;
+
+-- name: past_end
+-- How an earlier attempt ended, if the history still knows it.
+SELECT kind FROM ew_history WHERE key = ? AND attempt = ? AND step = 0;

@@ -1,0 +1,75 @@
+-- Purpose: what several operations write: types and queues, lanes, counts, statistics, places.
+-- Inputs and returns: see each statement.
+
+-- name: read_type
+SELECT policy FROM ew_type WHERE name = ?;
+
+-- name: make_type
+INSERT INTO ew_type (name) VALUES (?) ON CONFLICT DO NOTHING;
+
+-- name: make_queue
+INSERT INTO ew_queue (type, grp) VALUES (?, ?) ON CONFLICT DO UPDATE SET dropped = 0;
+
+-- name: read_queues
+SELECT id, grp FROM ew_queue WHERE type = ? AND dropped = 0 ORDER BY grp;
+
+-- name: read_queue
+SELECT solo, fair FROM ew_queue WHERE id = ?;
+
+-- name: set_solo
+UPDATE ew_queue SET solo = ? WHERE id = ?;
+
+-- name: set_fair
+UPDATE ew_queue SET fair = 1 WHERE id = ?;
+
+-- name: open_lane
+-- Writes nothing when the lane is open already. A lane that is new or comes back stands behind nobody.
+INSERT INTO ew_lane (queue, lane) VALUES (?, ?) ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0;
+
+-- name: append_delta
+INSERT INTO ew_delta (queue, tenant, state, jobs) VALUES (?, ?, ?, ?);
+
+-- name: add_hourly
+INSERT INTO ew_hourly (hour, queue, worker, completed, failed, retried, execution_ms, wait_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET completed = completed + excluded.completed, failed = failed + excluded.failed,
+  retried = retried + excluded.retried, execution_ms = execution_ms + excluded.execution_ms,
+  wait_ms = wait_ms + excluded.wait_ms;
+
+-- name: insert_ready
+INSERT INTO ew_ready (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_future
+INSERT INTO ew_future (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: revise
+INSERT INTO ew_revision (key, run_at_ms, priority) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET run_at_ms = excluded.run_at_ms, priority = excluded.priority;
+
+-- name: rearm_expiry
+-- A job that is pending again can expire again.
+INSERT INTO ew_expiry (expires_at_ms, key) SELECT expires_at_ms, key FROM ew_job
+WHERE key = ? AND expires_at_ms IS NOT NULL ON CONFLICT DO NOTHING;
+
+-- name: delete_ready
+DELETE FROM ew_ready WHERE queue = ? AND lane = ? AND urgency = ? AND run_at_ms = ? AND key = ?;
+
+-- name: delete_future
+DELETE FROM ew_future WHERE queue = ? AND run_at_ms = ? AND key = ?;
+
+-- name: delete_leased
+DELETE FROM ew_leased WHERE key = ?;
+
+-- name: insert_finished
+INSERT INTO ew_finished (key, queue, state, attempt, attempts, max_attempts, finished_at_ms, activated_at_ms, worker, kind, error, code)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: delete_finished
+DELETE FROM ew_finished WHERE key = ?;
+
+-- name: append_history
+INSERT INTO ew_history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: trim_history
+DELETE FROM ew_history WHERE key = ? AND attempt <= ?;

@@ -1,0 +1,85 @@
+"""sweep: one bounded step of upkeep. It looks first, without a lock, and writes only if there is something to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.outcome import Lapse
+from everwork.core.states import State
+from everwork.engines.sqlite.activate import expire
+from everwork.engines.sqlite.change import remove
+from everwork.engines.sqlite.finish import where
+from everwork.engines.sqlite.settle import lapse
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.values import Swept
+
+SQL = statements("sweep")
+FOLD_FROM_DELTAS = 500
+TIDY_EVERY_MS = 3_600_000
+KEEP_MS = {State.COMPLETED: COMPLETED_KEEP_MS, State.CANCELLED: COMPLETED_KEEP_MS, State.FAILED: FAILED_KEEP_MS}
+
+
+@dataclass(slots=True)
+class Broom:
+    """Where the sweep stands: the last finished key it looked at, and when it tidied last."""
+
+    after_key: int = 0
+    tidied_at_ms: int = 0
+
+
+def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
+    """Whether there is anything to do; moves the broom past finished jobs that stay."""
+    if _lapsed(cursor, now_ms) or cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()[0]:
+        return True
+    if _must_fold(cursor) or _must_tidy(broom, now_ms):
+        return True
+    old, next_key = _old(cursor, broom.after_key, now_ms)
+    if not old:
+        broom.after_key = next_key
+    return bool(old)
+
+
+def sweep(tx: Transaction, broom: Broom) -> Swept:
+    """Find again, under the lock, what is to be done, and do it."""
+    lapsed = _lapsed(tx.cursor, tx.now_ms)
+    lapse(tx, lapsed)
+    expired, more_expired = expire(tx)
+    old, broom.after_key = _old(tx.cursor, broom.after_key, tx.now_ms)
+    remove(tx, [job for key in old if (job := where(tx, key)) is not None])
+    if _must_fold(tx.cursor):
+        tx.cursor.execute(SQL["fold"])
+        tx.cursor.execute(SQL["forget_deltas"])
+    if _must_tidy(broom, tx.now_ms):
+        _tidy(tx)
+        broom.tidied_at_ms = tx.now_ms
+    more = len(lapsed) == SWEEP_STEP_MAX or more_expired or (bool(old) and broom.after_key > 0)
+    return Swept(lapsed=len(lapsed), expired=expired, deleted=len(old), more=more)
+
+
+def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:
+    return [Lapse._make(row) for row in cursor.execute(SQL["lapsed"], (now_ms, SWEEP_STEP_MAX)).fetchall()]
+
+
+def _old(cursor: sqlite3.Cursor, after_key: int, now_ms: int) -> tuple[list[int], int]:
+    """Finished jobs past their retention among the next ones by key, and where to go on (0: from the start)."""
+    rows = cursor.execute(SQL["finished"], (after_key, SWEEP_STEP_MAX)).fetchall()
+    old = [key for key, state, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
+    return old, rows[-1][0] if len(rows) == SWEEP_STEP_MAX else 0
+
+
+def _must_fold(cursor: sqlite3.Cursor) -> bool:
+    return bool(cursor.execute(SQL["deltas"]).fetchone()[0] >= FOLD_FROM_DELTAS)
+
+
+def _must_tidy(broom: Broom, now_ms: int) -> bool:
+    return not 0 <= now_ms - broom.tidied_at_ms < TIDY_EVERY_MS
+
+
+def _tidy(tx: Transaction) -> None:
+    tx.cursor.execute(SQL["forget_zeros"])
+    tx.cursor.execute(SQL["forget_lanes"])
+    tx.cursor.execute(SQL["forget_hours"], (tx.now_ms // 3_600_000 - STATISTICS_KEEP_HOURS,))
+    tx.cursor.execute(SQL["forget_registered"], (tx.now_ms,))

@@ -1,0 +1,255 @@
+"""The threads that own the connections: one writer, with group commit, and one reader."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+
+from everwork.engines.base import Clock
+from everwork.engines.sqlite.lock import FileLock
+from everwork.engines.sqlite.place import Place, unavailable
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.exceptions import EngineUnavailable
+
+log = structlog.get_logger("everwork.sqlite")
+
+T = TypeVar("T")
+Act = Callable[[Transaction], T]
+Look = Callable[[sqlite3.Cursor, int], T | None]
+Ask = Callable[[sqlite3.Cursor, int], T]
+
+CALLS_PER_COMMIT_MAX = 1_000
+WAL_BYTES_MAX = 8 * 2**20
+BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+class Call(NamedTuple):
+    """Something to do, and who waits for it. A look that answers makes the act unnecessary."""
+
+    future: asyncio.Future[Any]
+    act: Act[Any] | None
+    look: Look[Any] | None
+
+
+Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
+Told = Callable[[bool, bool], None]
+"""Told in the loop after a commit: work may be ready; a job may have finished."""
+
+
+class Writer:
+    """Runs calls in one thread; those that arrive while a transaction commits share the next one."""
+
+    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        self._place = place
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._lock = lock
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._closing = False
+        self._pid = os.getpid()
+        self.after_commit: Callable[[bool, bool], None] = lambda *_: None
+        """Told in the writer's thread, after each commit, for other processes."""
+        self.told: Told = lambda *_: None
+        self._thread = threading.Thread(target=self._run, name="everwork-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, act: Act[T], look: Look[T] | None = None) -> asyncio.Future[T]:
+        """Run an operation inside a transaction."""
+        return self._put(act, look)
+
+    def ask(self, ask: Ask[T]) -> asyncio.Future[T]:
+        """Run a question outside any transaction (the only way to read a store in memory)."""
+        return self._put(None, lambda cursor, now_ms: (ask(cursor, now_ms),))
+
+    def _put(self, act: Act[Any] | None, look: Look[Any] | None) -> asyncio.Future[Any]:
+        if self._closing or os.getpid() != self._pid:
+            reason = "the engine is closed" if self._closing else "the engine was opened in another process (fork)"
+            raise EngineUnavailable(f"cannot use {self._place.path}: {reason}; open a new one")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._inbox.put(Call(future, act, look))
+        return future
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        if not self._closing:
+            self._closing = True
+            self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while True:
+            calls, is_last = self._next_calls()
+            answers, woken, finished = self._serve(calls)
+            if answers:
+                self._deliver(answers, woken, finished)
+            if is_last:
+                break
+        self._connection.close()
+
+    def _next_calls(self) -> tuple[list[Call], bool]:
+        calls: list[Call] = []
+        call = self._inbox.get()
+        while call is not None:
+            calls.append(call)
+            if len(calls) == CALLS_PER_COMMIT_MAX:
+                return calls, False
+            try:
+                call = self._inbox.get_nowait()
+            except Empty:
+                return calls, False
+        return calls, True
+
+    def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
+        answers: list[Answer] = []
+        to_do: list[Call] = []
+        for call in calls:
+            answer = _look(call, self._cursor, self._clock, self._place.path)
+            if answer is not None:
+                answers.append(answer)
+            elif call.act is not None:
+                to_do.append(call)
+        woken = finished = False
+        if to_do:
+            try:
+                values, woken, finished = self._transact(to_do)
+                answers += [(call.future, value, None) for call, value in zip(to_do, values, strict=True)]
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
+                if len(to_do) == 1:
+                    answers.append((to_do[0].future, None, error))
+                else:
+                    # One of them spoils the batch: each gets a transaction of its own.
+                    for call in to_do:
+                        more, *told = self._serve([call._replace(look=None)])
+                        answers += more
+                        woken, finished = woken or told[0], finished or told[1]
+        return answers, woken, finished
+
+    def _transact(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
+        with self._lock:
+            try:
+                self._begin()
+                tx = Transaction(self._cursor, self._clock())
+                values = [call.act(tx) for call in calls if call.act is not None]
+                tx.flush()
+                self._cursor.execute("COMMIT")
+            except BaseException as error:
+                if self._connection.in_transaction:
+                    self._cursor.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise unavailable(self._place.path, error) from error
+                raise
+        self.after_commit(tx.woken, tx.finished)
+        return values, tx.woken, tx.finished
+
+    def _begin(self) -> None:
+        """Wait as long as it takes: somebody without our lock (the user's own transaction) may be writing."""
+        while True:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in BUSY or self._closing:
+                    raise
+                log.warning("waiting for another program's write transaction", path=self._place.path)
+
+    def _deliver(self, answers: list[Answer], woken: bool, finished: bool) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._answer, answers, woken, finished)
+        except RuntimeError:
+            log.warning("answers came after their event loop was closed", answers=len(answers))
+
+    def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
+        for future, value, error in answers:
+            if future.cancelled():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+        self.told(woken, finished)
+
+    def truncate_wal(self) -> None:
+        """Cut the write-ahead log when a long reader has let it grow. Runs in the writer's thread."""
+        wal = Path(self._place.path + "-wal")
+        if self._place.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
+            return
+        with self._lock:
+            self._cursor.execute("PRAGMA busy_timeout = 50")
+            self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._cursor.execute("PRAGMA busy_timeout = 5000")
+
+
+class Reader:
+    """Answers questions in a thread of its own, so that they never wait for a commit."""
+
+    def __init__(self, place: Place, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._place = place
+        self._connection = connection
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="everwork-sqlite-reader", daemon=True)
+        self._thread.start()
+
+    def ask(self, ask: Ask[T]) -> asyncio.Future[T]:
+        """Run a question in one snapshot."""
+        if self._closing:
+            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is closed; open a new one")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._inbox.put(Call(future, None, lambda cursor, now_ms: (ask(cursor, now_ms),)))
+        return future
+
+    async def close(self) -> None:
+        """Answer what was asked, then stop."""
+        if not self._closing:
+            self._closing = True
+            self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        cursor = self._connection.cursor()
+        while (call := self._inbox.get()) is not None:
+            cursor.execute("BEGIN")
+            answer = _look(call, cursor, self._clock, self._place.path)
+            cursor.execute("COMMIT")
+            if answer is not None:
+                try:
+                    self._loop.call_soon_threadsafe(_resolve, answer)
+                except RuntimeError:
+                    log.warning("an answer came after its event loop was closed")
+        self._connection.close()
+
+
+def _look(call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str) -> Answer | None:
+    """Answer a call by looking, if it can be. A question's answer comes in a tuple, so that None is an answer too."""
+    if call.look is None:
+        return None
+    try:
+        value = call.look(cursor, clock())
+    except sqlite3.Error as error:
+        return call.future, None, unavailable(path, error)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
+        return call.future, None, error
+    if value is None:
+        return None
+    return call.future, value[0] if call.act is None else value, None
+
+
+def _resolve(answer: Answer) -> None:
+    future, value, error = answer
+    if not future.cancelled():
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)

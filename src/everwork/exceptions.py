@@ -1,0 +1,120 @@
+"""The errors of Everwork, and the three signals that a handler may raise.
+
+Errors say who must act:
+
+    EverworkError
+    ├── InvalidInput              the caller: a value is wrong; names the field and what is allowed
+    ├── JobError                  the job's state does not allow it
+    │   ├── JobNotFound           there is no such job
+    │   ├── WrongState            the job is in another state
+    │   ├── LeaseLost             the attempt named is no longer the live one
+    │   └── JobFailed             `result()` of a job that failed or was cancelled
+    ├── ResultTimeout             `result()` waited as long as it was told to
+    └── EngineError               the operator
+        ├── BadConfiguration      an engine URL or setting is wrong
+        ├── EngineUnavailable     the store cannot be reached, opened or written
+        ├── EngineBusy            somebody else holds the store's write lock
+        └── SchemaMismatch        the store was written by a newer version
+
+Signals (not errors; they end an attempt):
+
+    Signal
+    ├── Fail      failed for good, kept as a dead letter
+    ├── Reject    dropped: failed, marked rejected, never requeued automatically
+    └── Retry     tried again within max_attempts
+"""
+
+from __future__ import annotations
+
+
+class EverworkError(Exception):
+    """The root of every error that Everwork raises."""
+
+
+class InvalidInput(EverworkError, ValueError):
+    """A value given by the caller is wrong."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class JobError(EverworkError):
+    """What was asked for cannot be done to this job."""
+
+    def __init__(self, key: int, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class JobNotFound(JobError):
+    """There is no job with this key."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__(key, f"Job '{key}' not found")
+
+
+class WrongState(JobError):
+    """The job is in a state that does not allow the call."""
+
+
+class LeaseLost(JobError):
+    """The attempt named is not the job's live attempt."""
+
+
+class JobFailed(JobError):
+    """The job whose result was asked for failed or was cancelled."""
+
+
+class ResultTimeout(EverworkError, TimeoutError):
+    """The job did not finish within the time that the caller gave it."""
+
+
+class EngineError(EverworkError):
+    """The store needs its operator."""
+
+
+class BadConfiguration(EngineError):
+    """A setting or an engine URL is wrong."""
+
+
+class EngineUnavailable(EngineError):
+    """The store cannot be reached, opened or written."""
+
+
+class EngineBusy(EngineError):
+    """Somebody else holds the store's write lock."""
+
+
+class SchemaMismatch(EngineError):
+    """The store's schema is of a version that this program does not know."""
+
+
+class Signal(Exception):
+    """Raised by a handler to end its attempt in a chosen way."""
+
+
+class Fail(Signal):
+    """The job failed for good: it becomes a dead letter, whatever attempts are left."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Reject(Signal):
+    """The job makes no sense: it fails, is marked rejected, and is never requeued automatically."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Retry(Signal):
+    """The job is tried again within its max_attempts, after `delay` seconds (default: by its policy)."""
+
+    def __init__(self, detail: str = "", *, delay: float | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.delay = delay

@@ -1,0 +1,1 @@
+"""What users write and run: job functions, the application, the runtime around them."""
