@@ -1,0 +1,1 @@
+"""The pure core, tested exhaustively and without I/O."""

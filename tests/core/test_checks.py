@@ -1,0 +1,160 @@
+"""Every bad value is refused by an error that names its field and says what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everwork.core import checks
+from everwork.core.limits import KEY_MAX
+from everwork.core.states import State
+from everwork.exceptions import InvalidInput
+
+NOT_NUMBERS: list[object] = [None, True, False, "3", b"3", [], {}, 3j]
+
+
+@pytest.mark.parametrize("value", [1, 2, 10])
+def test_a_whole_number_within_its_bounds_is_taken(value: int) -> None:
+    assert checks.whole_number("limit", value, 1, 10) == value
+
+
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, 0, 11, -1, 1.0, float("nan")], ids=repr)
+def test_anything_else_is_not_a_whole_number(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^limit: must be a whole number from 1 to 10, not ") as caught:
+        checks.whole_number("limit", value, 1, 10)
+    assert caught.value.field == "limit"
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 10, 10.0])
+def test_a_number_within_its_bounds_is_taken(value: float) -> None:
+    assert checks.number("delay", value, 0, 10) == value
+
+
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, -0.1, 10.1, float("nan"), float("inf"), float("-inf")], ids=repr)
+def test_anything_else_is_not_a_number(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^delay: must be a number from 0 to 10, not ") as caught:
+        checks.number("delay", value, 0, 10)
+    assert caught.value.field == "delay"
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (1, 1_000), (0.25, 250), (0.0004, 0), (2.0006, 2_001)])
+def test_seconds_become_whole_milliseconds(seconds: float, expected: int) -> None:
+    assert checks.milliseconds("timeout", seconds, 0, 10) == expected
+
+
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, -1, 11, float("nan")], ids=repr)
+def test_bad_seconds_are_refused(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^timeout: must be a number from 0 to 10"):
+        checks.milliseconds("timeout", value, 0, 10)
+
+
+@pytest.mark.parametrize("value", ["a", "email-send", "with space", "ünï-cødé", "日本", "x" * 255])
+def test_a_printable_name_is_taken(value: str) -> None:
+    assert checks.name("type", value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        ("", "1 to 255 characters, not 0"),
+        ("x" * 256, "1 to 255 characters, not 256"),
+        ("a\nb", "printable"),
+        ("a\x00b", "printable"),
+        ("a\u202eb", "printable"),
+        ("\ud800", "printable"),
+        (None, "text"),
+        (3, "text"),
+        (b"a", "text"),
+    ],
+    ids=ascii,
+)
+def test_anything_else_is_not_a_name(value: object, allowed: str) -> None:
+    with pytest.raises(InvalidInput, match=allowed) as caught:
+        checks.name("type", value)
+    assert caught.value.field == "type"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1, 1), ("1", 1), (KEY_MAX, KEY_MAX), (str(KEY_MAX), KEY_MAX)])
+def test_a_job_key_is_a_number_or_its_decimal_text(value: object, expected: int) -> None:
+    assert checks.job_key(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -1,
+        KEY_MAX + 1,
+        "",
+        "0",
+        "-1",
+        "1.0",
+        " 1",
+        "1_0",
+        "٣",
+        "²",
+        str(KEY_MAX + 1),
+        "9" * 5_000,
+        1.0,
+        True,
+        None,
+        b"1",
+    ],
+    ids=ascii,
+)
+def test_anything_else_is_not_a_job_key(value: object) -> None:
+    with pytest.raises(InvalidInput, match=rf"^job: must be a job key, a whole number from 1 to {KEY_MAX}") as caught:
+        checks.job_key(value, "job")
+    assert caught.value.field == "job"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (State.FAILED, State.FAILED),
+        ("pending", State.PENDING),
+        ("PROCESSING", State.PROCESSING),
+        ("Completed", State.COMPLETED),
+        ("cancelled", State.CANCELLED),
+        ("queued", State.PENDING),
+        ("running", State.PROCESSING),
+        ("activated", State.PROCESSING),
+        ("error", State.FAILED),
+    ],
+)
+def test_a_state_is_known_by_its_name_in_either_case_or_by_a_synonym(value: object, expected: State) -> None:
+    assert checks.state(value) is expected
+
+
+@pytest.mark.parametrize("value", ["", "done", "pending ", 1, None, True, b"pending"], ids=repr)
+def test_anything_else_is_not_a_state(value: object) -> None:
+    with pytest.raises(InvalidInput, match="pending, processing, completed, failed, cancelled") as caught:
+        checks.state(value, "status")
+    assert caught.value.field == "status"
+
+
+def test_a_long_value_is_shown_short_and_on_one_line() -> None:
+    shown = checks.shown("line\n" * 1_000)
+    assert len(shown) == 80
+    assert "\n" not in shown
+
+
+def test_a_number_too_long_to_be_written_is_still_refused_by_its_field() -> None:
+    with pytest.raises(InvalidInput, match="must be a whole number from 1 to 10"):
+        checks.whole_number("limit", 10**5_000, 1, 10)
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+
+
+@given(value=anything.filter(lambda value: not (isinstance(value, str) and len(value) >= 1 and value.isprintable())))
+def test_whatever_is_not_a_name_is_refused_by_its_field(value: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^field: must ") as caught:
+        checks.name("field", value)
+    assert caught.value.field == "field"
+
+
+@given(key=st.integers(1, KEY_MAX))
+def test_a_job_key_is_read_back_from_its_text(key: int) -> None:
+    assert checks.job_key(str(key)) == checks.job_key(key) == key

@@ -1,0 +1,1 @@
+"""Engines driven beside a small dictionary model."""
