@@ -203,10 +203,12 @@ class Engine(ABC):
 
     @abstractmethod
     async def sweep(self, holder: str) -> Swept:
-        """One bounded step of upkeep, by one process at a time: whoever else holds the turn gets an empty report.
+        """One bounded step of upkeep.
 
-        Lapsed leases are failed attempts, decided by the core (G6). Pending jobs past their expiry are
-        cancelled. Finished jobs past their retention are deleted. Count deltas are folded.
+        Whoever looks first takes lapsed leases away: each is a failed attempt, decided by the core (G6); and
+        cancels pending jobs past their expiry. No turn is needed for that: the death of whoever holds it
+        must not delay a recovery. One process at a time, the holder of the turn "sweep", also deletes
+        finished jobs past their retention and folds counts.
         """
 
     # Registry -----------------------------------------------------------------------------------

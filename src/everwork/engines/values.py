@@ -46,10 +46,12 @@ class Activation(NamedTuple):
 
     `next_due_ms` is the instant at which asking again may find more, as far as the engine knows: now
     when it stopped early, the head of the scheduled jobs otherwise, None when nothing is scheduled.
+    `now_ms` is the engine's now, so that nobody compares it with another clock (G11).
     """
 
     jobs: list[LeasedJob]
     next_due_ms: int | None
+    now_ms: int
 
 
 class Lease(NamedTuple):

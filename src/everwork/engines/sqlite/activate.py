@@ -51,7 +51,7 @@ def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
         due_ms = _next_future(tx.cursor, queue.id)
         if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
             next_due_ms = due_ms
-    return Activation(jobs, next_due_ms)
+    return Activation(jobs, next_due_ms, tx.now_ms)
 
 
 def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
@@ -75,7 +75,7 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
             return None
         if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
             next_due_ms = due_ms
-    return Activation([], next_due_ms)
+    return Activation([], next_due_ms, now_ms)
 
 
 def expire(tx: Transaction) -> tuple[int, bool]:

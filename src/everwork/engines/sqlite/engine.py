@@ -20,7 +20,7 @@ from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate
 from everwork.engines.sqlite.place import Place, check_place, connect
 from everwork.engines.sqlite.settle import settle
-from everwork.engines.sqlite.sweep import Broom, look, sweep
+from everwork.engines.sqlite.sweep import Broom, has_lapsed, look, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.threads import Ask, Reader, T, Writer
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
@@ -151,7 +151,7 @@ class SqliteEngine(Engine):
 
         def act(tx: Transaction) -> Settlement:
             judged = settle(tx, outcomes)
-            return Settlement(judged, activate(tx, demands) if demands else Activation([], None))
+            return Settlement(judged, activate(tx, demands) if demands else Activation([], None, tx.now_ms))
 
         return await self._parts.writer.submit(act)
 
@@ -216,14 +216,18 @@ class SqliteEngine(Engine):
         parts = self._parts
 
         def is_idle(cursor: sqlite3.Cursor, now_ms: int) -> Swept | None:
+            if has_lapsed(cursor, now_ms):
+                return None
             left_ms = registry.turn_left_ms(cursor, SWEEP_TURN, holder, now_ms)
             if left_ms < 0:
                 return Swept()
             return None if left_ms < SWEEP_TURN_MS // 2 or look(cursor, parts.broom, now_ms) else Swept()
 
         def act(tx: Transaction) -> Swept:
-            has_turn = registry.take_turn(tx, SWEEP_TURN, holder, SWEEP_TURN_MS)
-            return sweep(tx, parts.broom) if has_turn else Swept()
+            swept = sweep_lapsed(tx)
+            if not registry.take_turn(tx, SWEEP_TURN, holder, SWEEP_TURN_MS):
+                return swept
+            return sweep_finished(tx, parts.broom, swept)
 
         swept = await parts.writer.submit(act, is_idle)
         await parts.writer.ask(lambda *_: parts.writer.truncate_wal())

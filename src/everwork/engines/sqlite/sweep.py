@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
@@ -30,10 +30,21 @@ class Broom:
     tidied_at_ms: int = 0
 
 
+def has_lapsed(cursor: sqlite3.Cursor, now_ms: int) -> bool:
+    """Whether a lease has run out or a pending job has expired."""
+    return bool(_lapsed(cursor, now_ms)) or bool(cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()[0])
+
+
+def sweep_lapsed(tx: Transaction) -> Swept:
+    """Take lapsed leases away and cancel what has expired; found again here, under the lock."""
+    lapsed = _lapsed(tx.cursor, tx.now_ms)
+    lapse(tx, lapsed)
+    expired, more_expired = expire(tx)
+    return Swept(lapsed=len(lapsed), expired=expired, more=len(lapsed) == SWEEP_STEP_MAX or more_expired)
+
+
 def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
-    """Whether there is anything to do; moves the broom past finished jobs that stay."""
-    if _lapsed(cursor, now_ms) or cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()[0]:
-        return True
+    """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
     if _must_fold(cursor) or _must_tidy(broom, now_ms):
         return True
     old, next_key = _old(cursor, broom.after_key, now_ms)
@@ -42,11 +53,8 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     return bool(old)
 
 
-def sweep(tx: Transaction, broom: Broom) -> Swept:
-    """Find again, under the lock, what is to be done, and do it."""
-    lapsed = _lapsed(tx.cursor, tx.now_ms)
-    lapse(tx, lapsed)
-    expired, more_expired = expire(tx)
+def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
+    """Delete what is past its retention, fold the counts, tidy up."""
     old, broom.after_key = _old(tx.cursor, broom.after_key, tx.now_ms)
     remove(tx, [job for key in old if (job := where(tx, key)) is not None])
     if _must_fold(tx.cursor):
@@ -55,8 +63,7 @@ def sweep(tx: Transaction, broom: Broom) -> Swept:
     if _must_tidy(broom, tx.now_ms):
         _tidy(tx)
         broom.tidied_at_ms = tx.now_ms
-    more = len(lapsed) == SWEEP_STEP_MAX or more_expired or (bool(old) and broom.after_key > 0)
-    return Swept(lapsed=len(lapsed), expired=expired, deleted=len(old), more=more)
+    return replace(swept, deleted=len(old), more=swept.more or (bool(old) and broom.after_key > 0))
 
 
 def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:

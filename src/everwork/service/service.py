@@ -1,0 +1,221 @@
+"""The use cases of a job's life, for every door: Python, command line, and later gRPC and REST."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from everwork.core import checks
+from everwork.core.job import Event, Job, NewJob
+from everwork.core.limits import (
+    ATTEMPTS_MAX,
+    CREATE_BATCH_MAX,
+    DELAY_MS_MAX,
+    ERROR_CHARS_MAX,
+    LIST_LIMIT_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    SETTLE_BATCH_MAX,
+)
+from everwork.core.outcome import Outcome, Release
+from everwork.core.states import FINISHED_STATES, State
+from everwork.engines.base import Engine
+from everwork.engines.values import Activation, Created, Demand, Explanation, JobFilter, Judged, Page, Stats, Verdict
+from everwork.exceptions import InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
+from everwork.service.coalesce import Coalescer
+from everwork.service.loops import BackgroundLoop
+
+WAIT_MS_MAX = 1_000
+"""Nobody relies on a wake-up: a waiting caller looks by itself at least this often."""
+SWEEP_SECONDS = 0.8
+
+
+class JobService:
+    """What can be done with jobs. It lives in the event loop that opened it."""
+
+    def __init__(self, engine: Engine, holder: str) -> None:
+        self.engine = engine
+        self.holder = holder
+        self._creates: Coalescer[NewJob, Created] = Coalescer(engine.create, CREATE_BATCH_MAX)
+        self._settles: Coalescer[Outcome, Judged] = Coalescer(self._settle, SETTLE_BATCH_MAX)
+        self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
+        self._has_upkeep = False
+        self._hand_backs: set[asyncio.Task[None]] = set()
+
+    async def open(self, *, upkeep: bool = True) -> None:
+        """Open the engine and begin to sweep."""
+        await self.engine.open()
+        if upkeep:
+            self._has_upkeep = True
+            self._upkeep.start()
+
+    async def close(self) -> None:
+        """Stop sweeping, hand back what nobody took, and close the engine."""
+        if self._has_upkeep:
+            await self._upkeep.stop()
+        await asyncio.gather(*self._hand_backs)
+        await self.engine.close()
+
+    # A job's way --------------------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """Accept jobs, all or none; callers at the same time share a commit."""
+        if len(jobs) > CREATE_BATCH_MAX:
+            raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(jobs):,}")
+        return await self._creates.add(jobs)
+
+    async def activate(self, demands: Sequence[Demand], wait_ms: int = 0) -> Activation:
+        """Lease jobs; with nothing to do, wait for some as long as the caller allows."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait_ms / 1000
+        while True:
+            mark = self.engine.mark()
+            activation = await self._activate(demands)
+            left_ms = int((ends - loop.time()) * 1000)
+            if activation.jobs or left_ms <= 0:
+                return activation
+            await self.engine.wait([d.type for d in demands], min(left_ms, pause_ms(activation)), since=mark)
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End attempts; callers at the same time share a commit."""
+        return await self._settles.add(outcomes)
+
+    async def result(self, key: int, timeout: float | None) -> str | None:
+        """The result of a job, once it has one; the caller decides how long to wait."""
+        loop = asyncio.get_running_loop()
+        ends = None if timeout is None else loop.time() + checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
+        while True:
+            job = await self.get(key)
+            if job.state in FINISHED_STATES:
+                return _result(job)
+            left_ms = WAIT_MS_MAX if ends is None else int((ends - loop.time()) * 1000)
+            if left_ms <= 0:
+                raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
+            await self.engine.wait_finished(min(left_ms, WAIT_MS_MAX))
+
+    # Changes ------------------------------------------------------------------------------------
+
+    async def cancel(self, key: int, reason: str = "") -> State:
+        """Cancel one job; the state it was in."""
+        if len(reason) > ERROR_CHARS_MAX:
+            raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
+        return accepted(key, (await self.engine.cancel([checks.job_key(key)], reason))[0], "cancelled")
+
+    async def requeue(self, key: int) -> State:
+        """Bring one dead letter back."""
+        return accepted(key, (await self.engine.requeue([checks.job_key(key)]))[0], "requeued")
+
+    async def set_retries(self, key: int, retries: int) -> int:
+        """Change how many attempts are left; the previous number."""
+        checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
+        judged = await self.engine.set_retries(checks.job_key(key), retries)
+        if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING:
+            raise WrongState(
+                key, f"Job '{key}' is pending: 0 retries would leave it waiting for ever; cancel it instead"
+            )
+        accepted(key, judged, "given other retries")
+        return judged.retries or 0
+
+    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
+        """Let one pending job run at another time; 0 ms from now is "run now"."""
+        checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
+        keys = [checks.job_key(key)]
+        return accepted(
+            key, (await self.engine.reschedule(keys, run_at_ms=run_at_ms, delay_ms=delay_ms))[0], "rescheduled"
+        )
+
+    async def set_priority(self, key: int, priority: int) -> State:
+        """Change the priority of one pending job."""
+        checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
+        return accepted(key, (await self.engine.set_priority([checks.job_key(key)], priority))[0], "given a priority")
+
+    async def delete(self, key: int) -> State:
+        """Remove one finished job."""
+        return accepted(key, (await self.engine.delete([checks.job_key(key)]))[0], "deleted")
+
+    # Questions ----------------------------------------------------------------------------------
+
+    async def get(self, key: int) -> Job:
+        """A job as it stands."""
+        job = (await self.engine.get([checks.job_key(key)]))[0]
+        if job is None:
+            raise JobNotFound(key)
+        return job
+
+    async def history(self, key: int) -> list[Event]:
+        """How a job's attempts ended."""
+        return await self.engine.history(checks.job_key(key))
+
+    async def explain(self, key: int) -> Explanation:
+        """Why a job is not running."""
+        explanation = await self.engine.explain(checks.job_key(key))
+        if explanation is None:
+            raise JobNotFound(key)
+        return explanation
+
+    async def stats(self, hours: int) -> Stats:
+        """Counts, and what workers did lately."""
+        return await self.engine.stats(checks.whole_number("hours", hours, 1, 24 * 30))
+
+    # Inside -------------------------------------------------------------------------------------
+
+    async def _activate(self, demands: Sequence[Demand]) -> Activation:
+        """A caller that goes away in the middle strands nothing: what was leased for it is handed back."""
+        task = asyncio.ensure_future(self.engine.activate(demands))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            hand_back = asyncio.ensure_future(self._hand_back(task))
+            self._hand_backs.add(hand_back)
+            hand_back.add_done_callback(self._hand_backs.discard)
+            raise
+
+    async def _hand_back(self, task: asyncio.Future[Activation]) -> None:
+        activation = await task
+        if activation.jobs:
+            await self.settle([Release(job.key, job.attempt) for job in activation.jobs])
+
+    async def _settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        return (await self.engine.settle(outcomes)).judged
+
+    async def _sweep(self) -> bool:
+        return (await self.engine.sweep(self.holder)).more
+
+    # Last in the class, because its name hides the builtin in the annotations below it.
+
+    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Matching jobs, newest first: a full page, unless there are no more."""
+        checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
+        page = await self.engine.list(wanted, limit, cursor)
+        jobs = page.jobs
+        while len(jobs) < limit and page.next is not None:
+            page = await self.engine.list(wanted, limit - len(jobs), page.next)
+            jobs = jobs + page.jobs
+        return Page(jobs, page.next)
+
+
+def pause_ms(activation: Activation) -> int:
+    """How long whoever got nothing may wait before asking again."""
+    if activation.next_due_ms is None:
+        return WAIT_MS_MAX
+    return min(max(activation.next_due_ms - activation.now_ms, 1), WAIT_MS_MAX)
+
+
+def accepted(key: int, judged: Judged, done: str) -> State:
+    """The state in which the job was found, or the error that says why nothing was done."""
+    match judged.verdict:
+        case Verdict.ACCEPTED | Verdict.REPEATED:
+            return judged.state or State.PENDING
+        case Verdict.NOT_FOUND:
+            raise JobNotFound(key)
+        case Verdict.LEASE_LOST:
+            raise LeaseLost(key, f"Job '{key}': this attempt's lease is lost")
+        case Verdict.WRONG_STATE:
+            state = judged.state.label if judged.state else "unknown"
+            raise WrongState(key, f"Job '{key}' is {state}: it cannot be {done}")
+
+
+def _result(job: Job) -> str | None:
+    if job.state is State.COMPLETED:
+        return job.result
+    raise JobFailed(job.key, f"Job '{job.key}' {job.state.label}: {job.last_error or 'no reason given'}")
