@@ -1,0 +1,1 @@
+"""Races between processes on one store: who wins, who is told, and that nobody meets an error."""

@@ -1,0 +1,99 @@
+"""One process of a race: `python -m tests.races.actor ROLE URL ARGUMENTS` acts when a line comes in, answers JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete, Fail
+from everwork.engines.base import Engine
+from everwork.engines.open import open_engine
+from everwork.engines.values import Demand, Lease
+
+Role = Callable[..., Awaitable[Any]]
+
+
+async def drain(engine: Engine, *, type: str, worker: str, batch: int) -> list[int]:
+    """Take and complete until nothing is left; the keys that this process ran."""
+    ran: list[int] = []
+    outcomes: list[Complete] = []
+    demand = Demand(type, worker, batch)
+    while True:
+        done = await engine.settle(outcomes, [demand])
+        assert all(judged.verdict.value == "accepted" for judged in done.judged), done.judged
+        outcomes = [Complete(job.key, job.attempt) for job in done.activation.jobs]
+        ran += [job.key for job in done.activation.jobs]
+        if not outcomes:
+            return ran
+
+
+async def create_deduplicated(engine: Engine, *, type: str, names: list[str], seed: int) -> dict[str, Any]:
+    """Create a job under each name, in an order of one's own; the key and the novelty that were answered."""
+    order = random.Random(seed).sample(names, len(names))
+    created = await asyncio.gather(*(engine.create([NewJob(type, dedupe_key=name)]) for name in order))
+    return {name: [one.key, one.deduplicated] for name, (one,) in zip(order, created, strict=True)}
+
+
+async def fail(engine: Engine, *, key: int, attempt: int, times: int) -> list[str]:
+    """Report the failure of one attempt many times at once; the verdicts."""
+    outcome = Fail(key, attempt, "failed", backoff_ms=0)
+    settled = await asyncio.gather(*(engine.settle([outcome]) for _ in range(times)))
+    return [judged.verdict.value for done in settled for judged in done.judged]
+
+
+async def complete(engine: Engine, *, keys: list[int], attempt: int) -> list[str]:
+    """Complete jobs one by one; the verdicts."""
+    settled = [await engine.settle([Complete(key, attempt)]) for key in keys]
+    return [done.judged[0].verdict.value for done in settled]
+
+
+async def cancel(engine: Engine, *, keys: list[int]) -> list[str]:
+    """Cancel jobs one by one; the verdicts."""
+    return [(await engine.cancel([key]))[0].verdict.value for key in keys]
+
+
+async def sweep(engine: Engine, *, holder: str, times: int) -> int:
+    """Sweep again and again; how many leases this process found lapsed."""
+    return sum([(await engine.sweep(holder)).lapsed for _ in range(times)])
+
+
+async def extend(engine: Engine, *, keys: list[int], attempt: int, lease_ms: int) -> list[str]:
+    """Extend leases one by one; what was told of each."""
+    statuses = [await engine.extend([Lease(key, attempt)], lease_ms) for key in keys]
+    return [status.value for (status,) in statuses]
+
+
+async def open_and_create(engine: Engine, *, type: str) -> int:
+    """Create one job; its key."""
+    return (await engine.create([NewJob(type)]))[0].key
+
+
+ROLES: dict[str, Role] = {
+    role.__name__: role for role in (drain, create_deduplicated, fail, complete, cancel, sweep, extend, open_and_create)
+}
+
+
+async def main(role: str, url: str, arguments: dict[str, Any]) -> None:
+    """Open, wait for the signal, act, answer. `ahead_ms` sets the clock of an engine that uses the host's."""
+    ahead_ms = int(arguments.pop("ahead_ms", 0))
+    engine = open_engine(url, clock=lambda: time.time_ns() // 1_000_000 + ahead_ms)
+    opens_late = role == "open_and_create"
+    if not opens_late:
+        await engine.open()
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    if opens_late:
+        await engine.open()
+    answer = await ROLES[role](engine, **arguments)
+    await engine.close()
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))

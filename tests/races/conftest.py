@@ -1,0 +1,27 @@
+"""The stores that the races run on: shared by processes, on the engine's real clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everwork.engines.base import Engine
+from everwork.engines.open import open_engine
+from tests.torture.urls import fresh_url
+
+
+@pytest.fixture
+def url(engine_name: str, tmp_path: Path) -> str:
+    """A store that nobody has opened yet."""
+    return fresh_url(engine_name, tmp_path)
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[Engine]:
+    """The test's own engine on that store."""
+    engine = open_engine(url)
+    await engine.open()
+    yield engine
+    await engine.close()

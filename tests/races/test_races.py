@@ -1,0 +1,92 @@
+"""Processes on one store, all at once: counts are exact, one wins, the others are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Release
+from everwork.core.states import State
+from everwork.engines.base import Engine
+from everwork.engines.values import Demand, Lease, LeaseStatus
+from tests.races.crew import act_at_once
+
+TYPE: Final = "race"
+
+
+async def _states(engine: Engine) -> dict[State, int]:
+    return {one.state: one.jobs for one in await engine.count()}
+
+
+async def test_eight_processes_run_each_of_20000_jobs_exactly_once(url: str, engine: Engine) -> None:
+    created = [key for _ in range(4) for key, _ in await engine.create([NewJob(TYPE)] * 5_000)]
+    crew = [("drain", {"type": TYPE, "worker": f"worker-{n}", "batch": 50}) for n in range(8)]
+    ran = [key for keys in act_at_once(url, crew) for key in keys]
+    assert sorted(ran) == created
+    assert await _states(engine) == {State.COMPLETED: 20_000}
+
+
+async def test_eight_processes_with_the_same_dedupe_keys_get_the_same_jobs(url: str, engine: Engine) -> None:
+    names = [f"name-{number}" for number in range(100)]
+    answers = act_at_once(url, [("create_deduplicated", {"type": TYPE, "names": names, "seed": n}) for n in range(8)])
+    keys = [{name: answer[name][0] for name in names} for answer in answers]
+    assert all(one == keys[0] for one in keys)
+    assert len(set(keys[0].values())) == 100
+    assert Counter(answer[name][1] for answer in answers for name in names) == {False: 100, True: 700}
+    assert await _states(engine) == {State.PENDING: 100}
+
+
+async def test_a_hundred_concurrent_failures_of_one_attempt_give_one_retry(url: str, engine: Engine) -> None:
+    await engine.create([NewJob(TYPE)])
+    (job,) = (await engine.activate([Demand(TYPE, "worker", 1)])).jobs
+    crew = [("fail", {"key": job.key, "attempt": job.attempt, "times": 25})] * 4
+    verdicts = Counter(verdict for answer in act_at_once(url, crew) for verdict in answer)
+    again = (await engine.activate([Demand(TYPE, "worker", 10)])).jobs
+    assert verdicts == {"accepted": 1, "repeated": 99}
+    assert [(one.attempt, one.attempts) for one in again] == [(2, 2)]
+    assert [event.kind for event in await engine.history(job.key)] == ["fail"]
+
+
+async def test_processes_that_open_a_new_store_at_once_all_succeed(url: str) -> None:
+    keys = act_at_once(url, [("open_and_create", {"type": TYPE})] * 4)
+    assert sorted(keys) == [1, 2, 3, 4]
+
+
+async def test_cancel_against_complete_has_one_winner_and_the_other_is_told(url: str, engine: Engine) -> None:
+    await engine.create([NewJob(TYPE)] * 300)
+    jobs = (await engine.activate([Demand(TYPE, "worker", 300)])).jobs
+    keys = [job.key for job in jobs]
+    completed, cancelled = act_at_once(url, [("complete", {"keys": keys, "attempt": 1}), ("cancel", {"keys": keys})])
+    states = [job.state if job else None for job in await engine.get(keys)]
+    won = {State.COMPLETED: ("accepted", "wrong state"), State.CANCELLED: ("wrong state", "accepted")}
+    assert list(zip(completed, cancelled, strict=True)) == [won[state] for state in states if state]
+    assert await _states(engine) == dict(Counter(state for state in states if state))
+
+
+async def test_concurrent_sweeps_take_each_lapsed_lease_away_once(url: str, engine: Engine) -> None:
+    await engine.create([NewJob(TYPE)] * 200)
+    jobs = (await engine.activate([Demand(TYPE, "worker", 200, lease_ms=100)])).jobs
+    crew = [("sweep", {"holder": f"sweeper-{n}", "times": 20, "ahead_ms": 60_000}) for n in range(4)]
+    assert sum(act_at_once(url, crew)) == 200
+    assert [[event.kind for event in await engine.history(job.key)] for job in jobs] == [["lapse"]] * 200
+
+
+async def test_extend_against_sweep_keeps_the_leases_that_were_told_to_be_held(url: str, engine: Engine) -> None:
+    await engine.create([NewJob(TYPE)] * 200)
+    keys = [job.key for job in (await engine.activate([Demand(TYPE, "worker", 200, lease_ms=100)])).jobs]
+    extender = ("extend", {"keys": keys, "attempt": 1, "lease_ms": 3_600_000, "ahead_ms": 60_000})
+    sweeper = ("sweep", {"holder": "sweeper", "times": 20, "ahead_ms": 60_000})
+    told, lapsed = act_at_once(url, [extender, sweeper])
+    states = [job.state if job else None for job in await engine.get(keys)]
+    assert states == [State.PROCESSING if one == "held" else State.PENDING for one in told]
+    assert lapsed == told.count("lost")
+
+
+async def test_an_old_attempt_in_the_same_batch_as_the_live_one_does_not_hold(engine: Engine) -> None:
+    await engine.create([NewJob(TYPE)])
+    (old,) = (await engine.activate([Demand(TYPE, "worker-1", 1)])).jobs
+    await engine.settle([Release(old.key, old.attempt)])
+    (live,) = (await engine.activate([Demand(TYPE, "worker-2", 1)])).jobs
+    statuses = await engine.extend([Lease(old.key, old.attempt), Lease(live.key, live.attempt)], 1_000)
+    assert statuses == [LeaseStatus.LOST, LeaseStatus.HELD]

@@ -1,0 +1,80 @@
+"""`python -m tests.torture`: kill real processes for a while, and count what was lost, doubled or taken twice."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.stores import ENGINES
+from tests.torture import mutants, report
+from tests.torture.controller import Settings, torture
+from tests.torture.scenarios import run_scenarios
+from tests.torture.urls import fresh_url
+
+_SECONDS_BETWEEN_LINES: Final = 10
+
+
+def main() -> int:
+    """Run the load and the mutants; 0 when nothing was violated and every mutant was caught."""
+    options, progress = _options(), Progress()
+    with tempfile.TemporaryDirectory(prefix="everwork-torture-", ignore_cleanup_errors=True) as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = Settings(
+            fresh_url(options.engine, folder), folder, options.kills, options.minutes, options.seed, options.workers,
+            options.producers, mutant=options.mutant,
+        )  # fmt: skip
+        run = asyncio.run(torture(settings, progress))
+        caught = {} if options.mutant else run_scenarios(Path(temporary), progress)
+    progress("")
+    print(report.table(run, caught))
+    report.write(options.out, run, caught)
+    if options.mutant:
+        return 1 if run.verdict.passed else 0
+    return 0 if run.verdict.passed and all(how != mutants.MISSED for how in caught.values()) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tests.torture", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="go on for at least this long (default: until the kills are done)"
+    )
+    parser.add_argument(
+        "--kills", type=int, default=200, help="SIGKILLs, from outside and at fault points (default 200)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same order of blows (default 1)")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--producers", type=int, default=2)
+    parser.add_argument(
+        "--mutant",
+        choices=mutants.NAMES,
+        default="",
+        help="run the load on a broken engine; exits 0 when that was noticed",
+    )
+    parser.add_argument("--out", type=Path, default=Path("RELIABILITY.json"), help="where the counters go")
+    parser.add_argument("--keep", type=Path, help="keep store and histories in this folder, which must be empty or new")
+    return parser.parse_args()
+
+
+class Progress:
+    """One line that is written over on a terminal; elsewhere a line now and then."""
+
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif text and time.monotonic() - self._shown_at > _SECONDS_BETWEEN_LINES:
+            self._shown_at = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What producers asked for against what exists: V1, V2, V3 and V12."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from everwork.core.job import Job
+from everwork.core.states import FINISHED_STATES
+from tests.torture.history import Call
+from tests.torture.reported import Report, ReportKey, flat
+from tests.torture.verdict import FinalState, Verdict, answered, variables_of
+
+
+def check_creates(
+    calls: Sequence[Call], reports: Mapping[ReportKey, list[Report]], final: FinalState, verdict: Verdict
+) -> None:
+    """V1, V2: what was acknowledged is there and finished, and nothing else is."""
+    by_name: dict[str, list[Job]] = defaultdict(list)
+    for job in final.jobs.values():
+        by_name[variables_of(job)["r"]].append(job)
+        if job.state not in FINISHED_STATES:
+            verdict.violation("V1", f"job {job.key} is {job.state.label} after the drain")
+    asked = _asked(calls)
+    carried = {name for report in flat(reports) for name in report.item.get("events", ())}
+    for name, answers in asked.items():
+        check_request(name, answers, by_name.get(name, []), final, verdict)
+    for name, jobs in by_name.items():
+        if name not in asked and name not in carried:
+            verdict.violation("V2", f"nobody asked for '{name}' (job {jobs[0].key})")
+        for group, copies in Counter(job.group for job in jobs).items():
+            if copies > 1:
+                verdict.violation("V2", f"'{name}' exists {copies} times in group '{group}'")
+    check_copies(final, verdict)
+    check_whole_batches(calls, by_name, verdict)
+    verdict.figures["jobs"] = len(final.jobs)
+    verdict.figures["acknowledged"] = sum(1 for answers in asked.values() if any(_is_new(one) for one in answers))
+
+
+def _asked(calls: Iterable[Call]) -> dict[str, list[Any]]:
+    asked: dict[str, list[Any]] = defaultdict(list)
+    for call in calls:
+        if call.name == "create":
+            for item, answer in answered(call):
+                asked[item["r"]].append(answer)
+    return asked
+
+
+def _is_new(answer: object) -> bool:
+    return isinstance(answer, list) and not answer[1]
+
+
+def check_request(name: str, answers: list[Any], jobs: list[Job], final: FinalState, verdict: Verdict) -> None:
+    for key, _ in (one for one in answers if isinstance(one, list)):
+        if key not in final.jobs:
+            verdict.violation("V1", f"job {key} ('{name}') was acknowledged and is missing")
+    new = [one[0] for one in answers if _is_new(one)]
+    if new and not any(job.key == new[0] for job in jobs):
+        verdict.violation("V1", f"'{name}' was acknowledged as job {new[0]}, which is another")
+    if jobs and not new and "unknown" not in answers:
+        verdict.violation("V2", f"'{name}' was refused or deduplicated, and exists as job {jobs[0].key}")
+
+
+def check_copies(final: FinalState, verdict: Verdict) -> None:
+    """V1, V2: each job has exactly one copy per further group of its type."""
+    copies = Counter((job.copy_of, job.group) for job in final.jobs.values() if job.copy_of is not None)
+    for job in final.jobs.values():
+        for group in final.groups.get(job.type, ()) if job.copy_of is None else ():
+            if copies.pop((job.key, group), 0) != 1:
+                verdict.violation("V1", f"job {job.key} has no copy for group '{group}', or several")
+    for first, group in copies:
+        verdict.violation("V2", f"job {first} has a copy for group '{group}', which nobody registered")
+
+
+def check_whole_batches(calls: Iterable[Call], by_name: Mapping[str, list[Job]], verdict: Verdict) -> None:
+    for call in calls:
+        if call.name == "create" and call.status == "unknown":
+            there = Counter(item["r"] in by_name for item in call.items if item["dedupe"] is None)
+            if there[True] and there[False]:
+                verdict.violation("V2", f"a create of {call.process} is half there: {there[True]} of {there.total()}")
+
+
+def check_dedupe(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> None:
+    """V3: one job per dedupe key and group, and one answer for all who ask."""
+    held = Counter((job.tenant, job.type, job.dedupe_key, job.group) for job in final.jobs.values() if job.dedupe_key)
+    told: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for call in calls:
+        if call.name == "create":
+            for item, answer in answered(call):
+                if item["dedupe"] is not None and isinstance(answer, list):
+                    told[item["type"], item["dedupe"]].add(answer[0])
+    for name, jobs in held.items():
+        if jobs > 1:
+            verdict.violation("V3", f"{jobs} jobs under {name}")
+    for named, keys in told.items():
+        if len(keys) > 1:
+            verdict.violation("V3", f"{named} was answered with keys {sorted(keys)}")
+    verdict.figures["dedupe keys"] = len(told)
+
+
+def check_triggers(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> None:
+    """V12: each time point that was fired has one job per group."""
+    points = Counter(
+        (parts["trigger"], parts["point"], job.group)
+        for job in final.jobs.values()
+        if "trigger" in (parts := variables_of(job))
+    )
+    for (trigger, point, group), fired in points.items():
+        if fired > 1:
+            verdict.violation("V12", f"'{trigger}' fired {fired} times for {point} in group '{group}'")
+    for call in calls:
+        for item in call.items if call.name == "create" and call.status == "ok" else ():
+            parts = json.loads(item["job"][1])
+            if "trigger" in parts and (parts["trigger"], parts["point"], "") not in points:
+                verdict.violation("V12", f"'{parts['trigger']}' never fired for {parts['point']}")
+    verdict.figures["trigger points"] = len(points)

@@ -1,0 +1,133 @@
+"""What a process did, as it saw it: one append-only file of JSON lines per life of a process.
+
+A line is written by one `os.write`, before and after each engine call, so that a kill loses nothing that happened
+before it. The engine is never used for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Entry = dict[str, Any]
+
+
+def host_clock_ms() -> int:
+    """The host's instant, in milliseconds UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class HistoryWriter:
+    """Appends the lines of one process; each is in the file when the call returns."""
+
+    def __init__(self, path: Path, clock: Callable[[], int] = host_clock_ms) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._clock = clock
+        self._calls = 0
+
+    def invoked(self, call: str, items: Sequence[object]) -> int:
+        """Write that a call is about to be made; the number answered names it."""
+        self._calls += 1
+        self._write("invoked", id=self._calls, call=call, items=items)
+        return self._calls
+
+    def answered(self, call_id: int, items: Sequence[object], leased: Sequence[object] = ()) -> None:
+        """Write what the engine answered, item by item, and what it leased."""
+        self._write("ok", id=call_id, items=items, leased=leased)
+
+    def refused(self, call_id: int, error: BaseException) -> None:
+        """Write that the call as a whole was refused: it has no effect."""
+        self._write("refused", id=call_id, error=f"{type(error).__name__}: {error}")
+
+    def unknown(self, call_id: int, error: BaseException) -> None:
+        """Write that nobody can say whether the call had its effect."""
+        self._write("unknown", id=call_id, error=f"{type(error).__name__}: {error}")
+
+    def begin(self, key: int, attempt: int) -> None:
+        """Write that a handler begins an attempt."""
+        self._write("begin", key=key, attempt=attempt)
+
+    def end(self, key: int, attempt: int, how: str) -> None:
+        """Write that a handler is through with an attempt."""
+        self._write("end", key=key, attempt=attempt, how=how)
+
+    def broken(self, error: BaseException) -> None:
+        """Write that the process ends by an error that nobody expected."""
+        self._write("broken", error=f"{type(error).__name__}: {error}")
+
+    def _write(self, kind: str, **fields: object) -> None:
+        entry = {"e": kind, "m": time.monotonic_ns(), "t": self._clock(), **fields}
+        os.write(self._descriptor, json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+
+
+@dataclass(slots=True)
+class Call:
+    """One engine call as its caller saw it: ok, refused or unknown. Instants `m` are monotonic nanoseconds."""
+
+    process: str
+    name: str
+    items: list[Any]
+    invoked_m: int
+    invoked_t: int
+    status: str = "unknown"
+    answered_m: int | None = None
+    answers: list[Any] = field(default_factory=list)
+    leased: list[Any] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Histories:
+    """The histories of all processes: their calls, the attempts their handlers began, and what broke them."""
+
+    calls: list[Call] = field(default_factory=list)
+    begins: list[tuple[str, int, int]] = field(default_factory=list)
+    ends: int = 0
+    broken: list[str] = field(default_factory=list)
+
+
+def read_histories(folder: Path) -> Histories:
+    """Every history file of a run."""
+    histories = Histories()
+    for path in sorted(folder.glob("*.jsonl")):
+        gather(histories, path.stem, entries_of(path))
+    return histories
+
+
+def entries_of(path: Path) -> Iterator[Entry]:
+    """The entries of one file; a last line that a kill cut short is left out."""
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None:
+    """Pair what was invoked with what was answered; a call without an answer stays unknown."""
+    open_calls: dict[int, Call] = {}
+    for entry in entries:
+        match entry["e"]:
+            case "invoked":
+                call = Call(process, entry["call"], entry["items"], entry["m"], entry["t"])
+                open_calls[entry["id"]] = call
+                histories.calls.append(call)
+            case "ok" | "refused" | "unknown" as status:
+                call = open_calls.pop(entry["id"])
+                call.status = status
+                call.answered_m = entry["m"]
+                call.answers = entry.get("items", [])
+                call.leased = entry.get("leased", [])
+                call.error = entry.get("error", "")
+            case "begin":
+                histories.begins.append((process, entry["key"], entry["attempt"]))
+            case "end":
+                histories.ends += 1
+            case "broken":
+                histories.broken.append(f"{process}: {entry['error']}")
+            case kind:
+                raise ValueError(f"{process}: no entry is called {kind!r}")

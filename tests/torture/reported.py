@@ -1,0 +1,168 @@
+"""What workers were told against what the engine shows: V5 to V9."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everwork.core.job import Job
+from tests.torture.history import Call, Histories
+from tests.torture.verdict import OK, FinalState, Verdict, answered, variables_of
+
+
+@dataclass(slots=True)
+class Report:
+    """One outcome as one call reported it, and the engine's verdict (`refused` or `unknown`: of the whole call)."""
+
+    call: Call
+    item: dict[str, Any]
+    verdict: str
+
+
+ReportKey = tuple[int, int, str]
+
+
+def reports_of(calls: Iterable[Call]) -> dict[ReportKey, list[Report]]:
+    """Every outcome that was reported, by job, attempt and kind."""
+    reports: dict[ReportKey, list[Report]] = defaultdict(list)
+    for call in calls:
+        if call.name == "settle":
+            for item, answer in answered(call):
+                reports[item["k"], item["a"], item["o"]].append(Report(call, item, answer))
+    return reports
+
+
+def flat(reports: Mapping[ReportKey, list[Report]]) -> Iterable[Report]:
+    """All reports, whatever they are about."""
+    return (report for group in reports.values() for report in group)
+
+
+def check_attempts(histories: Histories, verdict: Verdict) -> None:
+    """V5: an attempt is leased once, begun once, and never over the limit."""
+    leased: Counter[tuple[int, int]] = Counter()
+    for call in histories.calls:
+        for key, attempt, attempts, max_attempts, _ in call.leased:
+            leased[key, attempt] += 1
+            if attempts > max_attempts:
+                verdict.violation("V5", f"job {key} was leased with attempts {attempts} of {max_attempts}")
+    begun = Counter((key, attempt) for _, key, attempt in histories.begins)
+    for (key, attempt), times in (leased | begun).items():
+        if times > 1:
+            verdict.violation("V5", f"job {key}: attempt {attempt} was leased or begun {times} times")
+    verdict.figures["attempts begun"] = len(begun)
+    verdict.figures["attempts ended by their handler"] = histories.ends
+
+
+def check_fencing(calls: Sequence[Call], verdict: Verdict) -> None:
+    """V6: nothing that an old attempt brings is taken, in the order that everybody saw."""
+    leased_at: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for call in calls:
+        for key, attempt, *_ in call.leased:
+            leased_at[key].append((call.answered_m or 0, attempt))
+
+    def is_old(key: int, attempt: int, call: Call) -> bool:
+        return any(at < call.invoked_m and later > attempt for at, later in leased_at[key])
+
+    for call, (key, attempt, _), answer in _items(calls, "extend"):
+        if answer == "held" and is_old(key, attempt, call):
+            verdict.violation("V6", f"job {key}: the lease of old attempt {attempt} was said to be held")
+    for call, item, answer in _items(calls, "settle"):
+        if answer == "accepted" and is_old(item["k"], item["a"], call):
+            verdict.violation("V6", f"job {item['k']}: {item['o']} of old attempt {item['a']} was accepted")
+
+
+def check_finished(calls: Sequence[Call], verdict: Verdict) -> None:
+    """V7: no job is leased after somebody was told that it is finished, unless it was requeued."""
+    requeues = _requeue_instants(calls)
+    finished: dict[int, list[int]] = defaultdict(list)
+    for call, item, answer in _items(calls, "settle"):
+        if answer == "accepted" and item["o"] in ("complete", "reject", "throw"):
+            finished[item["k"]].append(call.answered_m or 0)
+    for call in calls:
+        for key, attempt, *_ in call.leased:
+            done = [at for at in finished[key] if at < call.invoked_m]
+            if done and not any(max(done) <= at or at == 0 for at in requeues[key]):
+                verdict.violation("V7", f"job {key}: attempt {attempt} was leased after the job had finished")
+
+
+def _items(calls: Iterable[Call], name: str) -> Iterable[tuple[Call, Any, Any]]:
+    return ((call, item, answer) for call in calls if call.name == name for item, answer in answered(call))
+
+
+def _requeue_instants(calls: Iterable[Call]) -> dict[int, list[int]]:
+    """When requeues that may have had an effect returned; 0 when that is not known."""
+    requeues: dict[int, list[int]] = defaultdict(list)
+    for call, key, answer in _items(calls, "requeue"):
+        if answer in (*OK, "unknown"):
+            requeues[key].append(call.answered_m or 0)
+    return requeues
+
+
+def check_reports(reports: Mapping[ReportKey, list[Report]], final: FinalState, verdict: Verdict) -> None:
+    """V8, V9: what was accepted stands in the job's history, what was refused does not."""
+    names = {variables_of(job)["r"] for job in final.jobs.values()}
+    verdicts: Counter[str] = Counter()
+    for (key, attempt, kind), group in reports.items():
+        if key not in final.jobs:
+            continue  # V1 has it already.
+        stands = any(one.attempt == attempt and one.kind == kind for one in final.events.get(key, ()))
+        verdicts.update(report.verdict for report in group)
+        for report in group:
+            told = f"job {key}: {kind} of attempt {attempt} was '{report.verdict}'"
+            if report.verdict in OK and not stands:
+                verdict.violation("V8", f"{told} and is not in its history")
+            if report.verdict not in (*OK, "unknown") and _accepted_before(report, group):
+                verdict.violation("V9", f"{told} although it had been accepted before")
+        if stands and not any(report.verdict in (*OK, "unknown") for report in group):
+            verdict.violation("V9", f"job {key}: {kind} of attempt {attempt} was refused and is in its history")
+        if sum(report.verdict == "accepted" for report in group) > 1:
+            verdict.violation("V9", f"job {key}: {kind} of attempt {attempt} was accepted twice")
+        if kind == "complete":
+            _check_completion(final.jobs[key], stands, group, names, verdict)
+    verdict.figures.update({f"outcomes {name}": count for name, count in verdicts.items()})
+
+
+def _accepted_before(report: Report, group: Sequence[Report]) -> bool:
+    """Whether somebody had been told that this very outcome was taken before this report was made."""
+    return any(
+        other.verdict in OK and other.call.answered_m is not None and other.call.answered_m < report.call.invoked_m
+        for other in group
+        if other.item.get("fields") == report.item.get("fields")
+    )
+
+
+def _check_completion(job: Job, stands: bool, group: Sequence[Report], names: set[str], verdict: Verdict) -> None:
+    """G8: result and emitted events are there exactly when the completion is."""
+    for report in group:
+        mine = stands and job.result == report.item["result"]
+        if report.verdict in OK and not mine:
+            verdict.violation("V8", f"job {job.key} has result {job.result}, not {report.item['result']}")
+        for name in report.item["events"]:
+            if mine and name not in names:
+                verdict.violation("V8", f"job {job.key} completed without its event '{name}'")
+            if not mine and name in names:
+                verdict.violation("V9", f"event '{name}' exists, its completion does not")
+
+
+def check_changes(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> None:
+    """V8, V9 of cancel and requeue."""
+    answers: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for call in calls:
+        if call.name in ("cancel", "requeue"):
+            for key, answer in answered(call):
+                answers[call.name, key][answer] += 1
+    for (name, key), told in answers.items():
+        happened = sum(event.kind == name for event in final.events.get(key, ()))
+        accepted = told["accepted"]
+        if happened < accepted or (told["repeated"] and not happened):
+            verdict.violation("V8", f"job {key}: {accepted} times {name} accepted, {happened} in its history")
+        if happened > accepted + told["unknown"]:
+            verdict.violation("V9", f"job {key}: {happened} times {name} in its history, {accepted} accepted")
+    verdict.figures["cancels accepted"] = sum(
+        told["accepted"] for (name, _), told in answers.items() if name == "cancel"
+    )
+    verdict.figures["requeues accepted"] = sum(
+        told["accepted"] for (name, _), told in answers.items() if name == "requeue"
+    )

@@ -1,0 +1,43 @@
+"""Every fault point is one that the load really passes: a process armed with it dies there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from everwork.core.job import NewJob
+from everwork.engines.open import open_engine
+from tests.torture import faults, plan
+from tests.torture.controller import ROOT
+from tests.torture.history import host_clock_ms
+from tests.torture.process import Life
+from tests.torture.urls import fresh_url
+
+ROLES = [
+    *(("worker", point) for point in faults.WORKER_POINTS),
+    *(("producer", point) for point in faults.PRODUCER_POINTS),
+]
+
+
+@pytest.mark.parametrize(("role", "point"), ROLES)
+async def test_a_process_dies_at_its_fault_point(role: str, point: str, engine_name: str, tmp_path: Path) -> None:
+    url = fresh_url(engine_name, tmp_path)
+    engine = open_engine(url)
+    await engine.open()
+    await engine.create([NewJob(plan.WORK, json.dumps({"r": f"job-{number}"})) for number in range(50)])
+    await engine.close()
+    life = Life(f"{role}-0", 0, url, tmp_path, 1, 700, host_clock_ms(), "")
+    assert _live(role, life, f"{point}:3") == -signal.SIGKILL
+
+
+def _live(role: str, life: Life, fault: str) -> int:
+    command = [sys.executable, "-m", f"tests.torture.{role}", *life.arguments()]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, faults.VARIABLE: fault}, timeout=30, check=False
+    ).returncode

@@ -1,0 +1,76 @@
+"""What a judgement is made of: the promises by number, the final state, the violations found."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from everwork.core.job import Event, Job
+from everwork.engines.values import Count, WorkerHour
+from tests.torture.history import Call
+
+VIOLATIONS: Final[Mapping[str, str]] = {
+    "V0": "errors that nobody expected, in any process",
+    "V1": "acknowledged jobs missing or not terminal after the drain",
+    "V2": "jobs nobody asked for, refused ones that exist, half batches",
+    "V3": "more than one job per dedupe key and group",
+    "V4": "second terminal transitions without a requeue",
+    "V5": "attempts over max_attempts, miscounted, or begun twice",
+    "V6": "overlapping leases; accepted outcomes of an old attempt",
+    "V7": "activations after a terminal state",
+    "V8": "ok answers whose effect is not in the state",
+    "V9": "refusals whose effect is in the state",
+    "V10": "counters that do not add up to the jobs",
+    "V11": "recoveries slower than promised; drains over 60 s",
+    "V12": "trigger time points fired twice or missed",
+}
+INFORMATIONAL: Final = frozenset({"V11"})
+
+_SHOWN_MAX: Final = 20
+OK: Final = ("accepted", "repeated")
+
+
+@dataclass(slots=True)
+class FinalState:
+    """What the engine shows after healing and draining."""
+
+    jobs: dict[int, Job]
+    events: dict[int, list[Event]]
+    counts: list[Count] = field(default_factory=list)
+    hours: list[WorkerHour] = field(default_factory=list)
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    drain_ms: int = 0
+    slack_ms: int = 0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The violations found, by their number, and figures worth showing."""
+
+    found: Counter[str] = field(default_factory=Counter)
+    shown: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    figures: dict[str, int] = field(default_factory=dict)
+
+    def violation(self, number: str, text: str) -> None:
+        """Count a violation; the first of each kind are kept as examples."""
+        self.found[number] += 1
+        if len(self.shown[number]) < _SHOWN_MAX:
+            self.shown[number].append(text)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that must be zero is above it."""
+        return not any(count for number, count in self.found.items() if number not in INFORMATIONAL)
+
+
+def answered(call: Call) -> Iterable[tuple[Any, Any]]:
+    """Each item of a call with its answer; a call that failed as a whole answers its status for each."""
+    return zip(call.items, call.answers if call.status == "ok" else [call.status] * len(call.items), strict=True)
+
+
+def variables_of(job: Job) -> dict[str, Any]:
+    variables: dict[str, Any] = json.loads(job.variables)
+    return variables
