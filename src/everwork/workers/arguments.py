@@ -1,0 +1,95 @@
+"""A job's variables as a handler's arguments: checked and coerced against its annotations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from everwork.core.checks import shown
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.workers.context import JobContext
+
+Convert = Callable[[Any], Any]
+
+_EXACT: Mapping[object, frozenset[type]] = {
+    str: frozenset({str}),
+    int: frozenset({int}),
+    float: frozenset({float, int}),
+    bool: frozenset({bool}),
+    dict: frozenset({dict}),
+    list: frozenset({list}),
+    None: frozenset({type(None)}),
+}
+"""Annotations that JSON values meet as they are; everything else goes through pydantic."""
+
+
+class Arguments:
+    """How to call one handler."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        signature = inspect.signature(function)
+        hints = _hints(function)
+        self.context_name: str | None = None
+        self._names: dict[str, tuple[frozenset[type] | None, Any]] = {}
+        self._required: set[str] = set()
+        self._takes_any = False
+        for name, parameter in signature.parameters.items():
+            self._add(name, parameter, hints.get(name, Any))
+
+    def _add(self, name: str, parameter: inspect.Parameter, hint: object) -> None:
+        if hint is JobContext:
+            self.context_name = name
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            self._takes_any = True
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise BadConfiguration(f"parameter '{name}': handlers take keyword arguments only, no *args and no '/'")
+        else:
+            exact = None if hint is Any or hint is object else _EXACT.get(hint, frozenset())
+            self._names[name] = (exact, hint)
+            if parameter.default is parameter.empty:
+                self._required.add(name)
+
+    def check_names(self, given: Mapping[str, Any]) -> None:
+        """Refuse arguments that the handler does not have, and missing ones."""
+        for name in given:
+            if name not in self._names and not self._takes_any:
+                allowed = ", ".join(self._names) or "none"
+                raise InvalidInput(name, f"the handler has no such argument; it takes {allowed}")
+        missing = self._required - given.keys()
+        if missing:
+            raise InvalidInput(min(missing), "the handler needs this argument")
+
+    def bind(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of the call; the first that does not fit is named."""
+        if given.keys() != self._required:
+            self.check_names(given)
+        for name, value in given.items():
+            exact, hint = self._names.get(name, (None, Any))
+            if exact is not None and type(value) not in exact:
+                given[name] = _coerce(name, value, hint)
+        return given
+
+
+def _coerce(name: str, value: Any, hint: Any) -> Any:
+    # pydantic is loaded only by those who use more than plain JSON types.
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
+    adapter: TypeAdapter[Any] | None = _adapters.get(id(hint))
+    if adapter is None:
+        _adapters[id(hint)] = adapter = TypeAdapter(hint)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise InvalidInput(name, f"{problem}, not {shown(value)}") from None
+
+
+_adapters: dict[int, Any] = {}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError) as error:
+        raise BadConfiguration(f"handler {function!r}: its annotations cannot be read: {error}") from None

@@ -1,0 +1,65 @@
+"""A job function: a handler with its type and its settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from everwork.core import checks
+from everwork.core.limits import LEASE_MS_MAX
+from everwork.core.retry import RetryPolicy
+from everwork.workers.arguments import Arguments
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CONCURRENCY_MAX = 10_000
+TIMEOUT_DEFAULT = 180.0
+
+
+class JobKey(int):
+    """A job's key; `deduplicated` says that the job existed already."""
+
+    deduplicated: bool = False
+
+
+class Enqueue(Protocol):
+    """How an application enqueues one job."""
+
+    def __call__(self, type: str, /, **arguments: Any) -> Awaitable[JobKey]:
+        """Create a job of this type."""
+        ...
+
+
+class JobFunction(Generic[P, R]):
+    """What `@app.job` makes of a function. Calling it calls the function; `enqueue` lets a worker call it."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        type: str,
+        *,
+        retry: RetryPolicy | None,
+        concurrency: int,
+        timeout: float,
+        enqueue: Enqueue,
+    ) -> None:
+        self.function = function
+        self.type = checks.name("type", type)
+        self.retry = retry
+        self.concurrency = checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        self.timeout = checks.number("timeout", timeout, 0.001, LEASE_MS_MAX / 1000)
+        self.arguments = Arguments(function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._enqueue = enqueue
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", type)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, here and now."""
+        return self.function(*args, **kwargs)
+
+    async def enqueue(self, **arguments: Any) -> JobKey:
+        """Create a job of this function; takes its arguments, and the options of `Everwork.enqueue`."""
+        return await self._enqueue(self.type, **arguments)

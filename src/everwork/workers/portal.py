@@ -1,0 +1,125 @@
+"""The engine's thread: one event loop in which the service lives, called from any thread and any other loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from everwork.service.service import JobService
+
+T = TypeVar("T")
+Use = Callable[[JobService], Coroutine[Any, Any, T]]
+
+
+class Portal:
+    """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
+
+    def __init__(self, make_service: Callable[[], JobService]) -> None:
+        self.pid = os.getpid()
+        self._make_service = make_service
+        self._service: JobService | None = None
+        self._ready: Future[None] = Future()
+        self._is_opening = threading.Lock()
+        self.loop = new_loop()
+        self._thread = threading.Thread(target=self._run, name="everwork-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def service(self) -> JobService:
+        """The service, once it is open."""
+        if self._service is None:
+            raise RuntimeError("the service is not open")
+        return self._service
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the service can be used."""
+        return self._service is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether opening has failed."""
+        return self._ready.done() and self._ready.exception() is not None
+
+    def open(self, prepare: Use[None]) -> Future[None]:
+        """Open the service, once; errors come to everybody who waits for it."""
+        if self._is_opening.acquire(blocking=False):
+            asyncio.run_coroutine_threadsafe(self._open(prepare), self.loop)
+        return self._ready
+
+    async def call(self, use: Use[T]) -> T:
+        """Use the service from a coroutine of any loop."""
+        here = asyncio.get_running_loop()
+        if here is self.loop:
+            return await use(self.service)
+        future: asyncio.Future[T] = here.create_future()
+        self.loop.call_soon_threadsafe(self._start, use, here, future)
+        return await future
+
+    def close(self) -> None:
+        """Close the service and end the thread; blocks until both are done."""
+        asyncio.run_coroutine_threadsafe(self._close(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    async def _open(self, prepare: Use[None]) -> None:
+        service = self._make_service()
+        try:
+            await service.open()
+            await prepare(service)
+        except BaseException as error:  # noqa: BLE001 - it goes to whoever opens
+            await service.close()
+            self._ready.set_exception(error)
+            self.loop.stop()
+            return
+        self._service = service
+        self._ready.set_result(None)
+
+    async def _close(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+
+    def _start(self, use: Use[T], there: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
+        task = self.loop.create_task(use(self.service))
+
+        def cancel_here(done: asyncio.Future[T]) -> None:
+            if done.cancelled():
+                self.loop.call_soon_threadsafe(task.cancel)
+
+        def answer(done: asyncio.Task[T]) -> None:
+            if not there.is_closed():
+                there.call_soon_threadsafe(_resolve, future, done)
+
+        task.add_done_callback(answer)
+        there.call_soon_threadsafe(future.add_done_callback, cancel_here)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+
+def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:
+    if future.done():
+        return
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The fastest event loop there is."""
+    try:
+        import uvloop  # noqa: PLC0415 - it is not there on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,91 @@
+"""The workers of one process: fetcher in the engine's thread, executor in the handlers' loop, and their stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everwork.service.service import JobService
+from everwork.workers.attempt import Attempt, Stop
+from everwork.workers.executor import Executor, Report
+from everwork.workers.fetcher import Fetcher
+from everwork.workers.function import JobFunction
+from everwork.workers.portal import Portal
+
+CANCEL_SECONDS = 5.0
+"""How long cancelled handlers may take to end before their leases are left to lapse."""
+
+
+class Runtime:
+    """Runs once."""
+
+    def __init__(self, portal: Portal, functions: Mapping[str, JobFunction[..., Any]], worker: str) -> None:
+        self._portal = portal
+        self._functions = dict(functions)
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._executor = Executor(self._functions, self._send, worker)
+        self._fetcher: Fetcher | None = None
+        self._stop = asyncio.Event()
+        self._cancel = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def stop(self) -> None:
+        """Stop softly; the second call cancels. From any thread."""
+        self._loop.call_soon_threadsafe(self._ask_to_stop)
+
+    async def run(self, shutdown_timeout: float) -> None:
+        """Work until stopped, then stop in stages: finish, cancel, leave to lapse."""
+        self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
+        fetching = asyncio.ensure_future(self._portal.call(lambda _: fetcher.run()))
+        try:
+            await _first(fetching, self._stop.wait())
+            self._in_engine(fetcher.stop_fetching)
+            self._executor.stop_soft()
+            await _first(fetching, self._cancel.wait(), seconds=shutdown_timeout)
+            if not fetching.done():
+                self._executor.stop_running()
+                await _first(fetching, seconds=CANCEL_SECONDS)
+                self._in_engine(fetcher.abandon)
+            await fetching
+        finally:
+            self._executor.close()
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait for the end of `run`, in the same event loop."""
+        await self._ended.wait()
+
+    def _ask_to_stop(self) -> None:
+        if self._stop.is_set():
+            self._cancel.set()
+        self._stop.set()
+
+    async def _make_fetcher(self, service: JobService) -> Fetcher:
+        return Fetcher(service, self._worker, self._functions, self._deliver, self._stop_attempt)
+
+    # Between the two loops. Each of these is called in one thread and acts in the other.
+
+    def _send(self, reports: list[Report]) -> None:
+        if self._fetcher is not None:
+            self._portal.loop.call_soon_threadsafe(self._fetcher.take, reports)
+
+    def _deliver(self, attempts: Sequence[Attempt]) -> None:
+        self._loop.call_soon_threadsafe(self._executor.accept, attempts)
+
+    def _stop_attempt(self, attempt: Attempt, why: Stop) -> None:
+        self._loop.call_soon_threadsafe(self._executor.stop, attempt, why)
+
+    def _in_engine(self, act: Any) -> None:
+        self._portal.loop.call_soon_threadsafe(act)
+
+
+async def _first(fetching: asyncio.Future[None], *others: Any, seconds: float | None = None) -> None:
+    """Wait for the fetcher to end, or for one of the others, or so many seconds."""
+    waiting = [asyncio.ensure_future(other) for other in others]
+    try:
+        await asyncio.wait([fetching, *waiting], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for other in waiting:
+            other.cancel()

@@ -1,0 +1,63 @@
+"""Threads for plain `def` handlers: daemons, so that one that never returns cannot keep the process alive."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+Call = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
+
+
+class HandlerThreads:
+    """As many threads as were ever needed at once, up to the limit given by those who call."""
+
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._threads = 0
+        self._busy = 0
+
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run a call in a thread of its own; the future is resolved in the calling loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        future.add_done_callback(self._free)
+        self._busy += 1
+        if self._busy > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"everwork-handler-{self._threads}", daemon=True).start()
+        self._inbox.put((call, future, loop))
+        return future
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end with their call."""
+        for _ in range(self._threads):
+            self._inbox.put(None)
+
+    def _free(self, _: object) -> None:
+        self._busy -= 1
+
+    def _work(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            call, future, loop = item
+            try:
+                value, error = call(), None
+            except BaseException as raised:  # noqa: BLE001 - user code; it goes to whoever waits for the call
+                value, error = None, raised
+            try:
+                loop.call_soon_threadsafe(_resolve, future, value, error)
+            except RuntimeError:
+                return  # The loop is closed: nobody waits any more.
+
+
+def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    elif isinstance(error, StopIteration | asyncio.CancelledError):
+        future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+    else:
+        future.set_exception(error)
