@@ -63,5 +63,8 @@ def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of more than 4,300 digits.
+        text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

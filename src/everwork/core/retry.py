@@ -54,7 +54,7 @@ class RetryPolicy:
 
     def backoff_ms(self, attempts: int, *, key: int = 0, attempt: int = 0) -> int:
         """The delay after `attempts` counted attempts; key and attempt seed the jitter."""
-        exponent = min(max(attempts, 1) - 1, 200)
+        exponent = min(max(attempts, 1) - 1, 150)  # 100 ** 150 is still a float.
         seconds = min(self.base * self.factor**exponent, self.cap)
         if self.jitter:
             seconds *= 1.0 - self.jitter * _fraction(key, attempt)

@@ -1,0 +1,109 @@
+"""The entry point: finds the command, runs it, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from everwork.cli.output import ReaderGone, tell
+from everwork.exceptions import EverworkError, JobError
+
+OK: Final = 0
+REFUSED: Final = 1
+BAD_REQUEST: Final = 2
+UNEXPECTED: Final = 70
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+
+COMMANDS: Final = {"up": "up", "jobs": "jobs", "stats": "stats", "version": "version"}
+"""Command and module: a module is loaded when its command is called, which keeps the start quick."""
+
+UsageError: Final[Any] = typer.BadParameter.__base__
+"""Taken from a class that typer exports: newer versions of typer carry a click of their own."""
+
+
+class Commands(TyperGroup):
+    """The commands by name, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is typer's
+        """The names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature is typer's
+        """The command with this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"everwork.cli.{COMMANDS[cmd_name]}")
+        command = typer.main.get_command(module.app)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def overview(ctx: typer.Context) -> None:
+    """Everwork: durable jobs on SQLite.
+
+    A job has a type, JSON variables and a state. Commands act on the engine directly: give its URL with
+    --engine or EVERWORK_ENGINE; the default is sqlite:///everwork.db in the working directory.
+
+    [bold]Try:[/bold]
+
+    everwork up --demo
+
+    everwork jobs create email-send --var to=ann@example.org
+
+    everwork jobs list --state failed
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), nl=False)
+
+
+def main() -> None:
+    """Run one command and exit."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = READER_GONE
+    if code == READER_GONE:
+        # Python flushes once more at its end, and must not complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; its exit code."""
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="everwork", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except ReaderGone:
+        return READER_GONE
+    except Exception as error:
+        if os.environ.get("EVERWORK_DEBUG"):
+            raise
+        code, message = _explained(error)
+        tell(message)
+    return code if isinstance(code, int) else OK
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """The exit code and the line that an error becomes."""
+    match error:
+        case UsageError(ctx=context):
+            where = f" (see {context.command_path} --help)" if context else ""
+            return BAD_REQUEST, f"{error.format_message()}{where}"
+        case JobError():
+            return REFUSED, str(error)
+        case EverworkError() | OSError():
+            return BAD_REQUEST, str(error)
+        case _:
+            return UNEXPECTED, f"unexpected {type(error).__name__}: {error} (set EVERWORK_DEBUG=1 to see where)"

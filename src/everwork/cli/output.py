@@ -1,0 +1,114 @@
+"""What commands print: one JSON document, or a table for people; errors are one line each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+PIPE_WIDTH = 240
+"""Nobody looks at the edge of a pipe."""
+STYLES = {"pending": "yellow", "processing": "cyan", "completed": "green", "failed": "red", "cancelled": "dim"}
+
+
+class ReaderGone(Exception):
+    """Nobody reads what is printed any more, as in `everwork jobs list | head -1`."""
+
+
+class Column(NamedTuple):
+    """A column of a table. A `whole` one is never cut nor wrapped."""
+
+    title: str
+    whole: bool = False
+    right: bool = False
+    lines_max: int | None = None
+
+
+def tell(message: str) -> None:
+    """One line on standard error."""
+    print(f"everwork: {one_line(message)}", file=sys.stderr)
+
+
+def write(text: str) -> None:
+    """Text on standard output, at once; what its encoding cannot say becomes a question mark."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", "replace"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def write_json(document: Any) -> None:
+    """One JSON document: on one line for programs, indented on a terminal."""
+    import orjson  # noqa: PLC0415 - only what is used is loaded
+
+    option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0)
+    write(orjson.dumps(document, option=option).decode())
+
+
+def write_rich(*parts: RenderableType) -> None:
+    """Tables and texts for people."""
+    from rich.console import Console  # noqa: PLC0415 - only what is used is loaded
+
+    is_terminal = sys.stdout.isatty()
+    console: Console = Console(
+        force_terminal=is_terminal, width=None if is_terminal else PIPE_WIDTH, highlight=False, emoji=False
+    )
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    lines = captured.get().splitlines()
+    write("".join(f"{line.rstrip()}\n" for line in lines))
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> Table:
+    """A plain table; only columns that are not `whole` give way on a narrow terminal."""
+    from rich.table import Table  # noqa: PLC0415 - only what is used is loaded
+    from rich.text import Text  # noqa: PLC0415
+
+    built = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for at, column in enumerate(columns):
+        width = max([len(column.title), *(len(row[at]) for row in rows)])
+        built.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=column.whole or column.lines_max == 1,
+            min_width=width if column.whole else min(width, 8),
+            overflow="ellipsis" if column.lines_max == 1 else "fold",
+        )
+    for row in rows:
+        built.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return built
+
+
+def state_text(state: str, shown: str | None = None) -> Text:
+    """A state in its colour."""
+    from rich.text import Text  # noqa: PLC0415 - only what is used is loaded
+
+    return Text(shown or state, style=STYLES.get(state, ""))
+
+
+def one_line(text: str) -> str:
+    """A text on one line, without anything that could move a terminal's cursor."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def span(milliseconds: int) -> str:
+    """A stretch of time in its largest unit: 59s, 3m, 5h, 2d."""
+    seconds = abs(milliseconds) // 1000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def is_wide() -> bool:
+    """Whether lines may be long: on a wide terminal, or in a pipe."""
+    return not sys.stdout.isatty() or os.get_terminal_size().columns >= 120

@@ -1,0 +1,157 @@
+"""Jobs and figures as people see them in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from everwork.cli.output import Column, one_line, span, state_text, table
+from everwork.core.instants import utc_text
+from everwork.core.job import Event, Job
+from everwork.core.limits import DEFAULT_TENANT
+from everwork.core.states import State
+from everwork.engines.values import Explanation
+
+NOTE_CHARS_MAX = 200
+
+JOB_COLUMNS = (
+    Column("KEY", whole=True, right=True),
+    Column("STATE", whole=True),
+    Column("TYPE"),
+    Column("TRIES", whole=True),
+    Column("AGE", whole=True, right=True),
+    Column("NOTE", lines_max=1),
+)
+HISTORY_COLUMNS = (
+    Column("ATTEMPT", whole=True, right=True),
+    Column("ENDED BY", whole=True),
+    Column("AT", whole=True),
+    Column("TOOK", whole=True, right=True),
+    Column("ERROR"),
+)
+
+
+def job_table(jobs: Sequence[Job], now_ms: int) -> Table:
+    """One line a job."""
+    return table(
+        JOB_COLUMNS,
+        [
+            (
+                str(job.key),
+                state_text(job.state.label),
+                one_line(job.type),
+                f"{job.attempts}/{job.max_attempts}",
+                span(now_ms - job.created_at_ms),
+                note(job, now_ms),
+            )
+            for job in jobs
+        ],
+    )
+
+
+def note(job: Job, now_ms: int) -> str:
+    """What is worth knowing of a job in a few words."""
+    parts = []
+    if job.state is State.PENDING and job.run_at_ms > now_ms:
+        parts.append(f"runs in {span(job.run_at_ms - now_ms + 999)}")
+    if job.state is State.PROCESSING and job.worker:
+        parts.append(f"on {job.worker}")
+    if job.last_error and job.state is not State.COMPLETED:
+        parts.append(job.last_error)
+    return one_line("; ".join(parts))[:NOTE_CHARS_MAX]
+
+
+def job_page(job: Job, history: Sequence[Event], explanation: Explanation, now_ms: int) -> list[RenderableType]:
+    """Everything that is known of one job."""
+    title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
+    title.append_text(state_text(job.state.label))
+    page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
+    page.append(Text.assemble(("Why? ", "bold"), one_line(explanation.text)))
+    if job.state is State.FAILED:
+        page.append(Text(f"     bring it back with: everwork jobs requeue {job.key}", style="dim"))
+    if history:
+        page += ["", table(HISTORY_COLUMNS, [_history_row(event) for event in history])]
+    return page
+
+
+def stats_page(report: dict[str, Any], hours: int) -> list[RenderableType]:
+    """Counts by type and state, and what workers did lately."""
+    states = [state.label for state in State]
+    rows: list[list[str | Text]] = [
+        [one_line(type), *(_count(state, counts[state]) for state in states)]
+        for type, counts in sorted(report["by_type"].items())
+    ]
+    if len(rows) != 1:
+        rows.append(["all types", *(_count(state, report["by_state"][state]) for state in states)])
+    columns = [Column("TYPE"), *(Column(state.upper(), whole=True, right=True) for state in states)]
+    done = report["performance"]
+    ended = (
+        f"last {hours} h: {done['completed']:,} completed, {done['failed']:,} failed, {done['retried']:,} retried; "
+        f"{done['success_rate']:g} % succeeded; on average {done['avg_wait_ms']:g} ms waiting, "
+        f"{done['avg_execution_ms']:g} ms running"
+    )
+    page: list[RenderableType] = [table(columns, rows), "", Text(ended)]
+    if report["by_worker"]:
+        workers = sorted(report["by_worker"].items(), key=lambda item: (-item[1], item[0]))
+        page.append(Text("by worker: " + ", ".join(f"{one_line(name)} {jobs:,}" for name, jobs in workers[:10])))
+    return page
+
+
+def _count(state: str, jobs: int) -> Text:
+    return state_text(state, f"{jobs:,}") if jobs else Text("-", style="dim")
+
+
+def _fields(job: Job, now_ms: int) -> Table:
+    shown: list[tuple[str, str | None]] = [
+        ("tenant", None if job.tenant == DEFAULT_TENANT else job.tenant),
+        ("group", job.group or None),
+        ("attempts", f"{job.attempts} of {job.max_attempts}" + (" (rejected)" if job.rejected else "")),
+        ("priority", str(job.priority) if job.priority else None),
+        ("created", _when(job.created_at_ms, now_ms)),
+        ("run at", _when(job.run_at_ms, now_ms) if job.state is State.PENDING else None),
+        ("started", _when(job.activated_at_ms, now_ms)),
+        ("lease until", _when(job.lease_until_ms, now_ms)),
+        ("finished", _when(job.finished_at_ms, now_ms)),
+        ("expires", _when(job.expires_at_ms, now_ms)),
+        ("timeout", None if job.timeout_ms is None else f"{job.timeout_ms / 1000:g} s"),
+        ("worker", job.worker),
+        ("dedupe key", job.dedupe_key),
+        ("limit key", job.limit_key),
+        ("correlation id", job.correlation_id),
+        ("copy of", None if job.copy_of is None else str(job.copy_of)),
+        ("variables", job.variables),
+        ("headers", job.headers),
+        ("result", job.result),
+        ("error code", job.error_code),
+        ("last error", job.last_error),
+    ]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in shown:
+        if value is not None:
+            grid.add_row(name, Text(_clean(value)))
+    return grid
+
+
+def _history_row(event: Event) -> tuple[str, ...]:
+    took = "" if event.activated_at_ms is None else f"{event.at_ms - event.activated_at_ms:,} ms"
+    retried = "" if event.retry_at_ms is None else f" (again after {span(event.retry_at_ms - event.at_ms)})"
+    at = utc_text(event.at_ms)[11:]
+    return str(event.attempt), event.kind, at, took, one_line(event.error or "")[:NOTE_CHARS_MAX] + retried
+
+
+def _when(instant_ms: int | None, now_ms: int) -> str | None:
+    if instant_ms is None:
+        return None
+    away = instant_ms - now_ms
+    return f"{utc_text(instant_ms)} ({f'in {span(away)}' if away > 0 else f'{span(away)} ago'})"
+
+
+def _clean(text: str) -> str:
+    """Lines stay lines; other control characters could move the cursor."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)

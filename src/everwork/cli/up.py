@@ -1,0 +1,131 @@
+"""everwork up: for now, the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import structlog
+import typer
+from structlog.typing import EventDict
+
+from everwork import Everwork
+from everwork.cli.demo import Journal, Traffic, demo_app
+from everwork.cli.demo_view import Lines, Look, clock, view_for
+from everwork.cli.options import number
+from everwork.cli.output import write
+from everwork.core import checks
+from everwork.core.states import State
+from everwork.engines.values import Count, JobFilter, Page
+from everwork.exceptions import BadConfiguration
+from everwork.service.service import JobService
+
+DEMO_URL: Final = "sqlite:///everwork-demo.db"
+SECONDS_MAX: Final = 7 * 86_400
+DEAD_MAX: Final = 50
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command()
+def up(
+    demo: Annotated[bool, typer.Option("--demo", help="Run sample workers and traffic.")] = False,
+    seconds: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Stop by itself after this time.", show_default="at Ctrl-C")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        # Not from the environment: sample jobs belong into a store that was named for them.
+        typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=DEMO_URL),
+    ] = None,
+) -> None:
+    """Run the demo: workers, some of whose jobs fail, watched live.
+
+    [bold]Example:[/bold] everwork up --demo
+    """
+    stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
+    if not demo:
+        raise BadConfiguration("up: the server comes in a later version; everwork up --demo runs the demo now")
+    asyncio.run(Demo(engine or DEMO_URL).run(stops_after))
+
+
+class Demo:
+    """Sample workers, traffic, and a view of both, until it is stopped."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._journal = Journal()
+        self._app: Everwork = demo_app(url, self._journal)
+        self._traffic = Traffic(self._app)
+        self._types = list(self._app.functions)
+        self._view = view_for(url, self._types, self._journal)
+        logs_to: Any = sys.stderr if isinstance(self._view, Lines) else self._journal
+        structlog.configure(
+            processors=[_leave_out_failures, structlog.processors.KeyValueRenderer(key_order=["event"])],
+            logger_factory=structlog.PrintLoggerFactory(logs_to),
+        )
+
+    async def run(self, seconds: float | None) -> None:
+        """Run until the time is over or a signal comes, and stop cleanly."""
+        loop = asyncio.get_running_loop()
+        self._begun = loop.time()
+        self._stop = asyncio.Event()
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, self._ask_to_stop)
+        if seconds is not None:
+            loop.call_later(seconds, self._stop.set)
+        async with self._app:
+            with self._view:
+                await self._work_and_show()
+            self._say_goodbye(await self._look())
+
+    def _ask_to_stop(self) -> None:
+        """The second signal cancels what still runs."""
+        if self._stop.is_set():
+            self._app.stop()
+        self._stop.set()
+
+    async def _work_and_show(self) -> None:
+        tasks = [asyncio.create_task(self._app.work()), asyncio.create_task(self._traffic.run(self._stop))]
+        try:
+            while not self._stop.is_set() and not any(task.done() for task in tasks):
+                self._view.update(await self._look())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), self._view.period)
+            self._view.update(await self._look())
+        finally:
+            self._stop.set()
+            self._app.stop()
+            await asyncio.gather(*tasks)
+
+    async def _look(self) -> Look:
+        service, seconds = self._app.service, asyncio.get_running_loop().time() - self._begun
+        asked = asyncio.run_coroutine_threadsafe(_ask(service), self._app.loop)
+        counts, dead = await asyncio.wrap_future(asked)
+        mine = [count for count in counts if count.type in self._types]
+        letters = [job for job in dead.jobs if job.type in self._types]
+        return Look(seconds, mine, letters, self._traffic.created, self._stop.is_set())
+
+    def _say_goodbye(self, look: Look) -> None:
+        waiting = look.of_state(State.PENDING) + look.of_state(State.PROCESSING)
+        write(
+            f"Stopped cleanly after {clock(look.seconds)}; {self._traffic.created:,} jobs created. In the store:\n"
+            f"  {look.of_state(State.COMPLETED):,} completed, {look.of_state(State.FAILED):,} failed (dead letters), "
+            f"{waiting:,} waiting for the next run\n"
+            f"  see them: everwork jobs list --state failed --engine {self._url}\n"
+        )
+
+
+def _leave_out_failures(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """The view shows failed jobs by itself."""
+    if event.get("event") == "a job failed":
+        raise structlog.DropEvent
+    return event
+
+
+async def _ask(service: JobService) -> tuple[list[Count], Page]:
+    wanted = JobFilter(states=frozenset([State.FAILED]))
+    return await service.engine.count(), await service.list(wanted, DEAD_MAX)
