@@ -1,4 +1,4 @@
-"""sweep: lapsed leases, expiries and retention, by one process at a time (G6)."""
+"""sweep: lapsed leases and expiries by whoever looks first, retention by one at a time (G6)."""
 
 from __future__ import annotations
 
@@ -234,24 +234,40 @@ async def test_a_dead_letter_stays_where_it_is_unless_somebody_requeues_it(engin
     assert await engine.get([job.key]) == [job]
 
 
-# One process at a time ----------------------------------------------------------------------------
+# Who may do what ------------------------------------------------------------------------------------
 
 
-async def test_whoever_else_holds_the_turn_gets_an_empty_report(engine: Engine, clock: VirtualClock) -> None:
-    await engine.sweep("first")
-    job = await a_processing_job(engine, lease_ms=100)
-    clock.advance(ms=200)
+async def test_a_lapsed_lease_is_taken_away_by_whoever_looks_first(engine: Engine, clock: VirtualClock) -> None:
+    await engine.take_turn("sweep", "first", DAY_MS)
+    job = await a_processing_job(engine, lease_ms=SECOND_MS)
+    clock.advance(seconds=2)
+    assert (await engine.sweep("second")).lapsed == 1
+    assert await the_state(engine, job.key) is State.PENDING
+
+
+async def test_an_expired_job_is_cancelled_by_whoever_looks_first(engine: Engine, clock: VirtualClock) -> None:
+    await engine.take_turn("sweep", "first", DAY_MS)
+    job = await a_pending_job(engine, expires_at_ms=clock.now_ms + SECOND_MS)
+    clock.advance(seconds=2)
+    assert (await engine.sweep("second")).expired == 1
+    assert await the_state(engine, job.key) is State.CANCELLED
+
+
+async def test_only_the_holder_of_the_turn_deletes_finished_jobs(engine: Engine, clock: VirtualClock) -> None:
+    await engine.take_turn("sweep", "first", 30 * DAY_MS)
+    job = await a_completed_job(engine)
+    clock.advance(ms=8 * DAY_MS)
     before = await sight(engine, job.key)
     assert await engine.sweep("second") == Swept()
     assert await sight(engine, job.key) == before
-    assert (await engine.sweep("first")).lapsed == 1
+    assert (await engine.sweep("first")).deleted == 1
 
 
 async def test_when_the_holder_of_the_turn_is_gone_another_takes_it(engine: Engine, clock: VirtualClock) -> None:
     await engine.sweep("first")
-    await a_processing_job(engine, lease_ms=100)
-    clock.advance(ms=10 * MINUTE_MS)
-    assert (await engine.sweep("second")).lapsed == 1
+    await a_completed_job(engine)
+    clock.advance(ms=8 * DAY_MS)
+    assert (await engine.sweep("second")).deleted == 1
 
 
 async def test_an_empty_store_has_nothing_to_sweep(engine: Engine) -> None:

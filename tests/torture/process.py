@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import os
 import random
 import signal
@@ -62,6 +63,7 @@ Body = Callable[[Life, LoggedEngine, asyncio.Event], Awaitable[None]]
 
 def main(body: Body) -> None:
     """Live one life: until SIGTERM asks for a stop, or SIGKILL does not ask."""
+    _die_with_the_controller()
     life = read_life(sys.argv[1:])
     history = HistoryWriter(life.file(life.life))
     try:
@@ -69,6 +71,11 @@ def main(body: Body) -> None:
     except BaseException as error:
         history.broken(error)
         raise
+
+
+def _die_with_the_controller() -> None:
+    """Leave nobody behind when the controller itself is killed (Linux's PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 async def _live(life: Life, history: HistoryWriter, body: Body) -> None:

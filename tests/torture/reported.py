@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from everwork.core.job import Job
@@ -55,21 +57,31 @@ def check_attempts(histories: Histories, verdict: Verdict) -> None:
     verdict.figures["attempts ended by their handler"] = histories.ends
 
 
+class Newest:
+    """The newest attempt that anybody had been told of at an instant, job by job."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        told: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for call in calls:
+            for key, attempt, *_ in call.leased:
+                told[key].append((call.answered_m or 0, attempt))
+        self._told = {key: sorted(leases) for key, leases in told.items()}
+        self._newest = {key: list(accumulate((one[1] for one in of_key), max)) for key, of_key in self._told.items()}
+
+    def before(self, key: int, instant_m: int) -> int:
+        """The highest attempt number leased, by an answer before this instant; 0 if there was none."""
+        place = bisect_left(self._told.get(key, []), (instant_m, 0))
+        return self._newest[key][place - 1] if place else 0
+
+
 def check_fencing(calls: Sequence[Call], verdict: Verdict) -> None:
     """V6: nothing that an old attempt brings is taken, in the order that everybody saw."""
-    leased_at: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for call in calls:
-        for key, attempt, *_ in call.leased:
-            leased_at[key].append((call.answered_m or 0, attempt))
-
-    def is_old(key: int, attempt: int, call: Call) -> bool:
-        return any(at < call.invoked_m and later > attempt for at, later in leased_at[key])
-
+    newest = Newest(calls)
     for call, (key, attempt, _), answer in _items(calls, "extend"):
-        if answer == "held" and is_old(key, attempt, call):
+        if answer == "held" and newest.before(key, call.invoked_m) > attempt:
             verdict.violation("V6", f"job {key}: the lease of old attempt {attempt} was said to be held")
     for call, item, answer in _items(calls, "settle"):
-        if answer == "accepted" and is_old(item["k"], item["a"], call):
+        if answer == "accepted" and newest.before(item["k"], call.invoked_m) > item["a"]:
             verdict.violation("V6", f"job {item['k']}: {item['o']} of old attempt {item['a']} was accepted")
 
 
@@ -79,11 +91,11 @@ def check_finished(calls: Sequence[Call], verdict: Verdict) -> None:
     finished: dict[int, list[int]] = defaultdict(list)
     for call, item, answer in _items(calls, "settle"):
         if answer == "accepted" and item["o"] in ("complete", "reject", "throw"):
-            finished[item["k"]].append(call.answered_m or 0)
+            insort(finished[item["k"]], call.answered_m or 0)
     for call in calls:
         for key, attempt, *_ in call.leased:
-            done = [at for at in finished[key] if at < call.invoked_m]
-            if done and not any(max(done) <= at or at == 0 for at in requeues[key]):
+            place = bisect_left(finished[key], call.invoked_m)
+            if place and not any(at >= finished[key][place - 1] or at == 0 for at in requeues[key]):
                 verdict.violation("V7", f"job {key}: attempt {attempt} was leased after the job had finished")
 
 
@@ -109,11 +121,13 @@ def check_reports(reports: Mapping[ReportKey, list[Report]], final: FinalState, 
             continue  # V1 has it already.
         stands = any(one.attempt == attempt and one.kind == kind for one in final.events.get(key, ()))
         verdicts.update(report.verdict for report in group)
+        first_told = _first_told(group)
         for report in group:
             told = f"job {key}: {kind} of attempt {attempt} was '{report.verdict}'"
             if report.verdict in OK and not stands:
                 verdict.violation("V8", f"{told} and is not in its history")
-            if report.verdict not in (*OK, "unknown") and _accepted_before(report, group):
+            is_late = report.call.invoked_m > first_told.get(str(report.item["fields"]), report.call.invoked_m)
+            if report.verdict not in (*OK, "unknown") and is_late:
                 verdict.violation("V9", f"{told} although it had been accepted before")
         if stands and not any(report.verdict in (*OK, "unknown") for report in group):
             verdict.violation("V9", f"job {key}: {kind} of attempt {attempt} was refused and is in its history")
@@ -124,13 +138,14 @@ def check_reports(reports: Mapping[ReportKey, list[Report]], final: FinalState, 
     verdict.figures.update({f"outcomes {name}": count for name, count in verdicts.items()})
 
 
-def _accepted_before(report: Report, group: Sequence[Report]) -> bool:
-    """Whether somebody had been told that this very outcome was taken before this report was made."""
-    return any(
-        other.verdict in OK and other.call.answered_m is not None and other.call.answered_m < report.call.invoked_m
-        for other in group
-        if other.item.get("fields") == report.item.get("fields")
-    )
+def _first_told(group: Sequence[Report]) -> dict[str, int]:
+    """When somebody was first told that an outcome was taken, by what it said exactly."""
+    told: dict[str, int] = {}
+    for report in group:
+        if report.verdict in OK and report.call.answered_m is not None:
+            said = str(report.item["fields"])
+            told[said] = min(report.call.answered_m, told.get(said, report.call.answered_m))
+    return told
 
 
 def _check_completion(job: Job, stands: bool, group: Sequence[Report], names: set[str], verdict: Verdict) -> None:

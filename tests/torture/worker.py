@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from everwork.core.job import LeasedJob
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Throw
-from everwork.engines.values import Demand, Judged, Lease, LeaseStatus
+from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Throw
+from everwork.engines.values import Demand, Judged, Lease, LeaseStatus, Verdict
 from tests.torture import plan
 from tests.torture.history import entries_of, host_clock_ms
 from tests.torture.logged import LoggedEngine, outcome_again
@@ -123,12 +123,14 @@ async def extend_held(life: Life, engine: LoggedEngine, desk: Desk) -> None:
 
 
 def repeats(desk: Desk, reported: Iterable[tuple[Outcome, Judged]]) -> list[Outcome]:
-    """Accepted outcomes that are reported once more."""
-    return [
-        outcome
-        for outcome, judged in reported
-        if judged.verdict.value == "accepted" and plan.wants_repeat(desk.names.get(outcome.key, ""), outcome.attempt)
-    ]
+    """Accepted outcomes that are reported once more, and completed jobs handed back, which must be refused."""
+    again: list[Outcome] = []
+    for outcome, judged in reported:
+        if judged.verdict is Verdict.ACCEPTED and plan.wants_repeat(desk.names.get(outcome.key, ""), outcome.attempt):
+            again.append(outcome)
+            if isinstance(outcome, Complete):
+                again.append(Release(outcome.key, outcome.attempt))
+    return again
 
 
 def dead_letters(desk: Desk, reported: Iterable[tuple[Outcome, Judged]]) -> list[int]:
@@ -136,7 +138,7 @@ def dead_letters(desk: Desk, reported: Iterable[tuple[Outcome, Judged]]) -> list
     return [
         outcome.key
         for outcome, judged in reported
-        if judged.verdict.value == "accepted"
+        if judged.verdict is Verdict.ACCEPTED
         and plan.wants_requeue(desk.names.get(outcome.key, ""), outcome.attempt)
         and (isinstance(outcome, Reject | Throw) or _is_final(outcome) or _is_tenth_completion(outcome))
     ]

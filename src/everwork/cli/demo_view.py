@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol, Self
+from urllib.parse import quote, urlsplit
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,11 +20,12 @@ from everwork.cli.demo import Entry, Journal
 from everwork.cli.output import Column, one_line, state_text, table, write
 from everwork.core.job import Job
 from everwork.core.states import State
+from everwork.engines.sqlite.place import Place
 from everwork.engines.values import Count
 
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0
-LINES_AROUND: Final = 19
+LINES_AROUND: Final = 17
 """What the view shows besides entries and dead letters."""
 
 
@@ -122,14 +125,18 @@ class Screen:
         dead_lines = max(free // 3, 2)
         how = "stopping: what runs is finished" if look.is_stopping else "Ctrl-C stops"
         return Group(
-            Text.assemble(("Everwork demo", "bold"), f"  {clock(look.seconds)}  ", (how, "dim")),
+            Text.assemble(
+                ("Everwork demo", "bold"),
+                f"  {clock(look.seconds)}  {look.created:,} created, ",
+                (f"{self._pace.add(look):.1f}", "bold green"),
+                " completed/s  ",
+                (how, "dim"),
+            ),
             "",
             self._counts(look),
             "",
-            Text.assemble((f"{self._pace.add(look):.1f}", "bold green"), " completed/s, ", f"{look.created:,} created"),
-            "",
             Text("RECENT", style="bold"),
-            *_recent(self._journal.entries, free - dead_lines),
+            *_recent(list(self._journal.entries), free - dead_lines),
             "",
             Text.assemble(("DEAD LETTERS", "bold"), f" {look.of_state(State.FAILED):,}"),
             *_dead(look.dead, dead_lines),
@@ -151,7 +158,7 @@ class Screen:
         key = look.dead[0].key if look.dead else "KEY"
         return [
             Text("In another terminal:", style="dim"),
-            Text(f"  export EVERWORK_ENGINE={self._url}", no_wrap=True),
+            Text(f"  export EVERWORK_ENGINE={shlex.quote(absolute(self._url))}", overflow="fold"),
             Text(f"  everwork jobs get {key}; everwork jobs requeue {key}; everwork stats", no_wrap=True),
         ]
 
@@ -161,6 +168,12 @@ def view_for(url: str, types: Sequence[str], journal: Journal) -> View:
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return Screen(url, types, journal)
     return Lines()
+
+
+def absolute(url: str) -> str:
+    """The same engine, as another directory has to name it."""
+    place = Place.from_url(url) if urlsplit(url).scheme == "sqlite" else None
+    return url if place is None or place.in_memory else f"sqlite:///{quote(place.path)}"
 
 
 def clock(seconds: float) -> str:
@@ -174,11 +187,15 @@ def _figure(state: State, jobs: int) -> Text:
 
 
 def _recent(entries: Sequence[Entry], lines: int) -> list[Text]:
-    """Failures are what one wants to read, so they are not pushed out by what went well."""
-    bad = [entry for entry in entries if not entry.is_good][-(lines - lines // 3) :]
-    good = [entry for entry in entries if entry.is_good][-(lines - len(bad)) :]
-    shown = sorted([*bad, *good], key=lambda entry: entry.at)
-    return [_entry_line(entry) for entry in shown] + [Text("")] * (lines - len(shown))
+    """Failures are what one wants to read, so what went well does not push them out."""
+    bad = _last([at for at, entry in enumerate(entries) if not entry.is_good], lines - lines // 3)
+    good = _last([at for at, entry in enumerate(entries) if entry.is_good], lines - len(bad))
+    shown = [_entry_line(entries[at]) for at in sorted(bad + good)]
+    return shown + [Text("")] * (lines - len(shown))
+
+
+def _last(places: list[int], number: int) -> list[int]:
+    return places[max(len(places) - number, 0) :]
 
 
 def _entry_line(entry: Entry) -> Text:

@@ -49,10 +49,9 @@ app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode="rich")
 
 @app.callback(invoke_without_command=True)
 def overview(ctx: typer.Context) -> None:
-    """Everwork: durable jobs on SQLite.
+    """Everwork: a durable job engine.
 
-    A job has a type, JSON variables and a state. Commands act on the engine directly: give its URL with
-    --engine or EVERWORK_ENGINE; the default is sqlite:///everwork.db in the working directory.
+    Commands act on the engine that --engine or EVERWORK_ENGINE names; the default is sqlite:///everwork.db.
 
     [bold]Try:[/bold]
 

@@ -1,9 +1,9 @@
 -- Purpose: which leases still hold.
--- Inputs: a JSON object {"key": attempt, ...}. Returns: keys held; keys cancelled while that very attempt ran.
+-- Inputs: a JSON object {"key": attempt, ...}. Returns: keys held; keys cancelled after that very attempt began.
 
 -- name: held
 SELECT l.key, l.attempt FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND l.attempt = o.value;
 
 -- name: cancelled
 SELECT f.key, f.attempt FROM json_each(?1) o CROSS JOIN ew_finished f ON f.key = CAST(o.key AS INTEGER) AND f.attempt = o.value
-WHERE f.state = 5 AND f.activated_at_ms IS NOT NULL;
+WHERE f.kind = 'cancel';
