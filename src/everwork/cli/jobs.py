@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import sys
 import time
@@ -97,7 +98,7 @@ def get(
     if as_json:
         write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
     else:
-        write_rich(*show.job_page(job, history, explanation, now_ms()))
+        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=_engine_hint(engine)))
 
 
 @app.command()
@@ -191,6 +192,11 @@ def _without_cursor(arguments: Sequence[str]) -> list[str]:
             kept.append(argument)
         skip = argument == "--cursor"
     return kept
+
+
+def _engine_hint(engine: str | None) -> str:
+    """What a suggested command needs to reach the same engine; a URL may hold a password, so it is not repeated."""
+    return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
 
 
 async def _look_at(service: JobService, key: int) -> tuple[Job, list[Event], Explanation]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,12 +21,13 @@ class ReaderGone(Exception):
 
 
 class Column(NamedTuple):
-    """A column of a table. A `whole` one is never cut nor wrapped."""
+    """A column of a table: a `whole` one is never cut nor wrapped, others keep `width_min` characters."""
 
     title: str
     whole: bool = False
     right: bool = False
-    lines_max: int | None = None
+    one_line: bool = False
+    width_min: int = 8
 
 
 def tell(message: str) -> None:
@@ -79,9 +79,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> Ta
         built.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=column.whole or column.lines_max == 1,
-            min_width=width if column.whole else min(width, 8),
-            overflow="ellipsis" if column.lines_max == 1 else "fold",
+            no_wrap=column.whole or column.one_line,
+            min_width=width if column.whole else min(width, column.width_min),
+            overflow="ellipsis" if column.one_line else "fold",
         )
     for row in rows:
         built.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
@@ -107,8 +107,3 @@ def span(milliseconds: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
-
-
-def is_wide() -> bool:
-    """Whether lines may be long: on a wide terminal, or in a pipe."""
-    return not sys.stdout.isatty() or os.get_terminal_size().columns >= 120

@@ -17,21 +17,22 @@ from everwork.core.states import State
 from everwork.engines.values import Explanation
 
 NOTE_CHARS_MAX = 200
+VALUE_CHARS_MAX = 2_000
 
 JOB_COLUMNS = (
     Column("KEY", whole=True, right=True),
     Column("STATE", whole=True),
-    Column("TYPE"),
+    Column("TYPE", width_min=30),
     Column("TRIES", whole=True),
     Column("AGE", whole=True, right=True),
-    Column("NOTE", lines_max=1),
+    Column("NOTE", one_line=True),
 )
 HISTORY_COLUMNS = (
     Column("ATTEMPT", whole=True, right=True),
     Column("ENDED BY", whole=True),
     Column("AT", whole=True),
     Column("TOOK", whole=True, right=True),
-    Column("ERROR"),
+    Column("ERROR", width_min=20),
 )
 
 
@@ -65,14 +66,16 @@ def note(job: Job, now_ms: int) -> str:
     return one_line("; ".join(parts))[:NOTE_CHARS_MAX]
 
 
-def job_page(job: Job, history: Sequence[Event], explanation: Explanation, now_ms: int) -> list[RenderableType]:
+def job_page(
+    job: Job, history: Sequence[Event], explanation: Explanation, *, now_ms: int, engine: str
+) -> list[RenderableType]:
     """Everything that is known of one job."""
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
     title.append_text(state_text(job.state.label))
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
     page.append(Text.assemble(("Why? ", "bold"), one_line(explanation.text)))
     if job.state is State.FAILED:
-        page.append(Text(f"     bring it back with: everwork jobs requeue {job.key}", style="dim"))
+        page.append(Text(f"     bring it back with: everwork jobs requeue {job.key}{engine}", style="dim"))
     if history:
         page += ["", table(HISTORY_COLUMNS, [_history_row(event) for event in history])]
     return page
@@ -87,7 +90,7 @@ def stats_page(report: dict[str, Any], hours: int) -> list[RenderableType]:
     ]
     if len(rows) != 1:
         rows.append(["all types", *(_count(state, report["by_state"][state]) for state in states)])
-    columns = [Column("TYPE"), *(Column(state.upper(), whole=True, right=True) for state in states)]
+    columns = [Column("TYPE", width_min=20), *(Column(state.upper(), whole=True, right=True) for state in states)]
     done = report["performance"]
     ended = (
         f"last {hours} h: {done['completed']:,} completed, {done['failed']:,} failed, {done['retried']:,} retried; "
@@ -134,7 +137,8 @@ def _fields(job: Job, now_ms: int) -> Table:
     grid.add_column(overflow="fold")
     for name, value in shown:
         if value is not None:
-            grid.add_row(name, Text(_clean(value)))
+            cut = f"… ({len(value):,} characters; --json shows all)" if len(value) > VALUE_CHARS_MAX else ""
+            grid.add_row(name, Text(_clean(value[:VALUE_CHARS_MAX]) + cut))
     return grid
 
 

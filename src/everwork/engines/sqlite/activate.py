@@ -169,11 +169,20 @@ def _take(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -
     queue, lane = where
     cursor = tx.cursor
     until_ms = tx.now_ms + demand.lease_ms
-    constants = (demand.type, demand.group, tenant_of(lane), until_ms, limit_key_of(lane))
-    rows = cursor.execute(SQL["pick"], (*constants, queue, lane, limit)).fetchall()
+    rows = cursor.execute(SQL["pick"], (queue, lane, limit)).fetchall()
     if not rows:
         return []
-    jobs = list(map(LeasedJob._make, rows))
+    type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
+    jobs = [
+        LeasedJob(
+            key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority, run_at_ms,
+            created_at_ms, timeout_ms, correlation_id, limit_key, extra,
+        )
+        for (
+            key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,
+            created_at_ms, timeout_ms, correlation_id, extra,
+        ) in rows
+    ]  # fmt: skip
     last = (queue, lane, -jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key)
     cursor.execute(SQL["lease"], (*last, tx.now_ms, until_ms, demand.worker))
     cursor.execute(SQL["taken"], last)

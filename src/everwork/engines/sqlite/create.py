@@ -12,6 +12,7 @@ from everwork.engines.sqlite.transaction import Transaction, TypeRow, lane_of
 from everwork.engines.values import Created
 
 SQL = statements("create")
+NOTHING_RARE = (None,) * 7
 
 
 def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
@@ -57,7 +58,8 @@ def _claim_dedupe(tx: Transaction, job: NewJob, key: int) -> int:
 
 def _write(tx: Transaction, fresh: _Fresh, types: dict[str, TypeRow]) -> None:
     now_ms = tx.now_ms
-    rows: list[tuple[object, ...]] = []
+    plain: list[tuple[object, ...]] = []
+    rich: list[tuple[object, ...]] = []
     ready: list[tuple[int, str, int, int, int, int]] = []
     future: list[tuple[int, str, int, int, int, int]] = []
     expiries: list[tuple[int, int]] = []
@@ -71,16 +73,23 @@ def _write(tx: Transaction, fresh: _Fresh, types: dict[str, TypeRow]) -> None:
         at_ms = now_ms + delay_ms if run_at_ms is None else run_at_ms
         allowed = known.max_attempts if max_attempts is None else max_attempts
         place = ready if at_ms <= now_ms else future
+        rare = (dedupe_key, correlation_id, expires_at_ms, timeout_ms, headers, retry, extra)
         for key, (queue, _) in enumerate(known.queues, first):
-            rows.append((
-                key, queue, lane, priority, at_ms, now_ms, allowed, variables, dedupe_key if key == first else None,
-                correlation_id, expires_at_ms, timeout_ms, headers, retry, extra, first if key != first else None,
-            ))  # fmt: skip
+            row = (key, queue, lane, priority, at_ms, now_ms, allowed, variables)
+            if key != first:
+                rich.append((*row, None, *rare[1:], first))
+            elif rare == NOTHING_RARE:
+                plain.append(row)
+            else:
+                rich.append((*row, *rare, None))
             place.append((queue, lane, -priority, at_ms, key, allowed))
             if expires_at_ms is not None:
                 expiries.append((expires_at_ms, key))
     cursor = tx.cursor
-    cursor.executemany(SQL["insert_job"], rows)
+    if plain:
+        cursor.executemany(SQL["insert_plain_job"], plain)
+    if rich:
+        cursor.executemany(SQL["insert_job"], rich)
     if ready:
         cursor.executemany(SQL["insert_ready"], ready)
     if future:

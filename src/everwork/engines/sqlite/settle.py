@@ -38,8 +38,10 @@ class Leased(NamedTuple):
 
 def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:
     """Judge each outcome by itself; two outcomes for one job are judged one after the other."""
-    first = {outcome.key: outcome for outcome in reversed(outcomes)}
-    accepted = _apply(tx, list(first.values()))
+    first = {outcome[0]: outcome for outcome in reversed(outcomes)}
+    accepted = _apply(tx, outcomes if len(first) == len(outcomes) else list(first.values()))
+    if len(accepted) == len(outcomes):
+        return [ACCEPTED] * len(outcomes)
     judged: list[Judged] = []
     for outcome in outcomes:
         if first.get(outcome.key) is outcome:

@@ -14,4 +14,10 @@ def statements(operation: str) -> dict[str, str]:
     """The statements of `sql/<operation>.sql` by name."""
     text = (files(__package__) / "sql" / f"{operation}.sql").read_text("utf-8")
     parts = _NAME.split(text)
-    return {name: body.strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: _bare(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _bare(body: str) -> str:
+    """A statement without its comments."""
+    lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
+    return "\n".join(lines).rstrip(";")

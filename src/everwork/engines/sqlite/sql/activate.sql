@@ -1,5 +1,5 @@
 -- Purpose: promote what is due and lease the first jobs of each lane in the order of G9.
--- Inputs: type, group, limits, instants. Returns: leased jobs as LeasedJob tuples.
+-- Inputs: type, group, limits, instants. Returns: the rows of leased jobs.
 
 -- name: read_queue
 SELECT q.id, q.solo, q.fair, q.turn, t.paused, t.breaker_open_until_ms, q.asked_at_ms
@@ -32,10 +32,10 @@ DELETE FROM ew_future WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
 SELECT lane FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
 
 -- name: pick
-SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, ?1, ?2, ?3, ?4, j.variables, j.headers, -r.urgency, r.run_at_ms,
-  j.created_at_ms, j.timeout_ms, j.correlation_id, ?5, j.extra
+SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
+  j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra
 FROM ew_ready r CROSS JOIN ew_job j ON j.key = r.key
-WHERE r.queue = ?6 AND r.lane = ?7 ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?8;
+WHERE r.queue = ? AND r.lane = ? ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?;
 
 -- name: lease
 INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts, activated_at_ms, lease_until_ms, worker)

@@ -15,6 +15,10 @@ INSERT INTO ew_job (key, queue, lane, priority, run_at_ms, created_at_ms, max_at
   correlation_id, expires_at_ms, timeout_ms, headers, retry, extra, copy_of)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_plain_job
+-- Most jobs say nothing rare: half the columns, a third less time.
+INSERT INTO ew_job (key, queue, lane, priority, run_at_ms, created_at_ms, max_attempts, variables) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: insert_ready
 INSERT INTO ew_ready (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts) VALUES (?, ?, ?, ?, ?, 0, 0, ?);
 
