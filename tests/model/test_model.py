@@ -1,0 +1,336 @@
+"""A state machine that drives an engine beside the dictionary model and compares them after every step.
+
+`EVERWORK_MODEL_STEPS` is about how many steps are taken: 8,000 in `make test`, 250,000 and more by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.states import State
+from everwork.engines.values import Demand, Lease, LeaseStatus, Verdict
+from tests.model.model import Model
+from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from everwork.core.job import Job, LeasedJob
+    from everwork.engines.base import Engine
+    from everwork.engines.values import Activation
+
+STEPS_PER_EXAMPLE = 40
+STEPS = int(os.environ.get("EVERWORK_MODEL_STEPS", "8000"))
+
+MEMORY = Path("/dev/shm")
+"""Stores of the model live in memory where there is such a place: what survives a crash is tested elsewhere."""
+
+T = TypeVar("T")
+
+
+def new_job(fields: dict[str, Any]) -> NewJob:
+    return NewJob(**fields)
+
+
+def demand_for(fields: dict[str, Any]) -> Demand:
+    return Demand(**fields)
+
+
+# The clock moves in whole seconds; leases and expiries end between them, so that no step depends on whether
+# the last millisecond counts. That is for the conformance suite.
+types = st.sampled_from(["email", "print"])
+tenants = st.sampled_from(["acme", "birch"])
+picks = st.integers(0, 999)
+attempts = st.sampled_from(["live", "live", "live", "stale", "zero", "future"])
+leases_ms = st.sampled_from([1_250, 30_250, 300_250])
+delays_ms = st.sampled_from([0, 0, 0, 5_000, MINUTE_MS])
+new_jobs = st.fixed_dictionaries(
+    {
+        "type": types,
+        "variables": st.sampled_from(["{}", '{"n":1}']),
+        "tenant": tenants,
+        "priority": st.integers(-1, 1),
+        "delay_ms": delays_ms,
+        "max_attempts": st.none() | st.integers(1, 3),
+        "dedupe_key": st.sampled_from([None, None, "d1", "d2"]),
+        "limit_key": st.sampled_from([None, "k1", "k2"]),
+        "expires_at_ms": st.sampled_from([None, None, None, 2_500, 90_500]),
+    }
+).map(new_job)
+demands = st.fixed_dictionaries(
+    {
+        "type": types,
+        "worker": st.sampled_from(["w1", "w2"]),
+        "limit": st.integers(1, 4),
+        "lease_ms": leases_ms,
+        "tenants": st.just(()) | st.tuples(tenants),
+    }
+).map(demand_for)
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.sampled_from([Complete(0, 0), Complete(0, 0, '{"r":1}'), Release(0, 0), Reject(0, 0, "nonsense")]),
+    st.sampled_from([Retry(0, 0, "again", delay_ms) for delay_ms in (None, 0, SECOND_MS)]),
+    st.just(Throw(0, 0, "E42", "no money")),
+    st.tuples(
+        st.sampled_from(["boom", "bang"]),
+        st.sampled_from([None, None, 0, 1, 100]),
+        st.sampled_from([None, 0, SECOND_MS]),
+        st.sampled_from([False, False, True]),
+    ).map(lambda told: Fail(0, 0, *told)),
+)
+aimed_outcomes = st.lists(st.tuples(picks, attempts, outcomes), min_size=1, max_size=3)
+
+
+def has_jobs(machine: EngineBesideModel) -> bool:
+    return bool(machine.ever)
+
+
+class EngineBesideModel(RuleBasedStateMachine):
+    """Every rule does the same to the engine and to the model."""
+
+    engine_name: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.model = Model(self.clock.now_ms)
+        self.ever: list[int] = []
+        self.seen: dict[int, Job] = {}
+        self.folder = Path(tempfile.mkdtemp(prefix="everwork-model-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.runner = asyncio.Runner()
+        self.engine: Engine = self.run(open_store(self.engine_name, self.folder, self.clock))
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    def teardown(self) -> None:
+        try:
+            for key in self.model.jobs:
+                self.compare_history(key)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self.run(self.engine.close())
+        self.runner.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @initialize(first=st.lists(new_jobs, min_size=1, max_size=6))
+    def begin_with_some_jobs(self, first: list[NewJob]) -> None:
+        self.create(first)
+
+    # Rules ----------------------------------------------------------------------------------------
+
+    @rule(batch=st.lists(new_jobs, min_size=1, max_size=3))
+    def create(self, batch: list[NewJob]) -> None:
+        batch = [new._replace(expires_at_ms=self.instant(new.expires_at_ms)) for new in batch]
+        created = self.run(self.engine.create(batch))
+        assert len(created) == len(batch)
+        for new, answer in zip(batch, created, strict=True):
+            known = self.model.known_key(new)
+            assert answer.deduplicated == (known is not None)
+            if known is None:
+                assert answer.key > max(self.ever, default=0)
+                self.model.create(answer.key, new)
+                self.ever.append(answer.key)
+            else:
+                assert answer.key == known
+
+    @rule(demand=demands)
+    def activate(self, demand: Demand) -> None:
+        self.follow(demand, self.run(self.engine.activate([demand])))
+
+    @precondition(has_jobs)
+    @rule(aimed=aimed_outcomes, demand=st.none() | demands)
+    def settle(self, aimed: list[tuple[int, str, Outcome]], demand: Demand | None) -> None:
+        batch = [self.aim(pick, attempt, outcome) for pick, attempt, outcome in aimed]
+        answer = self.run(self.engine.settle(batch, [demand] if demand else []))
+        for outcome, judged in zip(batch, answer.judged, strict=True):
+            job = self.model.jobs.get(outcome.key)
+            assert judged.verdict in self.model.judge(outcome), f"{outcome} was {judged}; the model has {job}"
+            assert judged.state == (job.state if job else None)
+            if judged.verdict is Verdict.ACCEPTED:
+                self.model.settle(outcome)
+        if demand:
+            self.follow(demand, answer.activation)
+
+    @precondition(has_jobs)
+    @rule(aimed=st.lists(st.tuples(picks, attempts), min_size=1, max_size=3), lease_ms=leases_ms)
+    def extend(self, aimed: list[tuple[int, str]], lease_ms: int) -> None:
+        leases = [Lease(*self.aim(pick, attempt, Release(0, 0))) for pick, attempt in aimed]
+        checked = self.run(self.engine.check(leases))
+        assert self.run(self.engine.extend(leases, lease_ms)) == checked
+        for lease, status in zip(leases, checked, strict=True):
+            assert status in self.model.lease_status(*lease), f"{lease} is {status}"
+            if status is LeaseStatus.HELD:
+                self.model.jobs[lease.key].lease_until_ms = self.clock.now_ms + lease_ms
+
+    @precondition(has_jobs)
+    @rule(pick=picks)
+    def cancel(self, pick: int) -> None:
+        key = self.key(pick)
+        self.compare_verdict(key, self.run(self.engine.cancel([key], "not needed"))[0].verdict, self.model.cancel)
+
+    @precondition(has_jobs)
+    @rule(pick=picks)
+    def requeue(self, pick: int) -> None:
+        key = self.key(pick)
+        self.compare_verdict(key, self.run(self.engine.requeue([key]))[0].verdict, self.model.requeue)
+
+    @precondition(has_jobs)
+    @rule(pick=picks, retries=st.sampled_from([0, 1, 2, 5, 100]))
+    def set_retries(self, pick: int, retries: int) -> None:
+        key = self.key(pick)
+        shown = self.model.jobs[key].retries if key in self.model.jobs else None
+        answer = self.run(self.engine.set_retries(key, retries))
+        assert answer.retries == shown or not answer.ok
+        self.compare_verdict(key, answer.verdict, lambda key: self.model.set_retries(key, retries))
+
+    @precondition(has_jobs)
+    @rule(pick=picks, delay_ms=delays_ms)
+    def reschedule(self, pick: int, delay_ms: int) -> None:
+        key = self.key(pick)
+        verdict = self.run(self.engine.reschedule([key], delay_ms=delay_ms))[0].verdict
+        if self.compare_pending(key, verdict):
+            self.model.jobs[key].run_at_ms = self.clock.now_ms + delay_ms
+
+    @precondition(has_jobs)
+    @rule(pick=picks, priority=st.integers(-2, 2))
+    def set_priority(self, pick: int, priority: int) -> None:
+        key = self.key(pick)
+        if self.compare_pending(key, self.run(self.engine.set_priority([key], priority))[0].verdict):
+            self.model.jobs[key].priority = priority
+
+    @precondition(has_jobs)
+    @rule(pick=picks)
+    def delete(self, pick: int) -> None:
+        key = self.key(pick)
+        self.compare_verdict(key, self.run(self.engine.delete([key]))[0].verdict, self.model.delete)
+
+    @rule(type=types, paused=st.booleans())
+    def pause(self, type: str, paused: bool) -> None:
+        self.run(self.engine.pause(type, paused))
+        (self.model.paused.add if paused else self.model.paused.discard)(type)
+
+    @rule()
+    def sweep(self) -> None:
+        lapsed = expired = deleted = 0
+        for _ in range(10):
+            step = self.run(self.engine.sweep("s"))
+            lapsed, expired, deleted = lapsed + step.lapsed, expired + step.expired, deleted + step.deleted
+            if not (step.lapsed or step.expired or step.deleted or step.more):
+                break
+        assert (lapsed, expired, deleted) == self.model.sweep()
+
+    @rule(step_ms=st.sampled_from([SECOND_MS, 2 * SECOND_MS, 5 * SECOND_MS, MINUTE_MS, 10 * MINUTE_MS]))
+    def let_time_pass(self, step_ms: int) -> None:
+        self.model.now_ms = self.clock.advance(ms=step_ms)
+
+    @rule(step_ms=st.sampled_from([8 * DAY_MS, 91 * DAY_MS]))
+    def let_much_time_pass(self, step_ms: int) -> None:
+        self.model.now_ms = self.clock.advance(ms=step_ms)
+        self.sweep()
+
+    # What holds after every step ------------------------------------------------------------------
+
+    @invariant()
+    def every_job_is_as_the_model_has_it(self) -> None:
+        for key, job in zip(self.ever, self.run(self.engine.get(self.ever)), strict=True):
+            expected = self.model.jobs.get(key)
+            assert (job is None) == (expected is None), f"job {key}: engine {job}, model {expected}"
+            if job is None or expected is None:
+                continue
+            if expected.is_expired(self.clock.now_ms) and job.state is State.CANCELLED:
+                self.model.expire(expected)  # An engine may cancel what has expired before a sweep comes.
+            shown = expected.shown()
+            assert {name: getattr(job, name) for name in shown} == shown, f"job {key}"
+            if job != self.seen.get(key):
+                self.seen[key] = job
+                self.compare_history(key)
+
+    @invariant()
+    def the_counts_are_those_of_the_model(self) -> None:
+        assert {count[:4]: count.jobs for count in self.run(self.engine.count())} == self.model.counts()
+
+    # Shared by the rules --------------------------------------------------------------------------
+
+    def instant(self, offset_ms: int | None) -> int | None:
+        return None if offset_ms is None else self.clock.now_ms + offset_ms
+
+    def key(self, pick: int) -> int:
+        """A job that exists or did exist, the young ones more often."""
+        recent = self.ever[-8:]
+        return recent[pick % len(recent)] if pick % 3 else self.ever[pick % len(self.ever)]
+
+    def aim(self, pick: int, attempt: str, outcome: Outcome) -> Outcome:
+        """An outcome for a job, preferably a running one, that names its attempt rightly or not."""
+        running = [key for key, job in self.model.jobs.items() if job.state is State.PROCESSING]
+        key = running[pick % len(running)] if running and pick % 4 else self.key(pick)
+        live = self.model.jobs[key].attempt if key in self.model.jobs else 1
+        number = {"live": live, "stale": live - 1, "zero": 0, "future": live + 1}[attempt]
+        return outcome._replace(key=key, attempt=max(number, 0))
+
+    def follow(self, demand: Demand, activation: Activation) -> None:
+        """Check a lease, then ask again while the engine says that it stopped early: nothing may be left behind."""
+        leased: list[LeasedJob] = list(activation.jobs)
+        self.model.lease(demand, leased)
+        left = demand._replace(limit=demand.limit - len(leased))
+        if left.limit == 0 or not self.model.eligible(left):
+            return
+        assert activation.next_due_ms is not None, "jobs were left behind, and nothing says to ask again"
+        assert activation.next_due_ms <= self.clock.now_ms, "jobs were left behind until later"
+        again = self.run(self.engine.activate([left]))
+        assert again.jobs, "the engine says that asking again may find more, and never does"
+        self.follow(left, again)
+
+    def compare_history(self, key: int) -> None:
+        history = [(event.attempt, event.kind) for event in self.run(self.engine.history(key))]
+        assert history == self.model.jobs[key].history, f"job {key}"
+
+    def compare_verdict(self, key: int, verdict: Verdict, act: Any) -> None:
+        assert verdict is (act(key) if key in self.model.jobs else Verdict.NOT_FOUND)
+
+    def compare_pending(self, key: int, verdict: Verdict) -> bool:
+        """The verdict on what only pending jobs allow."""
+        job = self.model.jobs.get(key)
+        if job is None:
+            assert verdict is Verdict.NOT_FOUND
+            return False
+        assert verdict is (Verdict.ACCEPTED if job.state is State.PENDING else Verdict.WRONG_STATE)
+        return verdict is Verdict.ACCEPTED
+
+
+@pytest.mark.timeout(120 + STEPS // 20)
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_does_what_the_model_does(name: str) -> None:
+    class Machine(EngineBesideModel):
+        engine_name = name
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=max(1, STEPS // STEPS_PER_EXAMPLE),
+            stateful_step_count=STEPS_PER_EXAMPLE,
+            deadline=None,
+            phases=[Phase.reuse, Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
