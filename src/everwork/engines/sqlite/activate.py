@@ -175,8 +175,8 @@ def _take(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -
     type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
     jobs = [
         LeasedJob(
-            key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority, run_at_ms,
-            created_at_ms, timeout_ms, correlation_id, limit_key, extra,
+            key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
+            run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
         )
         for (
             key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,

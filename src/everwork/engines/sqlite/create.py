@@ -27,6 +27,7 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 
 
 _Fresh = list[tuple[int, NewJob]]
+_Place = tuple[int, str, int, int, int, int]
 
 
 def _with_keys(tx: Transaction, jobs: Sequence[NewJob], types: dict[str, TypeRow]) -> tuple[_Fresh, list[Created]]:
@@ -57,47 +58,39 @@ def _claim_dedupe(tx: Transaction, job: NewJob, key: int) -> int:
 
 
 def _write(tx: Transaction, fresh: _Fresh, types: dict[str, TypeRow]) -> None:
+    plain, rich, expiries = [], [], []
+    ready: list[_Place] = []
+    future: list[_Place] = []
     now_ms = tx.now_ms
-    plain: list[tuple[object, ...]] = []
-    rich: list[tuple[object, ...]] = []
-    ready: list[tuple[int, str, int, int, int, int]] = []
-    future: list[tuple[int, str, int, int, int, int]] = []
-    expiries: list[tuple[int, int]] = []
     for first, job in fresh:
-        (
-            name, variables, tenant, priority, delay_ms, run_at_ms, max_attempts, dedupe_key, limit_key,
-            correlation_id, expires_at_ms, timeout_ms, headers, retry, extra,
-        ) = job  # fmt: skip
-        known = types[name]
-        lane = lane_of(tenant, limit_key)
-        at_ms = now_ms + delay_ms if run_at_ms is None else run_at_ms
-        allowed = known.max_attempts if max_attempts is None else max_attempts
-        place = ready if at_ms <= now_ms else future
-        rare = (dedupe_key, correlation_id, expires_at_ms, timeout_ms, headers, retry, extra)
+        lane = lane_of(job.tenant, job.limit_key)
+        at_ms = now_ms + job.delay_ms if job.run_at_ms is None else job.run_at_ms
+        known = types[job.type]
+        allowed = known.max_attempts if job.max_attempts is None else job.max_attempts
+        rare = _rare(job)
         for key, (queue, _) in enumerate(known.queues, first):
-            row = (key, queue, lane, priority, at_ms, now_ms, allowed, variables)
-            if key != first:
-                rich.append((*row, None, *rare[1:], first))
-            elif rare == NOTHING_RARE:
+            row = (key, queue, lane, job.priority, at_ms, now_ms, allowed, job.variables)
+            if rare == NOTHING_RARE and key == first:
                 plain.append(row)
             else:
-                rich.append((*row, *rare, None))
-            place.append((queue, lane, -priority, at_ms, key, allowed))
-            if expires_at_ms is not None:
-                expiries.append((expires_at_ms, key))
-    cursor = tx.cursor
-    if plain:
-        cursor.executemany(SQL["insert_plain_job"], plain)
-    if rich:
-        cursor.executemany(SQL["insert_job"], rich)
-    if ready:
-        cursor.executemany(SQL["insert_ready"], ready)
-    if future:
-        cursor.executemany(SQL["insert_future"], future)
-    if expiries:
-        cursor.executemany(SQL["arm_expiry"], expiries)
+                rich.append((*row, *(rare if key == first else (None, *rare[1:])), None if key == first else first))
+            (ready if at_ms <= now_ms else future).append((queue, lane, -job.priority, at_ms, key, allowed))
+            if job.expires_at_ms is not None:
+                expiries.append((job.expires_at_ms, key))
+    _insert(tx, insert_plain_job=plain, insert_job=rich, insert_ready=ready, insert_future=future, arm_expiry=expiries)
     for queue, lane in {row[:2] for row in ready}:
         tx.open_lane(queue, lane)
     for (queue, lane), jobs in Counter([row[:2] for row in (*ready, *future)]).items():
         tx.count(queue, lane, State.PENDING, jobs)
     tx.woken = True
+
+
+def _rare(job: NewJob) -> tuple[object, ...]:
+    """The columns that most jobs leave empty."""
+    return job.dedupe_key, job.correlation_id, job.expires_at_ms, job.timeout_ms, job.headers, job.retry, job.extra
+
+
+def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
+    for name, some in rows.items():
+        if some:
+            tx.cursor.executemany(SQL[name], some)
