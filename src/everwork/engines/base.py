@@ -136,7 +136,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def wait_finished(self, timeout_ms: int) -> bool:
+    def mark_finished(self) -> int:
+        """The twin of `mark` for `wait_finished`."""
+
+    @abstractmethod
+    async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
         """Return when some job may have finished, or after the timeout (False). May return too early."""
 
     # Changes by people and programs -------------------------------------------------------------

@@ -85,13 +85,14 @@ class JobService:
         loop = asyncio.get_running_loop()
         ends = None if timeout is None else loop.time() + checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
         while True:
+            mark = self.engine.mark_finished()
             job = await self.get(key)
             if job.state in FINISHED_STATES:
                 return _result(job)
             left_ms = WAIT_MS_MAX if ends is None else int((ends - loop.time()) * 1000)
             if left_ms <= 0:
                 raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
-            await self.engine.wait_finished(min(left_ms, WAIT_MS_MAX))
+            await self.engine.wait_finished(min(left_ms, WAIT_MS_MAX), since=mark)
 
     # Changes ------------------------------------------------------------------------------------
 

@@ -169,9 +169,12 @@ class SqliteEngine(Engine):
         self._parts.poll()
         return await self._parts.work.wait(timeout_ms, since)
 
-    async def wait_finished(self, timeout_ms: int) -> bool:
+    def mark_finished(self) -> int:
+        return self._parts.done.rings
+
+    async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
         self._parts.poll()
-        return await self._parts.done.wait(timeout_ms, None)
+        return await self._parts.done.wait(timeout_ms, since)
 
     # Changes ------------------------------------------------------------------------------------
 

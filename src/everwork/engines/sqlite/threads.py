@@ -148,7 +148,11 @@ class Writer:
                 if isinstance(error, sqlite3.Error):
                     raise unavailable(self._place.path, error) from error
                 raise
-        self.after_commit(tx.woken, tx.finished)
+        try:
+            self.after_commit(tx.woken, tx.finished)
+        except OSError as error:
+            # What is committed is committed: a wake-up that fails must not look like a refusal.
+            log.warning("other processes were not woken", path=self._place.path, error=str(error))
         return values, tx.woken, tx.finished
 
     def _begin(self) -> None:
@@ -222,7 +226,8 @@ class Reader:
         while (call := self._inbox.get()) is not None:
             cursor.execute("BEGIN")
             answer = _look(call, cursor, self._clock, self._place.path)
-            cursor.execute("COMMIT")
+            if self._connection.in_transaction:  # A grave error has ended it already.
+                cursor.execute("ROLLBACK")
             if answer is not None:
                 try:
                     self._loop.call_soon_threadsafe(_resolve, answer)
