@@ -35,7 +35,7 @@ app.command("create")(create)
 def jobs(ctx: typer.Context) -> None:
     """Create, find and change jobs."""
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), nl=False)
+        typer.echo(ctx.get_help())
 
 
 @app.command("list")

@@ -62,7 +62,7 @@ def overview(ctx: typer.Context) -> None:
     everwork jobs list --state failed
     """
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), nl=False)
+        typer.echo(ctx.get_help())
 
 
 def main() -> None:

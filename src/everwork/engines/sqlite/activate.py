@@ -124,7 +124,10 @@ def _straight(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
     """One lane was ever seen: no turns to take."""
     if queue.solo is None or (demand.tenants and tenant_of(queue.solo) not in demand.tenants):
         return []
-    return _take(tx, demand, (queue.id, queue.solo), demand.limit)
+    jobs = _pick(tx, demand, (queue.id, queue.solo), demand.limit)
+    if jobs:
+        _lease(tx, demand, queue.id, [(queue.solo, jobs)])
+    return jobs
 
 
 def _by_turns(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
@@ -149,31 +152,28 @@ def _round(tx: Transaction, demand: Demand, at: tuple[int, int], lanes: list[str
     """Every lane visited gets an equal share; who got one more stands behind who did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
-    jobs: list[LeasedJob] = []
-    marks = []
+    taken, marks = [], []
     for place, lane in enumerate(lanes):
         limit = share + (place < extra)
-        taken = _take(tx, demand, (queue, lane), limit)
-        jobs += taken
-        is_open = len(taken) == limit and _has_more(tx, queue, lane)
+        jobs = _pick(tx, demand, (queue, lane), limit + 1)  # One more, to see whether any stays.
+        is_open = len(jobs) > limit
         if not is_open:
             tx.close_lane(queue, lane)
+        if jobs:
+            taken.append((lane, jobs[:limit]))
         behind = len(lanes) if place < extra else 0
         marks.append((turn + 1 + place + behind, int(is_open), queue, lane))
+    _lease(tx, demand, queue, taken)
     tx.cursor.executemany(SQL["mark_turn"], marks)
-    return jobs
+    return [job for _, jobs in taken for job in jobs]
 
 
-def _take(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -> list[LeasedJob]:
-    """Lease the first jobs of a lane: read them, copy the range to the leased ones, delete the range."""
-    queue, lane = where
-    cursor = tx.cursor
-    until_ms = tx.now_ms + demand.lease_ms
-    rows = cursor.execute(SQL["pick"], (queue, lane, limit)).fetchall()
-    if not rows:
-        return []
+def _pick(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -> list[LeasedJob]:
+    """The first jobs of a lane, as they will be once they are leased."""
+    rows = tx.cursor.execute(SQL["pick"], (*where, limit)).fetchall()
+    lane, until_ms = where[1], tx.now_ms + demand.lease_ms
     type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
-    jobs = [
+    return [
         LeasedJob(
             key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
@@ -183,16 +183,16 @@ def _take(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -
             created_at_ms, timeout_ms, correlation_id, extra,
         ) in rows
     ]  # fmt: skip
-    last = (queue, lane, -jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key)
-    cursor.execute(SQL["lease"], (*last, tx.now_ms, until_ms, demand.worker))
-    cursor.execute(SQL["taken"], last)
-    tx.move(queue, lane, State.PENDING, State.PROCESSING, len(jobs))
-    return jobs
 
 
-def _has_more(tx: Transaction, queue: int, lane: str) -> bool:
-    row = tx.cursor.execute("SELECT 1 FROM ew_ready WHERE queue = ? AND lane = ? LIMIT 1", (queue, lane)).fetchone()
-    return row is not None
+def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, list[LeasedJob]]]) -> None:
+    """Copy to the leased ones, and delete, each lane's range up to the last job taken."""
+    ends = [(queue, lane, -jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) for lane, jobs in taken]
+    lease = (tx.now_ms, tx.now_ms + demand.lease_ms, demand.worker)
+    tx.cursor.executemany(SQL["lease"], [(*end, *lease) for end in ends])
+    tx.cursor.executemany(SQL["taken"], ends)
+    for lane, jobs in taken:
+        tx.move(queue, lane, State.PENDING, State.PROCESSING, len(jobs))
 
 
 def _only_tenants(tenants: tuple[str, ...]) -> tuple[str, list[str]]:
