@@ -1,0 +1,141 @@
+"""What every part measures with: stopwatch, fresh stores, interleaved rounds, rows of the table."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from everwork.engines.open import open_engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from everwork.engines.base import Engine
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One run: where its stores may be, how much is measured, and who is told what happens."""
+
+    folder: Path
+    is_quick: bool
+    say: Callable[[str], None]
+
+    def jobs(self, full: int, quick: int) -> int:
+        """How many jobs a measurement takes."""
+        return quick if self.is_quick else full
+
+    @contextmanager
+    def store(self) -> Iterator[Path]:
+        """The path of a database file that does not exist yet; it is gone afterwards."""
+        with TemporaryDirectory(dir=self.folder) as folder:
+            yield Path(folder) / "jobs.db"
+
+    @asynccontextmanager
+    async def engine(self) -> AsyncIterator[Engine]:
+        """An engine on an empty file, with its default durability."""
+        with self.store() as path:
+            engine = open_engine(url_of(path))
+            await engine.open()
+            try:
+                yield engine
+            finally:
+                await engine.close()
+
+
+def url_of(path: Path) -> str:
+    """The engine URL of a file."""
+    return f"sqlite:///{path}"
+
+
+@dataclass(slots=True)
+class Timing:
+    """What some jobs took: wall time, and CPU time of all threads of this process."""
+
+    jobs: int
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    _began: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
+
+    def __enter__(self) -> Timing:
+        self._began = (time.perf_counter(), time.process_time())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began[0]
+        self.cpu_seconds = time.process_time() - self._began[1]
+
+    @property
+    def rate(self) -> float:
+        """Jobs per second."""
+        return self.jobs / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of CPU per job."""
+        return self.cpu_seconds / self.jobs * 1e6
+
+
+Measure = Callable[[], Awaitable[Timing]]
+
+
+async def interleave(bench: Bench, part: str, measures: Mapping[str, Measure]) -> dict[str, list[Timing]]:
+    """Measure everything once, then again: what disturbs the machine disturbs all of them alike."""
+    taken: dict[str, list[Timing]] = {name: [] for name in measures}
+    for number in range(1, ROUNDS + 1):
+        for name, measure in measures.items():
+            bench.say(f"{part}: round {number} of {ROUNDS}: {name}")
+            gc.collect()
+            taken[name].append(await measure())
+    return taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. `ratio` is to the bare loop of the same run."""
+
+    part: str
+    what: str
+    value: float
+    unit: str = "jobs/s"
+    ratio: float | None = None
+    cpu_us: float | None = None
+    ratio_min: float | None = None
+    value_max: float | None = None
+
+    @property
+    def aim(self) -> str:
+        """What is wanted, in words."""
+        if self.ratio_min is not None:
+            return f"ratio >= {self.ratio_min:.2f}"
+        return "" if self.value_max is None else f"<= {self.value_max:g} {self.unit}"
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the aim is met; None if there is none."""
+        if self.ratio_min is not None:
+            return self.ratio is not None and self.ratio >= self.ratio_min
+        return None if self.value_max is None else self.value <= self.value_max
+
+
+def rate_row(
+    part: str, what: str, taken: Sequence[Timing], bare: Sequence[Timing] | None = None, ratio_min: float | None = None
+) -> Row:
+    """Medians over the rounds; the ratio is the median of the rounds' own ratios."""
+    return Row(
+        part=part,
+        what=what,
+        value=median(timing.rate for timing in taken),
+        cpu_us=median(timing.cpu_us for timing in taken),
+        ratio=median(t.rate / b.rate for t, b in zip(taken, bare, strict=True)) if bare is not None else None,
+        ratio_min=ratio_min,
+    )

@@ -1,0 +1,125 @@
+"""Drain: how fast the engine hands out jobs and ends them, in batches of 100, next to the bare loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from benchmarks import bare
+from benchmarks.bench import Bench, Measure, Row, Timing, interleave, rate_row
+from everwork.core.job import LeasedJob, NewJob
+from everwork.core.outcome import Complete
+from everwork.core.states import State
+from everwork.engines.base import Engine
+from everwork.engines.values import Demand
+
+TYPE = "bench"
+DEMAND = Demand(TYPE, "bench-worker", bare.BATCH)
+FILL_BATCH = 10_000
+
+Make = Callable[[int], NewJob]
+"""The n-th job of a load."""
+Drain = Callable[[Engine, int], Coroutine[Any, Any, None]]
+
+
+async def measure_drain(bench: Bench) -> list[Row]:
+    """One lane: activate and settle as two calls, and in one."""
+    jobs = bench.jobs(100_000, 10_000)
+    measures: dict[str, Measure] = {
+        "bare loop: claim 100, delete 100": bare_loop(bench, jobs),
+        "engine: activate 100, settle 100": _drained(bench, jobs, in_two_calls),
+        "engine: settle and activate fused": _drained(bench, jobs, fused),
+    }
+    first, *others = (await interleave(bench, "drain", measures)).items()
+    rows = [rate_row("drain", *first)]
+    return rows + [rate_row("drain", name, taken, first[1], 0.6) for name, taken in others]
+
+
+async def measure_lanes(bench: Bench) -> list[Row]:
+    """Turns between lanes: one lane, ten tenants, ten thousand limit keys."""
+    jobs, keys = bench.jobs(50_000, 10_000), bench.jobs(10_000, 2_000)
+    measures: dict[str, Measure] = {
+        "bare loop: claim 100, delete 100": bare_loop(bench, jobs),
+        "1 lane": _drained(bench, jobs, fused),
+        "10 tenants": _drained(bench, jobs, fused, lambda n: a_job(n)._replace(tenant=f"tenant-{n % 10}")),
+        f"{keys:,} limit keys": _drained(bench, jobs, fused, lambda n: a_job(n)._replace(limit_key=f"key-{n % keys}")),
+    }
+    first, *others = (await interleave(bench, "lanes", measures)).items()
+    rows = [rate_row("lanes", *first)]
+    return rows + [rate_row("lanes", f"engine, fused: {name}", taken, first[1]) for name, taken in others]
+
+
+def bare_loop(bench: Bench, jobs: int) -> Measure:
+    """The bare loop as something to be measured in turn with others."""
+
+    async def measure() -> Timing:
+        return bare.drain(bench, jobs)
+
+    return measure
+
+
+def a_job(n: int) -> NewJob:
+    """A small job, due at once."""
+    return NewJob(TYPE, f'{{"n": {n}}}')
+
+
+async def fill(engine: Engine, jobs: int, make: Make = a_job) -> None:
+    """Create that many jobs."""
+    for low in range(0, jobs, FILL_BATCH):
+        await engine.create([make(n) for n in range(low, min(low + FILL_BATCH, jobs))])
+
+
+async def in_two_calls(engine: Engine, jobs: int) -> None:
+    """Activate a batch, settle it, until nothing is left."""
+    done = 0
+    while leased := (await engine.activate([DEMAND])).jobs:
+        await engine.settle(worked(leased))
+        done += len(leased)
+    _check(done, jobs)
+
+
+async def fused(engine: Engine, jobs: int) -> None:
+    """Settle the last batch and activate the next in one call."""
+    done = 0
+    outcomes: list[Complete] = []
+    while leased := (await engine.settle(outcomes, [DEMAND])).activation.jobs:
+        outcomes = worked(leased)
+        done += len(leased)
+    _check(done, jobs)
+
+
+def worked(leased: Sequence[LeasedJob]) -> list[Complete]:
+    """What a worker does at the least: read the variables, report the end."""
+    outcomes = []
+    for job in leased:
+        json.loads(job.variables)
+        outcomes.append(Complete(job.key, job.attempt))
+    return outcomes
+
+
+async def check_completed(engine: Engine, jobs: int) -> None:
+    """Every job of the store has to be completed: a rate of jobs that were not done is no rate."""
+    counts = {count.state: 0 for count in await engine.count()}
+    for count in await engine.count():
+        counts[count.state] += count.jobs
+    if counts != {State.COMPLETED: jobs}:
+        found = {state.label: number for state, number in counts.items()}
+        raise RuntimeError(f"{jobs} jobs should be completed, the engine says {found}")
+
+
+def _drained(bench: Bench, jobs: int, drain: Drain, make: Make = a_job) -> Measure:
+    async def measure() -> Timing:
+        async with bench.engine() as engine:
+            await fill(engine, jobs, make)
+            with Timing(jobs) as timing:
+                await drain(engine, jobs)
+            await check_completed(engine, jobs)
+            return timing
+
+    return measure
+
+
+def _check(done: int, jobs: int) -> None:
+    if done != jobs:
+        raise RuntimeError(f"{done} of {jobs} jobs were handed out")

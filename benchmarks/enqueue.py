@@ -1,0 +1,83 @@
+"""Enqueue: how fast jobs are accepted, durably, next to bare inserts of the same size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from benchmarks import bare
+from benchmarks.bench import Bench, Measure, Row, Timing, interleave, rate_row, url_of
+from benchmarks.drain import TYPE, a_job
+from everwork import Everwork
+
+CALLERS = 64
+BULK = 1_000
+
+Enqueue = Callable[[Everwork, int], Coroutine[Any, Any, None]]
+
+
+async def measure_enqueue(bench: Bench) -> list[Row]:
+    """One by one, by many callers at once, in bulk, and the engine alone."""
+    few, some, many = bench.jobs(3_000, 300), bench.jobs(25_600, 2_560), bench.jobs(100_000, 10_000)
+    measures: dict[str, Measure] = {
+        "bare insert of 1": _inserted(bench, few, 1),
+        "app.enqueue, one after the other": _enqueued(bench, few, _one_by_one),
+        f"app.enqueue, {CALLERS} callers at once": _enqueued(bench, some, _at_once),
+        f"bare insert of {BULK:,}": _inserted(bench, many, BULK),
+        f"app.enqueue_many of {BULK:,}": _enqueued(bench, many, _in_bulk),
+        f"bare insert of {bare.BATCH}": _inserted(bench, many, bare.BATCH),
+        f"engine: create of {bare.BATCH}": _created(bench, many),
+    }
+    taken = await interleave(bench, "enqueue", measures)
+    rows = []
+    last: list[Timing] = []
+    for name, timings in taken.items():
+        is_bare = name.startswith("bare")
+        last = timings if is_bare else last
+        rows.append(rate_row("enqueue", name, timings, None if is_bare else last))
+    return rows
+
+
+async def _one_by_one(app: Everwork, jobs: int) -> None:
+    for n in range(jobs):
+        await app.enqueue(TYPE, n=n)
+
+
+async def _at_once(app: Everwork, jobs: int) -> None:
+    await asyncio.gather(*(_one_by_one(app, jobs // CALLERS) for _ in range(CALLERS)))
+
+
+async def _in_bulk(app: Everwork, jobs: int) -> None:
+    for low in range(0, jobs, BULK):
+        await app.enqueue_many([(TYPE, {"n": n}) for n in range(low, low + BULK)])
+
+
+def _enqueued(bench: Bench, jobs: int, enqueue: Enqueue) -> Measure:
+    async def measure() -> Timing:
+        with bench.store() as path:
+            async with Everwork(url_of(path)) as app:
+                await app.enqueue(TYPE, n=0)
+                with Timing(jobs) as timing:
+                    await enqueue(app, jobs)
+                return timing
+
+    return measure
+
+
+def _created(bench: Bench, jobs: int) -> Measure:
+    async def measure() -> Timing:
+        async with bench.engine() as engine:
+            with Timing(jobs) as timing:
+                for low in range(0, jobs, bare.BATCH):
+                    await engine.create([a_job(n) for n in range(low, low + bare.BATCH)])
+            return timing
+
+    return measure
+
+
+def _inserted(bench: Bench, jobs: int, batch: int) -> Measure:
+    async def measure() -> Timing:
+        return bare.insert(bench, jobs, batch)
+
+    return measure

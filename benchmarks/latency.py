@@ -1,0 +1,83 @@
+"""Latency: from enqueue in one process to the start of the handler in another, and what that worker costs when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+from benchmarks.bench import Bench, Row, url_of
+from benchmarks.tick_worker import TICK
+from everwork import Everwork
+
+EVERY_SECONDS = 0.01
+WARM_UP_JOBS = 20
+START_SECONDS_MAX = 60.0
+
+
+async def measure_latency(bench: Bench) -> list[Row]:
+    """One worker process serves both measurements: same build, same settings."""
+    jobs, idle_seconds = bench.jobs(500, 100), 2.0 if bench.is_quick else 5.0
+    with bench.store() as path:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "benchmarks.tick_worker", url_of(path), stdout=PIPE
+        )
+        try:
+            bench.say(f"latency: {jobs} jobs, one every {EVERY_SECONDS * 1000:g} ms")
+            await _produce(path, jobs)
+            bench.say(f"latency: CPU of the idle worker over {idle_seconds:g} s")
+            await asyncio.sleep(1.0)
+            idle_percent = await _cpu_percent(worker.pid, idle_seconds)
+        finally:
+            late_ms = await _stop(worker)
+    return _rows(sorted(late_ms[WARM_UP_JOBS:]), jobs, idle_percent)
+
+
+def _rows(late_ms: list[float], jobs: int, idle_percent: float) -> list[Row]:
+    if len(late_ms) != jobs:
+        raise RuntimeError(f"the worker ran {len(late_ms)} of {jobs} jobs")
+    what = "two processes, enqueue to start"
+    return [
+        Row(part="latency", what=f"{what}, median", value=late_ms[jobs // 2], unit="ms"),
+        Row(part="latency", what=f"{what}, p99", value=late_ms[jobs * 99 // 100], unit="ms", value_max=5),
+        Row(part="latency", what=f"{what}, worst", value=late_ms[-1], unit="ms"),
+        Row(part="latency", what="the same worker, idle", value=idle_percent, unit="% of a core", value_max=1),
+    ]
+
+
+async def _produce(path: Path, jobs: int) -> None:
+    async with Everwork(url_of(path)) as app:
+        key = 0
+        for _ in range(WARM_UP_JOBS):
+            key = await app.enqueue(TICK, sent_ns=0)
+            await app.result(key, timeout=START_SECONDS_MAX)
+        next_at = time.monotonic()
+        for _ in range(jobs):
+            key = await app.enqueue(TICK, sent_ns=time.monotonic_ns())
+            next_at += EVERY_SECONDS
+            await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+        await app.result(key, timeout=START_SECONDS_MAX)
+
+
+async def _cpu_percent(pid: int, seconds: float) -> float:
+    before, began = _cpu_seconds(pid), time.monotonic()
+    await asyncio.sleep(seconds)
+    return (_cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process; the name before the last parenthesis may hold spaces."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _stop(worker: Process) -> list[float]:
+    """Stop the worker and read what it has noted, in milliseconds."""
+    if worker.returncode is None:
+        worker.terminate()
+    output, _ = await worker.communicate()
+    return [late_ns / 1e6 for late_ns in json.loads(output or b"[]")]
