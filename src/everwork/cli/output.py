@@ -37,9 +37,12 @@ def tell(message: str) -> None:
 
 def write(text: str) -> None:
     """Text on standard output, at once; what its encoding cannot say becomes a question mark."""
+    left = memoryview(text.encode(sys.stdout.encoding or "utf-8", "replace"))
     try:
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", "replace"))
+        while left:
+            # Without a buffer (PYTHONUNBUFFERED) a write may take a part only.
+            left = left[sys.stdout.buffer.write(left) :]
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise ReaderGone from None

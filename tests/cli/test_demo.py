@@ -1,0 +1,59 @@
+"""everwork up --demo: it works, it shows it, and it stops when it is told to."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import DEADLINE_SECONDS
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+DEMO_ENGINE = ["--engine", "sqlite:///everwork-demo.db"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_the_demo_runs_until_a_signal_and_stops_cleanly(cli: Cli, stop: signal.Signals) -> None:
+    with cli.start("up", "--demo") as demo:
+        assert demo.stdout is not None
+        # A dead letter is there: whatever the demo shows has happened at least once.
+        line = next(line for line in demo.stdout if re.search(r"[1-9]\d* completed, [1-9]\d* failed", line))
+        demo.send_signal(stop)
+        out, err = demo.communicate(timeout=DEADLINE_SECONDS)
+    assert re.match(r"00:\d\d \d+ pending, \d+ processing, .* completed/s\n", line)
+    assert (demo.returncode, err) == (0, "")
+    assert "Stopped cleanly after " in out
+
+
+def test_what_the_demo_did_can_be_looked_at(cli: Cli) -> None:
+    assert cli("up", "--demo", "--seconds", "3").code == 0
+    counts = cli("stats", *DEMO_ENGINE, "--json").json
+    assert (counts["by_state"]["completed"] > 0, counts["by_state"]["processing"]) == (True, 0)
+    assert counts["performance"]["retried"] > 0
+    [dead, *_] = cli("jobs", "list", "--state", "failed", *DEMO_ENGINE, "--json").json["jobs"]
+    assert (dead["type"], dead["last_error"]) == ("payment-charge", "the card was declined")
+    [later, *_] = cli("jobs", "list", "--type", "reminder-send", *DEMO_ENGINE, "--json").json["jobs"]
+    assert later["run_at"] > later["created_at"]
+
+
+def test_the_demo_goes_on_with_what_the_last_run_left(cli: Cli) -> None:
+    cli("up", "--demo", "--seconds", "1.2", "--engine", "sqlite:///mine.db")
+    answer = cli("up", "--demo", "--seconds", "0.5", "--engine", "sqlite:///mine.db")
+    assert (answer.code, answer.err) == (0, "")
+    assert [file.name for file in cli.folder.glob("*.db")] == ["mine.db"]
+
+
+def test_sample_jobs_never_go_into_the_engine_of_the_environment(cli: Cli) -> None:
+    cli("up", "--demo", "--seconds", "0.1", EVERWORK_ENGINE="sqlite:///production.db")
+    assert [file.name for file in cli.folder.glob("*.db")] == ["everwork-demo.db"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
+def test_a_running_time_that_is_none_is_refused(cli: Cli, seconds: str) -> None:
+    answer = cli("up", "--demo", "--seconds", seconds)
+    assert answer.complaint.startswith("seconds: must be a number from 0.1 to 604800, not ")
+    assert (answer.code, list(cli.folder.iterdir())) == (2, [])

@@ -1,0 +1,286 @@
+"""everwork jobs and stats, when nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from everwork.core.limits import CREATE_BATCH_MAX
+from everwork.core.states import State
+from tests.cli.conftest import DEADLINE_SECONDS
+from tests.factories import a_completed_job, a_dead_letter, a_pending_job, a_processing_job, a_scheduled_job, the_job
+
+if TYPE_CHECKING:
+    from everwork.engines.base import Engine
+    from tests.cli.conftest import Cli
+
+
+# create -------------------------------------------------------------------------------------------
+
+
+def test_create_says_which_key_the_job_got(cli: Cli) -> None:
+    answer = cli("jobs", "create", "email-send")
+    assert (answer.code, answer.out, answer.err) == (0, "created job 1 (email-send)\n", "")
+
+
+def test_create_with_json_prints_the_job(cli: Cli) -> None:
+    job = cli("jobs", "create", "email-send", "--variables", '{"to": "ann"}', "--json").json
+    assert (job["key"], job["state"], job["variables"], job["deduplicated"]) == ("1", "pending", {"to": "ann"}, False)
+
+
+def test_a_var_is_json_if_it_is_json_and_text_otherwise(cli: Cli) -> None:
+    job = cli(
+        "jobs", "create", "x", "--var", "n=5", "--var", "on=true", "--var", "zip=01234", "--var", "e=a=b", "--json"
+    )
+    assert job.json["variables"] == {"n": 5, "on": True, "zip": "01234", "e": "a=b"}
+
+
+def test_variables_come_from_standard_input(cli: Cli) -> None:
+    job = cli("jobs", "create", "x", "--variables", "-", "--json", stdin=b'{"from": "stdin"}').json
+    assert job["variables"] == {"from": "stdin"}
+
+
+def test_create_takes_everything_that_can_be_said_of_a_job(cli: Cli) -> None:
+    options = [
+        "--tenant=acme", "--priority=-5", "--run-at=2090-01-31T12:00:00+01:00", "--max-attempts=7", "--dedupe-key=d",
+        "--limit-key=l", "--correlation-id=c", "--expires-at=2091-01-01T00:00:00Z", "--timeout=1.5", "--header=a=1",
+    ]  # fmt: skip
+    job = cli("jobs", "create", "x", *options, "--json").json
+    said = {
+        "tenant": "acme", "priority": -5, "run_at": "2090-01-31T11:00:00.000Z", "max_attempts": 7, "dedupe_key": "d",
+        "limit_key": "l", "correlation_id": "c", "expires_at": "2091-01-01T00:00:00.000Z", "timeout_ms": 1500,
+        "headers": {"a": "1"},
+    }  # fmt: skip
+    assert job.items() >= said.items()
+
+
+def test_the_same_dedupe_key_creates_nothing_and_says_so(cli: Cli) -> None:
+    cli("jobs", "create", "x", "--dedupe-key", "once")
+    answer = cli("jobs", "create", "x", "--dedupe-key", "once")
+    assert answer.out == "job 1 has this dedupe key already and is pending; nothing was created\n"
+
+
+def test_count_creates_many_alike(cli: Cli) -> None:
+    bulk = cli("jobs", "create", "x", "--count", "3", "--json").json
+    assert bulk == {"created": 3, "deduplicated": 0, "keys": ["1", "2", "3"]}
+
+
+def test_count_may_be_larger_than_one_batch(cli: Cli) -> None:
+    answer = cli("jobs", "create", "x", "--count", str(CREATE_BATCH_MAX + 1))
+    assert answer.out == "created 10,001 jobs, keys 1 to 10001\n"
+
+
+def test_a_file_brings_one_job_a_line(cli: Cli) -> None:
+    lines = [
+        '{"type": "a", "priority": 3}',
+        "",
+        '{"type": "b", "variables": {"n": 1}, "run_at": "2090-01-01T00:00:00Z"}',
+    ]
+    (cli.folder / "jobs.jsonl").write_text("\n".join(lines))
+    assert cli("jobs", "create", "--file", "jobs.jsonl").out == "created 2 jobs, keys 1 to 2\n"
+    newest, oldest = cli("jobs", "list", "--json").json["jobs"]
+    assert (oldest["type"], oldest["priority"]) == ("a", 3)
+    assert (newest["type"], newest["variables"], newest["run_at"]) == ("b", {"n": 1}, "2090-01-01T00:00:00.000Z")
+
+
+def test_a_file_may_be_a_pipe_and_may_repeat_dedupe_keys(cli: Cli) -> None:
+    line = b'{"type": "a", "dedupe_key": "once"}\n'
+    bulk = cli("jobs", "create", "--file", "-", "--json", stdin=line * 2).json
+    assert bulk == {"created": 1, "deduplicated": 1, "keys": ["1"]}
+
+
+# list ---------------------------------------------------------------------------------------------
+
+
+async def test_list_shows_a_line_a_job_with_what_is_worth_knowing(cli: Cli, engine: Engine) -> None:
+    await a_dead_letter(engine, error="no such\naddress")
+    await a_scheduled_job(engine, type="reminder")
+    head, scheduled, dead = cli("jobs", "list").out.splitlines()
+    assert head.split() == ["KEY", "STATE", "TYPE", "TRIES", "AGE", "NOTE"]
+    assert scheduled.split()[:4] == ["2", "pending", "reminder", "0/5"]
+    assert dead.split()[:4] == ["1", "failed", "email-send", "1/5"]
+    assert dead.endswith("no such address")
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        "--state=ERROR",
+        "--type=wanted",
+        "--tenant=acme",
+        "--worker=w9",
+        "--correlation-id=c1",
+        "--error=time-OUT",
+        "--created-after=2000-01-01T00:00:00Z --type=wanted",
+    ],
+)
+async def test_list_filters_by_what_it_is_told(cli: Cli, engine: Engine, filter: str) -> None:
+    marks = {"type": "wanted", "tenant": "acme", "correlation_id": "c1"}
+    wanted = await a_dead_letter(engine, error="Time-out at the gate", worker="w9", **marks)
+    await a_completed_job(engine)
+    await a_pending_job(engine)
+    assert [job["key"] for job in cli("jobs", "list", *filter.split(), "--json").json["jobs"]] == [str(wanted.key)]
+
+
+def test_a_page_ends_with_the_cursor_of_the_next(cli: Cli) -> None:
+    cli("jobs", "create", "x", "--count", "5")
+    first = cli("jobs", "list", "--limit", "3", "--json").json
+    second = cli("jobs", "list", "--limit", "3", "--cursor", first["next"], "--json").json
+    assert [job["key"] for job in first["jobs"] + second["jobs"]] == ["5", "4", "3", "2", "1"]
+    assert second["next"] is None
+
+
+def test_a_page_for_people_says_how_to_see_more(cli: Cli) -> None:
+    cli("jobs", "create", "x", "--count", "5")
+    answer = cli("jobs", "list", "--limit", "2", "--cursor", "5")
+    assert answer.out.splitlines()[-1] == "more: everwork jobs list --limit 2 --cursor 3"
+
+
+def test_an_empty_list_says_so(cli: Cli) -> None:
+    cli("jobs", "create", "x")
+    assert cli("jobs", "list", "--state", "failed").out == "no jobs match\n"
+    assert cli("jobs", "list", "--state", "failed", "--json").json == {"jobs": [], "next": None}
+
+
+def test_a_reader_that_goes_away_gets_no_complaint(cli: Cli) -> None:
+    cli("jobs", "create", "x", "--count", "1000", "--variables", json.dumps({"text": "x" * 1000}))
+    with cli.start("jobs", "list", "--limit", "1000", "--json") as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.read(1)
+        listing.stdout.close()
+        assert (listing.wait(DEADLINE_SECONDS), listing.stderr.read()) == (141, "")
+
+
+# get ----------------------------------------------------------------------------------------------
+
+
+async def test_get_shows_the_job_its_history_and_why_it_is_not_running(cli: Cli, engine: Engine) -> None:
+    job = await a_dead_letter(engine, error="no such address", variables='{"to":"ann"}')
+    text = cli("jobs", "get", str(job.key)).out
+    assert text.startswith("job 1  email-send  failed\n")
+    for part in ['{"to":"ann"}', "Why? it is failed", "everwork jobs requeue 1", "ENDED BY", "no such address"]:
+        assert part in text
+
+
+async def test_get_with_json_has_history_and_explanation(cli: Cli, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    report = cli("jobs", "get", str(job.key), "--json").json
+    assert (report["key"], report["state"], report["history"]) == ("1", "processing", [])
+    assert (report["explanation"]["reason"], report["explanation"]["worker"]) == ("running", "w1")
+
+
+async def test_nothing_in_a_job_can_move_the_cursor(cli: Cli, engine: Engine) -> None:
+    job = await a_dead_letter(engine, error="\x1b[2Jgone [bold]\x07")
+    assert "\x1b" not in cli("jobs", "get", str(job.key)).out + cli("jobs", "list").out
+    assert "gone [bold]" in cli("jobs", "list").out
+
+
+# cancel, requeue, run-now -------------------------------------------------------------------------
+
+
+async def test_cancel_cancels_each_with_the_reason(cli: Cli, engine: Engine) -> None:
+    running = await a_processing_job(engine)
+    waiting = await a_pending_job(engine)
+    answer = cli("jobs", "cancel", str(running.key), str(waiting.key), "--reason", "ordered twice")
+    assert answer.out == "job 1: cancelled (was processing)\njob 2: cancelled (was pending)\n"
+    assert (await the_job(engine, waiting.key)).last_error == "ordered twice"
+
+
+async def test_requeue_brings_a_dead_letter_back(cli: Cli, engine: Engine) -> None:
+    dead = await a_dead_letter(engine)
+    assert cli("jobs", "requeue", str(dead.key), "--json").json == {
+        "jobs": [{"key": "1", "ok": True, "previous_state": "failed", "error": None}]
+    }
+    assert (await the_job(engine, dead.key)).state is State.PENDING
+
+
+async def test_run_now_lets_a_scheduled_job_start(cli: Cli, engine: Engine) -> None:
+    later = await a_scheduled_job(engine)
+    assert cli("jobs", "run-now", str(later.key)).out == "job 1: due now (was pending)\n"
+    assert (await the_job(engine, later.key)).run_at_ms < later.run_at_ms
+
+
+async def test_what_is_refused_is_told_and_the_rest_is_done(cli: Cli, engine: Engine) -> None:
+    done, waiting = await a_completed_job(engine), await a_pending_job(engine)
+    answer = cli("jobs", "cancel", str(done.key), "99", str(waiting.key))
+    assert (answer.code, answer.out) == (1, "job 2: cancelled (was pending)\n")
+    assert answer.err.splitlines() == [
+        "everwork: Job '1' is completed: it cannot be cancelled",
+        "everwork: Job '99' not found",
+    ]
+
+
+async def test_what_is_refused_stands_in_the_json_document_too(cli: Cli, engine: Engine) -> None:
+    job = await a_pending_job(engine)
+    answer = cli("jobs", "requeue", str(job.key), "--json")
+    error = "Job '1' is pending: it cannot be requeued"
+    assert (answer.code, answer.err) == (1, f"everwork: {error}\n")
+    assert json.loads(answer.out)["jobs"] == [{"key": "1", "ok": False, "previous_state": None, "error": error}]
+
+
+# stats --------------------------------------------------------------------------------------------
+
+
+async def test_stats_counts_by_type_and_state(cli: Cli, engine: Engine) -> None:
+    await a_completed_job(engine)
+    await a_pending_job(engine, type="resize")
+    lines = cli("stats", "--hours", "1").out.splitlines()
+    assert [line.split() for line in lines[:4]] == [
+        ["TYPE", "PENDING", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED"],
+        ["email-send", "-", "-", "1", "-", "-"],
+        ["resize", "1", "-", "-", "-", "-"],
+        ["all", "types", "1", "-", "1", "-", "-"],
+    ]
+    assert lines[5].startswith("last 1 h: 1 completed, 0 failed, 0 retried; 100 % succeeded")
+
+
+async def test_stats_with_json_is_one_document(cli: Cli, engine: Engine) -> None:
+    await a_dead_letter(engine)
+    report = cli("stats", "--json").json
+    assert (report["total"], report["by_state"]["failed"], report["by_worker"]) == (1, 1, {"w1": 1})
+
+
+# version, help, the engine ------------------------------------------------------------------------
+
+
+def test_version_names_everwork_first(cli: Cli) -> None:
+    versions = cli("version", "--json").json
+    assert cli("version").out.startswith(f"everwork {versions['everwork']} (Python ")
+    assert versions.keys() == {"everwork", "python", "sqlite"}
+
+
+def test_everwork_alone_prints_its_help(cli: Cli) -> None:
+    answer = cli()
+    assert answer == cli("--help")
+    assert all(f" {command} " in answer.out for command in ["up", "jobs", "stats", "version"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "up",
+        "stats",
+        "version",
+        "jobs create",
+        "jobs list",
+        "jobs get",
+        "jobs cancel",
+        "jobs requeue",
+        "jobs run-now",
+    ],
+)
+def test_every_command_has_a_help_with_an_example(cli: Cli, command: str) -> None:
+    answer = cli(*command.split(), "--help")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.count(f"everwork {command} ") >= 2
+
+
+def test_the_flag_wins_over_the_environment(cli: Cli) -> None:
+    cli("jobs", "create", "from-environment", EVERWORK_ENGINE="sqlite:///a.db")
+    cli("jobs", "create", "from-flag", "-e", "sqlite:///b.db", EVERWORK_ENGINE="sqlite:///a.db")
+    [job] = cli("jobs", "list", "--engine", "sqlite:///b.db", "--json").json["jobs"]
+    assert job["type"] == "from-flag"
+    assert not cli.file.exists()

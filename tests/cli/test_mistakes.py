@@ -1,0 +1,199 @@
+"""Whatever is typed wrongly: one line that names the field, an exit code, and nothing created."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from tests.cli.conftest import DEADLINE_SECONDS
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+BAD_JOBS = {
+    "an empty type": ([""], "type: must have 1 to 255 characters, not 0"),
+    "a type that is too long": (["x" * 256], "type: must have 1 to 255 characters, not 256"),
+    "a type with a newline": (["a\nb"], "type: must consist of printable characters"),
+    "no type": ([], "type: must be given"),
+    "variables that are a list": (["x", "--variables", "[1]"], "variables: must be a JSON object, not [1]"),
+    "variables that are no JSON": (["x", "--variables", "{a}"], "variables: must be a JSON object"),
+    "NaN in variables": (["x", "--variables", '{"a": NaN}'], "variables: must be a JSON object"),
+    "variables twice": (["x", "--variables", "{}", "--var", "a=1"], "variables: must not be given together with var"),
+    "a var without value": (["x", "--var", "a"], "var: must be NAME=VALUE, not 'a'"),
+    "a var twice": (["x", "--var", "a=1", "--var", "a=2"], "var: must name 'a' only once"),
+    "a number that would lose digits": (["x", "--var", "id=12345678901234567890123"], "var: id must be a number of"),
+    "a header without value": (["x", "--header", "a"], "header: must be NAME=VALUE, not 'a'"),
+    "an empty tenant": (["x", "--tenant", ""], "tenant: must have 1 to 255 characters, not 0"),
+    "a priority that is too high": (["x", "--priority", "512"], "priority: must be a whole number from -512 to 511"),
+    "a priority that is too low": (["x", "--priority", "-513"], "priority: must be a whole number from -512 to 511"),
+    "a huge priority": (["x", "--priority", "9" * 30], "priority: must be a whole number from -512 to 511"),
+    "a priority that is a word": (["x", "--priority", "high"], "priority: must be a whole number from -512 to 511"),
+    "a negative delay": (["x", "--delay", "-1"], "delay: must be a number from 0 to"),
+    "a huge delay": (["x", "--delay", "1e30"], "delay: must be a number from 0 to"),
+    "a delay that is no number": (["x", "--delay", "nan"], "delay: must be a number from 0 to"),
+    "an endless timeout": (["x", "--timeout", "inf"], "timeout: must be a number from 0.001 to 86400, not inf"),
+    "no attempts": (["x", "--max-attempts", "0"], "max_attempts: must be a whole number from 1 to 100, not 0"),
+    "too many attempts": (
+        ["x", "--max-attempts", "101"],
+        "max_attempts: must be a whole number from 1 to 100, not 101",
+    ),
+    "delay and run_at": (
+        ["x", "--delay", "1", "--run-at", "2090-01-01T00:00:00Z"],
+        "delay: must not be given together",
+    ),
+    "a time without zone": (["x", "--run-at", "2090-01-01T00:00:00"], "run_at: must be a time from 1970 to 9999"),
+    "a time that is none": (["x", "--expires-at", "soon"], "expires_at: must be a time from 1970 to 9999"),
+    "a time before 1970": (["x", "--run-at", "1066-10-14T09:00:00Z"], "run_at: must be a time from 1970 to 9999"),
+    "no copies": (["x", "--count", "0"], "count: must be a whole number from 1 to 1000000, not 0"),
+    "copies of one of a kind": (["x", "--count", "2", "--dedupe-key", "a"], "count: must be 1 with a dedupe_key"),
+    "a file that is not there": (["--file", "nope"], "file: cannot read nope: No such file or directory"),
+    "a file and a type": (["x", "--file", "nope"], "file: brings its own fields; type cannot be given with it"),
+    "an empty file": (["--file", os.devnull], "file: /dev/null holds no jobs"),
+    "an unknown option": (["x", "--bogus"], "No such option: --bogus (see everwork jobs create --help)"),
+}
+BAD_QUESTIONS = {
+    "an unknown state": (["list", "--state", "asleep"], "state: must be one of pending, processing, completed, failed"),
+    "an empty type": (["list", "--type", ""], "type: must have 1 to 255 characters, not 0"),
+    "a limit of nothing": (["list", "--limit", "0"], "limit: must be a whole number from 1 to 1000, not 0"),
+    "a huge limit": (["list", "--limit", "1001"], "limit: must be a whole number from 1 to 1000, not 1001"),
+    "a cursor that is a word": (["list", "--cursor", "next"], "cursor: must be a whole number from 1 to"),
+    "a time that is none": (["list", "--created-after", "noon"], "created_after: must be a time from 1970 to 9999"),
+    "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, not 0"),
+    "a key that is a word": (["get", "first"], "key: must be a job key, a whole number from 1 to"),
+    "a key of nothing": (["get", "0"], "key: must be a job key, a whole number from 1 to"),
+    "one bad key of two": (["cancel", "1", "2x"], "key: must be a job key, a whole number from 1 to"),
+    "a huge key": (["requeue", "9" * 20], "key: must be a job key, a whole number from 1 to"),
+    "no key": (["run-now"], "Missing argument 'KEY...'"),
+    "a reason that is too long": (
+        ["cancel", "1", "--reason", "x" * 8193],
+        "reason: must have at most 8,192 characters",
+    ),
+    "an unknown command": (["explode"], "No such command 'explode'."),
+}
+BAD_URLS = {
+    "an unknown scheme": ("mysql://host/db", "engine URL: unknown scheme 'mysql'; it must start with one of sqlite://"),
+    "no scheme": ("everwork.db", "engine URL: unknown scheme ''; it must start with one of sqlite://"),
+    "no path": ("sqlite:///", "engine URL: must be sqlite:///relative/path.db"),
+    "an unknown option": ("sqlite:///a.db?fast=1", "engine URL: unknown option 'fast'; allowed: synchronous"),
+    "memory": ("sqlite:///:memory:", "engine URL: a store in memory would end with this command; name a file"),
+    "a missing directory": ("sqlite:///no/a.db", "/no/a.db: the directory "),
+    "a path inside a file": ("sqlite:////etc/passwd/a.db", "cannot open /etc/passwd/a.db: "),
+    "a directory": ("sqlite:////etc", "cannot open /etc: it is a directory; name a file"),
+    "a place that cannot be written": ("sqlite:////proc/a.db", "cannot "),
+}
+
+
+@pytest.mark.parametrize("mistake", BAD_JOBS)
+def test_a_job_with(cli: Cli, mistake: str) -> None:
+    arguments, complaint = BAD_JOBS[mistake]
+    answer = cli("jobs", "create", *arguments)
+    assert answer.complaint.startswith(complaint)
+    assert answer.code == 2
+    assert list(cli.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("mistake", BAD_QUESTIONS)
+def test_a_question_with(cli: Cli, mistake: str) -> None:
+    arguments, complaint = BAD_QUESTIONS[mistake]
+    answer = cli("jobs", *arguments)
+    assert answer.complaint.startswith(complaint)
+    assert answer.code == 2
+
+
+@pytest.mark.parametrize("mistake", BAD_URLS)
+def test_an_engine_url_with(cli: Cli, mistake: str) -> None:
+    url, complaint = BAD_URLS[mistake]
+    answer = cli("jobs", "create", "x", "--engine", url)
+    assert complaint in answer.complaint
+    assert answer.code == 2
+    assert list(cli.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [PAYLOAD_BYTES_MAX - len('{"a":""}') + 1, 2 * PAYLOAD_BYTES_MAX])
+def test_variables_over_a_mebibyte_are_refused(cli: Cli, size: int) -> None:
+    answer = cli("jobs", "create", "x", "--variables", "-", stdin=json.dumps({"a": "x" * size}).encode())
+    assert answer.complaint.startswith("variables: must be at most 1,048,576 bytes of JSON")
+    assert (answer.code, cli.file.exists()) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"type": "x", "priority": 512}', "line 2: priority: must be a whole number from -512 to 511, not 512"),
+        ('{"type": "x", "colour": "red"}', "line 2: colour: is no field of a job; allowed are type, variables,"),
+        ('{"type": "x", "run_at": 5}', "line 2: run_at: must be a time from 1970 to 9999"),
+        ('{"variables": {}}', "line 2: type: must be given"),
+        ('{"type": 5}', "line 2: type: must be a text, not 5"),
+        ('["x"]', "line 2: job: must be a JSON object, not ['x']"),
+        ("{", "line 2: job: must be a JSON object"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_of_its_file_is_created(cli: Cli, line: str, complaint: str) -> None:
+    answer = cli("jobs", "create", "--file", "-", stdin=f'{{"type": "good"}}\n{line}\n'.encode())
+    assert answer.complaint.startswith(complaint)
+    assert (answer.code, cli.file.exists()) == (2, False)
+
+
+@pytest.mark.parametrize("command", ["jobs list", "jobs get 1", "jobs cancel 1", "jobs requeue 1", "stats"])
+def test_a_command_that_creates_nothing_does_not_make_a_file(cli: Cli, command: str) -> None:
+    answer = cli(*command.split(), "--json")
+    assert answer.complaint.startswith(f"engine URL: there is no file {cli.file}; create a first job (everwork jobs cr")
+    assert (answer.code, list(cli.folder.iterdir())) == (2, [])
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(cli: Cli) -> None:
+    cli.file.write_text("My diary. " * 1000)
+    answer = cli("jobs", "create", "x")
+    assert answer.complaint.startswith(f"cannot use {cli.file}: file is not a database")
+    assert (answer.code, cli.file.read_text()) == (2, "My diary. " * 1000)
+
+
+def test_a_file_of_a_newer_version_is_refused(cli: Cli) -> None:
+    cli("jobs", "create", "x")
+    with sqlite3.connect(cli.file) as connection:
+        connection.execute("INSERT INTO ew_schema VALUES (9999)")
+    answer = cli("jobs", "list")
+    assert answer.complaint.startswith(f"{cli.file} has schema version 9999, this program knows ")
+    assert answer.code == 2
+
+
+@pytest.mark.parametrize("hours", ["0", "721", "-1", "nan", "day"])
+def test_stats_of_hours_that_are_not_kept_are_refused(cli: Cli, hours: str) -> None:
+    answer = cli("stats", "--hours", hours)
+    assert answer.complaint.startswith("hours: must be a whole number from 1 to 720, not ")
+    assert answer.code == 2
+
+
+def test_a_job_that_is_not_there_is_exit_code_1(cli: Cli) -> None:
+    cli("jobs", "create", "x")
+    answer = cli("jobs", "get", "17")
+    assert (answer.code, answer.complaint) == (1, "Job '17' not found")
+
+
+def test_control_c_ends_a_command_with_130_and_no_traceback(cli: Cli) -> None:
+    pipe = cli.folder / "jobs.jsonl"
+    os.mkfifo(pipe)
+    with cli.start("jobs", "create", "--file", str(pipe)) as command, pipe.open("wb"):
+        # The pipe opens when the command has opened its end: it runs, and waits for lines.
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=DEADLINE_SECONDS)
+    assert (command.returncode, out, err) == (130, "", "")
+
+
+def test_up_without_demo_says_what_there_is(cli: Cli) -> None:
+    answer = cli("up")
+    assert answer.complaint == "up: the server comes in a later version; everwork up --demo runs the demo now"
+    assert (answer.code, list(cli.folder.iterdir())) == (2, [])
+
+
+def test_a_demo_on_a_place_that_cannot_be_written_says_so(cli: Cli) -> None:
+    answer = cli("up", "--demo", "--engine", f"sqlite:///{Path('no') / 'a.db'}")
+    assert answer.complaint.startswith(f"cannot open {cli.folder / 'no' / 'a.db'}: the directory ")
+    assert answer.code == 2
