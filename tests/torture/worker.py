@@ -16,6 +16,7 @@ from tests.torture.logged import LoggedEngine, outcome_again
 from tests.torture.process import Life, main
 
 _WAIT_MS = 50
+_AGAIN_MS = 300
 _SWEEP_EVERY_MS = (200, 500)
 _EXTENDS = 3
 
@@ -34,8 +35,14 @@ class Desk:
 
     outcomes: list[Outcome] = field(default_factory=list)
     late: list[tuple[int, int, Outcome]] = field(default_factory=list)
+    puts: int = 0
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+
+    def put_off(self, outcome: Outcome, until_ms: int) -> None:
+        """Report this outcome later."""
+        self.puts += 1
+        heapq.heappush(self.late, (until_ms, self.puts, outcome))
 
 
 async def work(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None:
@@ -65,7 +72,8 @@ async def take_turn(life: Life, engine: LoggedEngine, desk: Desk, limit: int) ->
     outcomes, desk.outcomes = desk.outcomes, []
     done = await engine.settle(outcomes, demands(life, limit))
     if done is None:
-        desk.outcomes += outcomes
+        for outcome in outcomes:
+            desk.put_off(outcome, now_ms + _AGAIN_MS)
         return []
     reported = list(zip(outcomes, done.judged, strict=True))
     desk.outcomes += repeats(desk, reported)
@@ -94,7 +102,7 @@ def run(engine: LoggedEngine, desk: Desk, job: LeasedJob, lease_ms: int) -> None
         desk.outcomes.append(plan.stale_complete(job.key, job.attempt - 1))
     if chosen == "hang":
         # Reported long after the lease has lapsed, when another worker may have the job.
-        heapq.heappush(desk.late, (job.lease_until_ms + 2 * lease_ms, job.key, outcome))
+        desk.put_off(outcome, job.lease_until_ms + 2 * lease_ms)
     elif chosen == "slow":
         desk.held[job.key, job.attempt] = Held(job)
     else:
