@@ -48,7 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--kills", type=int, default=200, help="SIGKILLs, from outside and at fault points (default 200)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="seeds the choices; when they fall depends on the machine (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--producers", type=int, default=2)
     parser.add_argument(
