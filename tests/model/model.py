@@ -253,6 +253,20 @@ class Model:
                 return Verdict.WRONG_STATE
         return Verdict.ACCEPTED
 
+    def reschedule(self, key: int, delay_ms: int) -> Verdict:
+        job = self.jobs[key]
+        if job.state is not State.PENDING:
+            return Verdict.WRONG_STATE
+        job.run_at_ms = self.now_ms + delay_ms
+        return Verdict.ACCEPTED
+
+    def set_priority(self, key: int, priority: int) -> Verdict:
+        job = self.jobs[key]
+        if job.state is not State.PENDING:
+            return Verdict.WRONG_STATE
+        job.priority = priority
+        return Verdict.ACCEPTED
+
     def delete(self, key: int) -> Verdict:
         job = self.jobs[key]
         if job.state not in FINISHED:
