@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from everwork.core.limits import PAYLOAD_BYTES_MAX
-from tests.cli.conftest import DEADLINE_SECONDS
+from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -197,3 +198,12 @@ def test_a_demo_on_a_place_that_cannot_be_written_says_so(cli: Cli) -> None:
     answer = cli("up", "--demo", "--engine", f"sqlite:///{Path('no') / 'a.db'}")
     assert answer.complaint.startswith(f"cannot open {cli.folder / 'no' / 'a.db'}: the directory ")
     assert answer.code == 2
+
+
+def test_closed_standard_streams_are_no_reason_to_fail(cli: Cli) -> None:
+    cli("jobs", "create", "x")
+    shell = f"{COMMAND} jobs list <&- >&- 2>&-"
+    done = subprocess.run(
+        shell, shell=True, cwd=cli.folder, env=cli.environment(), timeout=DEADLINE_SECONDS, check=False
+    )
+    assert done.returncode == 0

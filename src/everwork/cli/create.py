@@ -77,11 +77,8 @@ def create(  # noqa: PLR0913 - what can be said of a job
     Bulk creation checks everything first: a bad line is named, and then nothing is created.
 
     [bold]Examples:[/bold]
-
     everwork jobs create email-send --var to=ann@example.org --delay 60
-
     everwork jobs create resize --variables '{"width": 800}' --count 100
-
     everwork jobs create --file jobs.jsonl
     """
     said = {

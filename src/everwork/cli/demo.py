@@ -46,7 +46,7 @@ class Journal:
         try:
             yield
         except (Exception, Signal) as error:
-            self.add(ctx.key, ctx.type, f"try {ctx.attempts} of {ctx.max_attempts} failed: {error}")
+            self.add(ctx.key, ctx.type, f"try {ctx.attempts}/{ctx.max_attempts} failed: {error}")
             raise
         self.add(ctx.key, ctx.type, f"completed in {(time.monotonic() - begun) * 1000:.0f} ms", is_good=True)
 

@@ -27,13 +27,16 @@ from everwork.exceptions import InvalidInput, JobError
 from everwork.service.report import explanation_report, job_report
 from everwork.service.service import JobService
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 app.command("create")(create)
 
 
 @app.callback(invoke_without_command=True)
 def jobs(ctx: typer.Context) -> None:
-    """Create, find and change jobs."""
+    """Create, find and change jobs.
+
+    [bold]Example:[/bold] everwork jobs list --state failed
+    """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
@@ -59,9 +62,7 @@ def list_jobs(  # noqa: PLR0913 - what can be asked of a list
     """List jobs, newest first.
 
     [bold]Examples:[/bold]
-
     everwork jobs list --state failed --error timeout
-
     everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
     """
     wanted = JobFilter(

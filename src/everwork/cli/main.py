@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -54,11 +55,8 @@ def overview(ctx: typer.Context) -> None:
     Commands act on the engine that --engine or EVERWORK_ENGINE names; the default is sqlite:///everwork.db.
 
     [bold]Try:[/bold]
-
     everwork up --demo
-
     everwork jobs create email-send --var to=ann@example.org
-
     everwork jobs list --state failed
     """
     if ctx.invoked_subcommand is None:
@@ -67,6 +65,7 @@ def overview(ctx: typer.Context) -> None:
 
 def main() -> None:
     """Run one command and exit."""
+    _fill_closed_streams()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -106,3 +105,10 @@ def _explained(error: Exception) -> tuple[int, str]:
             return BAD_REQUEST, str(error)
         case _:
             return UNEXPECTED, f"unexpected {type(error).__name__}: {error} (set EVERWORK_DEBUG=1 to see where)"
+
+
+def _fill_closed_streams() -> None:
+    """A stream that was closed by whoever started us leads nowhere; a file opened later must not take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open to the end

@@ -14,7 +14,7 @@ from everwork.core import checks
 from everwork.core.limits import STATISTICS_KEEP_HOURS
 from everwork.service.report import stats_report
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command()

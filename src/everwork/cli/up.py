@@ -27,7 +27,7 @@ DEMO_URL: Final = "sqlite:///everwork-demo.db"
 SECONDS_MAX: Final = 7 * 86_400
 DEAD_MAX: Final = 50
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command()

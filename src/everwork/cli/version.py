@@ -11,7 +11,7 @@ import typer
 from everwork.cli.options import AsJson
 from everwork.cli.output import write, write_json
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command()
