@@ -36,7 +36,7 @@ def main() -> int:
     report.write(options.out, run, caught)
     if options.mutant:
         return 1 if run.verdict.passed else 0
-    return 0 if run.verdict.passed and all(how != mutants.MISSED for how in caught.values()) else 1
+    return 0 if run.verdict.passed_in_time and all(how != mutants.MISSED for how in caught.values()) else 1
 
 
 def _options() -> argparse.Namespace:

@@ -22,6 +22,8 @@ from everwork.engines.base import Engine
 from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
 from everwork.engines.values import JobFilter
+from everwork.service.loops import BackgroundLoop
+from everwork.service.service import SWEEP_SECONDS
 from tests.torture import faults, plan
 from tests.torture.checker import DRAIN_MS_MAX, check
 from tests.torture.history import host_clock_ms, read_histories
@@ -60,6 +62,7 @@ class Child:
     process: subprocess.Popen[bytes]
     fault: str = ""
     resume_at: float | None = None
+    stopped_at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -80,8 +83,11 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
     begun = time.monotonic()
     engine = open_engine(settings.url)
     await engine.open()
+    # Somebody is always alive to sweep, as a server or a further worker would be; the workers sweep too.
+    upkeep = BackgroundLoop("torture-upkeep", lambda: _sweep(engine), SWEEP_SECONDS)
     try:
         await _prepare(engine)
+        upkeep.start()
         nemesis = Nemesis(settings, progress)
         try:
             await nemesis.rage()
@@ -90,8 +96,9 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
             nemesis.end()
         progress("reading the final state")
         final = await read_final_state(engine)
-        final.drain_ms, final.slack_ms = drain_ms, nemesis.slack_ms
+        final.drain_ms, final.slack_ms, final.stops = drain_ms, nemesis.slack_ms, nemesis.stops
     finally:
+        await upkeep.stop()
         await engine.close()
     progress("checking")
     verdict = check(read_histories(settings.folder), final)
@@ -104,6 +111,7 @@ class Nemesis:
     def __init__(self, settings: Settings, progress: Progress) -> None:
         self.done: Counter[str] = Counter()
         self.slack_ms = 0
+        self.stops: list[tuple[int, int]] = []
         self._settings = settings
         self._progress = progress
         self._rng = random.Random(settings.seed)
@@ -186,6 +194,7 @@ class Nemesis:
         is_worker = child.module.endswith("worker")
         self._blows += is_worker
         if is_worker and self._blows % _STOP_EVERY == 0:
+            child.stopped_at_ms = host_clock_ms()
             child.process.send_signal(signal.SIGSTOP)
             child.resume_at = time.monotonic() + self._settings.lease_ms / 1000 * self._rng.uniform(1.2, 2.0)
             self.done["stops past the lease"] += 1
@@ -218,6 +227,7 @@ class Nemesis:
         if child.resume_at is not None:
             child.process.send_signal(signal.SIGCONT)
             child.resume_at = None
+            self.stops.append((child.stopped_at_ms, host_clock_ms()))
 
     def _terminate(self, children: list[Child]) -> None:
         for child in children:
@@ -233,6 +243,10 @@ class Nemesis:
                 self.done["unexpected ends"] += 1
             if child in self._children:
                 self._children = [one for one in self._children if one is not child]
+
+
+async def _sweep(engine: Engine) -> bool:
+    return (await engine.sweep("torture-controller")).more
 
 
 async def _prepare(engine: Engine) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.torture.controller import Run
-from tests.torture.verdict import INFORMATIONAL, VIOLATIONS
+from tests.torture.verdict import VIOLATIONS
 
 
 def table(run: Run, caught: Mapping[str, str]) -> str:
@@ -15,8 +15,7 @@ def table(run: Run, caught: Mapping[str, str]) -> str:
     verdict = run.verdict
     lines = ["", "must be zero"]
     for number, meaning in VIOLATIONS.items():
-        note = " (shown only)" if number in INFORMATIONAL else ""
-        lines.append(f"  {number:<4}{verdict.found[number]:>8}  {meaning}{note}")
+        lines.append(f"  {number:<4}{verdict.found[number]:>8}  {meaning}")
         lines += [f"{'':16}{text}" for text in verdict.shown.get(number, [])[:5]]
     figures = {**run.nemeses, **verdict.figures, "seconds": round(run.seconds)}
     lines += ["", "figures", *(f"  {value:>10}  {name}" for name, value in figures.items())]
@@ -31,7 +30,7 @@ def write(path: Path, run: Run, caught: Mapping[str, str]) -> None:
     content = {
         "engine": settings.url.partition(":")[0],
         "seed": settings.seed,
-        "passed": run.verdict.passed,
+        "passed": run.verdict.passed_in_time,
         "seconds": round(run.seconds, 1),
         "violations": {number: run.verdict.found[number] for number in VIOLATIONS},
         "examples": {number: texts for number, texts in run.verdict.shown.items() if texts},

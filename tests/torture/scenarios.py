@@ -29,7 +29,7 @@ from tests.torture.controller import ROOT, read_final_state
 from tests.torture.history import HistoryWriter, read_histories
 from tests.torture.logged import LoggedEngine
 from tests.torture.urls import fresh_url
-from tests.torture.verdict import INFORMATIONAL, Verdict
+from tests.torture.verdict import TIMING, Verdict
 
 LEASE_MS: Final = 1_000
 _SECONDS_MAX: Final = 30
@@ -193,7 +193,7 @@ def run_scenarios(folder: Path, progress: Callable[[str], None]) -> dict[str, st
 
 def violations(verdict: Verdict) -> set[str]:
     """The numbers that are above zero and must not be."""
-    return {number for number, found in verdict.found.items() if found and number not in INFORMATIONAL}
+    return {number for number, found in verdict.found.items() if found and number not in TIMING}
 
 
 def tell(mutant: str, folder: Path, engine: str = "sqlite") -> Verdict:

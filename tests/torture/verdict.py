@@ -27,7 +27,8 @@ VIOLATIONS: Final[Mapping[str, str]] = {
     "V11": "recoveries slower than promised; drains over 60 s",
     "V12": "trigger time points fired twice or missed",
 }
-INFORMATIONAL: Final = frozenset({"V11"})
+TIMING: Final = frozenset({"V11"})
+"""Depends on the machine's speed: judged by `make torture`, shown only in the short lane among the tests."""
 
 _SHOWN_MAX: Final = 20
 OK: Final = ("accepted", "repeated")
@@ -44,6 +45,8 @@ class FinalState:
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     drain_ms: int = 0
     slack_ms: int = 0
+    stops: list[tuple[int, int]] = field(default_factory=list)
+    """When a process was stopped: it may have stopped with the store's write lock in its hands."""
 
 
 @dataclass(slots=True)
@@ -62,8 +65,13 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that must be zero is above it."""
-        return not any(count for number, count in self.found.items() if number not in INFORMATIONAL)
+        """Whether nothing that must be zero is above it, timing aside."""
+        return not any(count for number, count in self.found.items() if number not in TIMING)
+
+    @property
+    def passed_in_time(self) -> bool:
+        """Whether nothing at all is above zero."""
+        return not any(self.found.values())
 
 
 def answered(call: Call) -> Iterable[tuple[Any, Any]]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
-
-import structlog
 
 from everwork.engines.open import open_engine
-from everwork.engines.sqlite.place import Place
-from everwork.exceptions import BadConfiguration, EngineUnavailable
+from everwork.exceptions import BadConfiguration
 from everwork.service.service import JobService
 
 T = TypeVar("T")
@@ -24,27 +20,17 @@ DEFAULT_URL: Final = "sqlite:///everwork.db"
 def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates: bool = False) -> T:
     """Do work with an open service. Only a command that `creates` may bring a new file into being."""
     url = DEFAULT_URL if url is None else url
-    if urlsplit(url).scheme == "sqlite":
-        _check_file(Place.from_url(url), creates=creates)
+    if url.partition("?")[0].endswith(":memory:"):
+        raise BadConfiguration("engine URL: a store in memory would end with this command; name a file")
     # Standard output is for the answer, whatever happens.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    return asyncio.run(_use(url, work))
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="everwork: %(message)s")
+    return asyncio.run(_use(url, work, creates=creates))
 
 
-async def _use(url: str, work: Callable[[JobService], Awaitable[T]]) -> T:
+async def _use(url: str, work: Callable[[JobService], Awaitable[T]], *, creates: bool) -> T:
     service = JobService(open_engine(url), f"cli-{os.getpid()}")
-    await service.open(upkeep=False)
+    await service.open(upkeep=False, create=creates)
     try:
         return await work(service)
     finally:
         await service.close()
-
-
-def _check_file(place: Place, *, creates: bool) -> None:
-    if place.in_memory:
-        raise BadConfiguration("engine URL: a store in memory would end with this command; name a file")
-    if not creates and not Path(place.path).exists():
-        raise EngineUnavailable(
-            f"engine URL: there is no file {place.path}; create a first job (everwork jobs create TYPE) or name "
-            "another engine (--engine)"
-        )

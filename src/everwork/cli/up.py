@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-import structlog
 import typer
-from structlog.typing import EventDict
 
 from everwork import Everwork
 from everwork.cli.demo import Journal, Traffic, demo_app
@@ -63,10 +62,9 @@ class Demo:
         self._types = list(self._app.functions)
         self._view = view_for(url, self._types, self._journal)
         logs_to: Any = sys.stderr if isinstance(self._view, Lines) else self._journal
-        structlog.configure(
-            processors=[_leave_out_failures, structlog.processors.KeyValueRenderer(key_order=["event"])],
-            logger_factory=structlog.PrintLoggerFactory(logs_to),
-        )
+        handler = logging.StreamHandler(logs_to)
+        handler.addFilter(_is_no_failed_job)
+        logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
 
     async def run(self, seconds: float | None) -> None:
         """Run until the time is over or a signal comes, and stop cleanly."""
@@ -119,11 +117,9 @@ class Demo:
         )
 
 
-def _leave_out_failures(_logger: object, _method: str, event: EventDict) -> EventDict:
+def _is_no_failed_job(record: logging.LogRecord) -> bool:
     """The view shows failed jobs by itself."""
-    if event.get("event") == "a job failed":
-        raise structlog.DropEvent
-    return event
+    return not record.getMessage().startswith("a job failed")
 
 
 async def _ask(service: JobService) -> tuple[list[Count], Page]:

@@ -19,7 +19,7 @@ def whole_number(field: str, value: object, low: int, high: int) -> int:
 def number(field: str, value: object, low: float, high: float) -> float:
     """A finite number within its bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidInput(field, f"must be a number from {low:g} to {high:g}, not {shown(value)}")
+        raise InvalidInput(field, f"must be a number from {_figure(low)} to {_figure(high)}, not {shown(value)}")
     return value
 
 
@@ -68,3 +68,8 @@ def shown(value: object) -> str:
     except ValueError:  # Python refuses to write integers of more than 4,300 digits.
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _figure(bound: float) -> str:
+    """A bound as people write it: no exponent, no needless zeros."""
+    return f"{int(bound)}" if bound == int(bound) else f"{bound:g}"

@@ -52,9 +52,10 @@ class Engine(ABC):
     # Life ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def open(self) -> None:
+    async def open(self, *, create: bool = True) -> None:
         """Connect, check the store, and bring its schema up to date; safe when several start at once.
 
+        Without `create`, a store that has never held jobs is `EngineUnavailable` and is left as it is.
         Raises `BadConfiguration`, `EngineUnavailable` or `SchemaMismatch`, in one line that says what to do.
         """
 

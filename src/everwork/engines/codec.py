@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import lru_cache
@@ -50,6 +52,8 @@ def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, An
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(field, f"must be a JSON object: {error}") from None
+    if _LONG_NUMBER.search(text if isinstance(text, str) else text.decode()):
+        json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
     if not isinstance(value, dict):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
     return value
@@ -68,6 +72,15 @@ def decode_policy(text: str | None) -> RetryPolicy:
     said = orjson.loads(text).get("retry", {})
     known = {f.name for f in fields(RetryPolicy)}
     return RetryPolicy(**{name: value for name, value in said.items() if name in known})
+
+
+_LONG_NUMBER = re.compile(r"\d{19}")
+
+
+def _refuse_long(field: str, digits: str) -> None:
+    """orjson reads integers over 64 bits as floats, silently: digits must not get lost."""
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise InvalidInput(field, f"must not contain whole numbers over 64 bits, like {digits[:40]}")
 
 
 def _refuse_not_finite(field: str, value: object) -> None:

@@ -7,9 +7,9 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import structlog
+from everwork.logs import get_logger
 
-log = structlog.get_logger("everwork")
+log = get_logger("everwork")
 
 
 class BackgroundLoop:

@@ -42,9 +42,9 @@ class JobService:
         self._has_upkeep = False
         self._hand_backs: set[asyncio.Task[None]] = set()
 
-    async def open(self, *, upkeep: bool = True) -> None:
-        """Open the engine and begin to sweep."""
-        await self.engine.open()
+    async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
+        """Open the engine and begin to sweep; without `create`, only a store that has held jobs."""
+        await self.engine.open(create=create)
         if upkeep:
             self._has_upkeep = True
             self._upkeep.start()

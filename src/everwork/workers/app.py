@@ -57,6 +57,8 @@ class Everwork:
         self._guard = threading.Lock()
         self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Coalescer[NewJob, Created]] = WeakKeyDictionary()
         self._runtime: Runtime | None = None
+        self._is_working = False
+        self._stops = 0
 
     # Declare ------------------------------------------------------------------------------------
 
@@ -187,15 +189,21 @@ class Everwork:
         """Run the workers in the running event loop until `stop()`."""
         if not self.functions:
             raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
-        await self.open()
-        self._runtime = Runtime(self._opened, self.functions, self.worker)
+        if self._is_working:
+            raise BadConfiguration("the workers of this application run already")
+        self._is_working, self._stops = True, 0
         try:
+            await self.open()
+            self._runtime = Runtime(self._opened, self.functions, self.worker)
+            for _ in range(self._stops):
+                self._runtime.stop()
             await self._runtime.run(shutdown_timeout)
         finally:
-            self._runtime = None
+            self._is_working, self._runtime = False, None
 
     def stop(self) -> None:
         """Ask the workers to stop: finish what runs, begin nothing. The second call cancels what runs."""
+        self._stops += 1
         if self._runtime is not None:
             self._runtime.stop()
 

@@ -34,6 +34,7 @@ class Arguments:
         self._names: dict[str, tuple[frozenset[type] | None, Any]] = {}
         self._required: set[str] = set()
         self._takes_any = False
+        self._adapters: dict[str, Any] = {}
         for name, parameter in signature.parameters.items():
             self._add(name, parameter, hints.get(name, Any))
 
@@ -67,25 +68,21 @@ class Arguments:
         for name, value in given.items():
             exact, hint = self._names.get(name, (None, Any))
             if exact is not None and type(value) not in exact:
-                given[name] = _coerce(name, value, hint)
+                given[name] = self._coerce(name, value, hint)
         return given
 
+    def _coerce(self, name: str, value: Any, hint: Any) -> Any:
+        # pydantic is loaded only by those who use more than plain JSON types.
+        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
-def _coerce(name: str, value: Any, hint: Any) -> Any:
-    # pydantic is loaded only by those who use more than plain JSON types.
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
-
-    adapter: TypeAdapter[Any] | None = _adapters.get(id(hint))
-    if adapter is None:
-        _adapters[id(hint)] = adapter = TypeAdapter(hint)
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]["msg"]
-        raise InvalidInput(name, f"{problem}, not {shown(value)}") from None
-
-
-_adapters: dict[int, Any] = {}
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            self._adapters[name] = adapter = TypeAdapter(hint)
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise InvalidInput(name, f"{problem}, not {shown(value)}") from None
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

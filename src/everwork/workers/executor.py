@@ -14,18 +14,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import structlog
-
 from everwork.core import outcome as o
 from everwork.core.limits import ERROR_CHARS_MAX, PAYLOAD_BYTES_MAX
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
+from everwork.logs import get_logger
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.context import JobContext
 from everwork.workers.function import JobFunction
 from everwork.workers.threads import HandlerThreads
 
-log = structlog.get_logger("everwork")
+log = get_logger("everwork")
 
 Report = tuple[Attempt, o.Outcome | None]
 SLICE_SECONDS = 0.005

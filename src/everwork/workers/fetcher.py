@@ -10,19 +10,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from everwork.core.limits import ACTIVATE_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome
 from everwork.engines.values import Activation, Demand, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError
+from everwork.logs import get_logger
 from everwork.service.loops import BackgroundLoop
 from everwork.service.service import WAIT_MS_MAX, JobService, pause_ms
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
 from everwork.workers.function import JobFunction
 
-log = structlog.get_logger("everwork")
+log = get_logger("everwork")
 
 HEARTBEAT_SECONDS = 0.5
 PREFETCH_SECONDS = 0.1

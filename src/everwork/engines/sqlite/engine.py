@@ -18,7 +18,7 @@ from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate
-from everwork.engines.sqlite.place import Place, check_place, connect
+from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.sweep import Broom, has_lapsed, look, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.threads import Ask, Reader, T, Writer
@@ -69,14 +69,16 @@ class SqliteEngine(Engine):
         """The engine of a `sqlite:` URL."""
         return cls(Place.from_url(url), clock)
 
-    async def open(self) -> None:
+    async def open(self, *, create: bool = True) -> None:
         if self._opened is None:
-            connection, lock, schema_version = await asyncio.to_thread(self._connect)
+            connection, lock, schema_version = await asyncio.to_thread(self._connect, create)
             self._opened = _Opened(self._place, self._clock, connection, lock, schema_version)
 
-    def _connect(self) -> tuple[sqlite3.Connection, FileLock, int]:
+    def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_place(self._place)
-        lock = FileLock(None if self._place.in_memory else self._place.path + ".lock")
+        if not create:
+            require_jobs(self._place)
+        lock = FileLock(None if self._place.in_memory else self._place.path)
         with lock:
             connection = connect(self._place)
             try:

@@ -13,12 +13,13 @@ class FileLock:
     """A blocking flock. It belongs to the open file, so one thread at a time uses it."""
 
     def __init__(self, path: str | None) -> None:
+        """The lock of a database file; None: a store in memory needs none."""
         self._descriptor: int | None = None
         if path is not None:
             try:
-                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                raise EngineUnavailable(f"cannot open {path}: {error.strerror}") from None
+                raise EngineUnavailable(f"cannot use {path}: no lock beside it ({error.strerror})") from None
             _held.add(self)
 
     def __enter__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -96,6 +97,21 @@ def check_place(place: Place) -> None:
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
     refuse_network_file_system(file, _mounts())
+
+
+def require_jobs(place: Place) -> None:
+    """Refuse a file that has never held jobs, without changing it."""
+    if place.in_memory:
+        raise EngineUnavailable("a store in memory is empty: name a file")
+    if not Path(place.path).exists():
+        raise EngineUnavailable(f"there is no file {place.path}: create a first job, or name another engine")
+    try:
+        with closing(sqlite3.connect(f"{Path(place.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            is_ours = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ew_schema'").fetchone()
+    except sqlite3.Error as error:
+        raise unavailable(place.path, error) from None
+    if is_ours is None:
+        raise EngineUnavailable(f"{place.path} holds no jobs: create a first one in it, or name another engine")
 
 
 def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:

@@ -11,15 +11,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-import structlog
-
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.place import Place, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
+from everwork.logs import get_logger
 
-log = structlog.get_logger("everwork.sqlite")
+log = get_logger("everwork.sqlite")
 
 T = TypeVar("T")
 Act = Callable[[Transaction], T]

@@ -9,9 +9,9 @@ import secrets
 import socket
 from pathlib import Path
 
-import structlog
+from everwork.logs import get_logger
 
-log = structlog.get_logger("everwork.sqlite")
+log = get_logger("everwork.sqlite")
 
 WORK, DONE = "work", "done"
 
