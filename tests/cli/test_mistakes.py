@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,8 +146,17 @@ def test_a_bad_line_is_named_and_nothing_of_its_file_is_created(cli: Cli, line: 
 @pytest.mark.parametrize("command", ["jobs list", "jobs get 1", "jobs cancel 1", "jobs requeue 1", "stats"])
 def test_a_command_that_creates_nothing_does_not_make_a_file(cli: Cli, command: str) -> None:
     answer = cli(*command.split(), "--json")
-    assert answer.complaint.startswith(f"engine URL: there is no file {cli.file}; create a first job (everwork jobs cr")
+    assert answer.complaint.startswith(f"there is no file {cli.file}: create a first job, or name another engine")
     assert (answer.code, list(cli.folder.iterdir())) == (2, [])
+
+
+def test_a_command_that_creates_nothing_leaves_another_program_s_database_alone(cli: Cli) -> None:
+    with closing(sqlite3.connect(cli.file)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        answer = cli("jobs", "list")
+        tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    assert answer.complaint == f"{cli.file} holds no jobs: create a first one in it, or name another engine"
+    assert (answer.code, tables) == (2, [("orders",)])
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(cli: Cli) -> None:
