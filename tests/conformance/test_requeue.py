@@ -145,6 +145,7 @@ async def test_a_requeued_job_is_kept_however_old_it_is(engine: Engine, clock: V
 async def test_a_requeued_job_still_expires(engine: Engine, clock: VirtualClock) -> None:
     job = await a_dead_letter(engine, expires_at_ms=clock.now_ms + SECOND_MS)
     clock.advance(seconds=2)
+    await engine.sweep("s")
     await engine.requeue([job.key])
     assert await leased_keys(engine) == []
     await engine.sweep("s")

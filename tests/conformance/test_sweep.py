@@ -30,6 +30,7 @@ from tests.factories import (
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
+    from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
 
@@ -155,6 +156,19 @@ async def test_a_job_handed_back_after_its_expiry_is_cancelled(engine: Engine, c
     assert await leased_keys(engine) == []
     await swept(engine)
     assert await kinds(engine, job.key) == [(1, "release"), (1, "expire")]
+
+
+@pytest.mark.parametrize("outcome", [Release(0, 1), Fail(0, 1, "boom", backoff_ms=0)], ids=["release", "fail"])
+async def test_an_expiry_that_passed_a_sweep_while_the_job_ran_is_not_forgotten(
+    engine: Engine, clock: VirtualClock, outcome: Outcome
+) -> None:
+    job = await a_processing_job(engine, expires_at_ms=clock.now_ms + SECOND_MS)
+    clock.advance(seconds=2)
+    assert await swept(engine) == Swept()
+    await settled(engine, outcome._replace(key=job.key))
+    assert await leased_keys(engine) == []
+    await swept(engine)
+    assert await the_state(engine, job.key) is State.CANCELLED
 
 
 @pytest.mark.parametrize("stage", [a_completed_job, a_dead_letter, a_cancelled_job])
