@@ -27,8 +27,9 @@ def facts(folder: Path, load_before: float) -> dict[str, str]:
     """What the numbers depend on; nothing that names the machine."""
     loop = new_loop()
     loop.close()
-    return {
-        "cores": str(len(os.sched_getaffinity(0))),
+    cores = len(os.sched_getaffinity(0))
+    known = {
+        "cores": str(cores),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "event loop": type(loop).__module__.partition(".")[0],
         "SQLite": sqlite3.sqlite_version,
@@ -37,6 +38,9 @@ def facts(folder: Path, load_before: float) -> dict[str, str]:
         "write of 4 KiB with fdatasync": f"{_sync_ms(folder):.2f} ms",
         "load average before and after": f"{load_before:.1f}, {os.getloadavg()[0]:.1f}",
     }
+    if load_before > cores / 2:
+        known["beware"] = "the machine was busy with other work: wall times and their ratios tell little, compare CPU"
+    return known
 
 
 def _sync_ms(folder: Path) -> float:
@@ -93,7 +97,7 @@ def as_markdown(rows: Sequence[Row], known: Facts) -> str:
 - What is compared was measured in turn, in {ROUNDS} rounds of one run; rates are medians, and a ratio is the median of
   the rounds' own ratios. On a busy machine or a slow disk all wait for the same thing, and the ratios tell little
   (fused steps sync half as often as the bare loop, and may then seem faster than it): compare the CPU.
-- CPU is that of all threads of the process, per job. Every run checks that each job was completed.
+- CPU is that of all threads of the process, per job. Every drain checks that each job was completed.
 - One part alone: `make bench ARGS="--only drain"`; a first impression: `make bench ARGS=--quick`.
 """
 
