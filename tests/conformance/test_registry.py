@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import encode_policy
@@ -290,6 +290,21 @@ async def test_a_running_job_of_a_dropped_group_still_lapses(engine: Engine, clo
     clock.advance(seconds=2)
     assert (await engine.sweep("s")).lapsed == 1
     assert await the_state(engine, running.key) is not State.PROCESSING
+
+
+async def test_a_job_that_comes_back_to_a_dropped_group_is_cancelled_by_the_sweep(engine: Engine) -> None:
+    await engine.add_group(TYPE, "audit")
+    await a_pending_job(engine)
+    [running] = (await asked(engine, group="audit")).jobs
+    await engine.drop_group(TYPE, "audit")
+    await settled(engine, Release(running.key, running.attempt))
+    await engine.sweep("s")
+    assert await the_state(engine, running.key) is State.CANCELLED
+
+
+async def test_an_entry_called_turn_does_not_take_anybody_s_turn(engine: Engine) -> None:
+    await engine.register("turn", "sweep", "{}")
+    assert await engine.take_turn("sweep", "me", SECOND_MS)
 
 
 # Entries ------------------------------------------------------------------------------------------

@@ -109,8 +109,8 @@ class Engine(ABC):
         """End attempts and, in the same step, answer demands.
 
         Each outcome is judged by itself: it must name the live attempt of a processing job, or 0 when the
-        caller cannot name it (checked by state only, then). Otherwise LEASE_LOST (another attempt, or the
-        lease was taken away), WRONG_STATE or NOT_FOUND (G3). An outcome that this attempt has reported
+        caller cannot name it (checked by state only, then). Otherwise NOT_FOUND; LEASE_LOST if the attempt is
+        not the job's latest, or its lease has lapsed; WRONG_STATE if it ended in another way (G3). An outcome that this attempt has reported
         before is REPEATED: ok, and nothing changes (G8). State, history, counts, result and the jobs that
         a `Complete` carries in `events` are one transaction. A lease that ran out holds until a sweep
         takes it away.
@@ -232,7 +232,10 @@ class Engine(ABC):
 
     @abstractmethod
     async def drop_group(self, type: str, group: str) -> int:
-        """Forget a group: its pending jobs are cancelled (their number is answered), running ones go on."""
+        """Forget a group: its pending jobs are cancelled (their number is answered), running ones go on.
+
+        One that would be pending again is cancelled by the next sweep.
+        """
 
     @abstractmethod
     async def types(self) -> list[TypeInfo]:

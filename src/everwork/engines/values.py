@@ -81,7 +81,10 @@ class Verdict(Enum):
 
 
 class Judged(NamedTuple):
-    """The verdict on one item, with the state in which the job was found (None: no such job)."""
+    """The verdict on one item, with the state in which the job was found (None: no such job).
+
+    `retries` are those that the job showed before, where the operation looked at them.
+    """
 
     verdict: Verdict
     state: State | None = None
@@ -102,7 +105,7 @@ class Settlement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs a list shows; what is None or empty does not restrict."""
+    """Which jobs a list shows. None does not restrict, nor do empty `states` and `tenants`; group "" is the default one."""
 
     type: str | None = None
     group: str | None = None

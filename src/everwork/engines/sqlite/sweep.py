@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
-from everwork.core.states import State
+from everwork.core.states import Cause, State
 from everwork.engines.sqlite.activate import expire
 from everwork.engines.sqlite.change import remove
-from everwork.engines.sqlite.finish import where
+from everwork.engines.sqlite.finish import cancel_pending, where
 from everwork.engines.sqlite.settle import lapse
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -31,14 +31,16 @@ class Broom:
 
 
 def has_lapsed(cursor: sqlite3.Cursor, now_ms: int) -> bool:
-    """Whether a lease has run out or a pending job has expired."""
-    return bool(_lapsed(cursor, now_ms)) or bool(cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()[0])
+    """Whether a lease has run out, a pending job has expired, or one waits for a group that was dropped."""
+    has_expired = cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()[0]
+    return bool(has_expired or _lapsed(cursor, now_ms) or _stranded(cursor))
 
 
 def sweep_lapsed(tx: Transaction) -> Swept:
     """Take lapsed leases away and cancel what has expired; found again here, under the lock."""
     lapsed = _lapsed(tx.cursor, tx.now_ms)
     lapse(tx, lapsed)
+    cancel_pending(tx, _stranded(tx.cursor), Cause.CANCEL, "its group was dropped")
     expired, more_expired = expire(tx)
     return Swept(lapsed=len(lapsed), expired=expired, more=len(lapsed) == SWEEP_STEP_MAX or more_expired)
 
@@ -68,6 +70,10 @@ def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
 
 def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:
     return [Lapse._make(row) for row in cursor.execute(SQL["lapsed"], (now_ms, SWEEP_STEP_MAX)).fetchall()]
+
+
+def _stranded(cursor: sqlite3.Cursor) -> list[int]:
+    return [key for (key,) in cursor.execute(SQL["stranded"], (SWEEP_STEP_MAX,)).fetchall()]
 
 
 def _old(cursor: sqlite3.Cursor, after_key: int, now_ms: int) -> tuple[list[int], int]:

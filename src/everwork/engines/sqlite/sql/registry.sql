@@ -32,8 +32,8 @@ DELETE FROM ew_registry WHERE kind = ?1 AND name = ?2 AND COALESCE(until_ms > ?3
 SELECT kind, name, body, until_ms FROM ew_registry WHERE kind = ? AND COALESCE(until_ms > ?, 1) ORDER BY name;
 
 -- name: take_turn
-INSERT INTO ew_registry (kind, name, body, until_ms) VALUES ('turn', ?1, ?2, ?4)
+INSERT INTO ew_registry (kind, name, body, until_ms) VALUES ('#turn', ?1, ?2, ?4)
 ON CONFLICT DO UPDATE SET body = ?2, until_ms = ?4 WHERE body = ?2 OR until_ms <= ?3;
 
 -- name: holder
-SELECT body, until_ms FROM ew_registry WHERE kind = 'turn' AND name = ?;
+SELECT body, until_ms FROM ew_registry WHERE kind = '#turn' AND name = ?;

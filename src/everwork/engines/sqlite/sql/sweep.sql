@@ -7,6 +7,11 @@ SELECT key, attempt, worker FROM ew_leased WHERE lease_until_ms <= ? LIMIT ?;
 -- name: has_expired
 SELECT EXISTS (SELECT 1 FROM ew_expiry WHERE expires_at_ms <= ?);
 
+-- name: stranded
+-- Pending jobs of groups that were dropped: nobody will ever ask for them.
+SELECT r.key FROM ew_queue q CROSS JOIN ew_ready r ON r.queue = q.id WHERE q.dropped = 1
+UNION ALL SELECT u.key FROM ew_queue q CROSS JOIN ew_future u ON u.queue = q.id WHERE q.dropped = 1 LIMIT ?;
+
 -- name: finished
 SELECT f.key, f.state, f.finished_at_ms FROM ew_finished f WHERE f.key > ? ORDER BY f.key LIMIT ?;
 
