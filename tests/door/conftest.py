@@ -1,0 +1,26 @@
+"""An application on a fresh store, with a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everwork import Everwork
+from tests.stores import VirtualClock
+from tests.torture.urls import fresh_url
+
+
+@pytest.fixture
+def url(engine_name: str, tmp_path: Path) -> str:
+    """A store that nobody has opened yet."""
+    return fresh_url(engine_name, tmp_path)
+
+
+@pytest.fixture
+async def app(url: str, clock: VirtualClock) -> AsyncIterator[Everwork]:
+    """An application that opens itself when it is used."""
+    made = Everwork(url, worker="w1", clock=clock)
+    yield made
+    await made.close()

@@ -1,0 +1,178 @@
+"""One application in several event loops, in forked children, and after an engine that would not open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from everwork import Everwork
+from everwork.exceptions import EngineUnavailable
+from tests.door.waiting import DEADLINE_S, SOON_S
+
+
+@pytest.fixture
+def sync_app(url: str) -> Iterator[Everwork]:
+    """An application that no event loop owns."""
+    app = Everwork(url)
+    yield app
+    app.sync.close()
+
+
+def test_one_event_loop_after_the_other_may_use_the_application(sync_app: Everwork) -> None:
+    first = asyncio.run(sync_app.enqueue("email-send"))
+    second = asyncio.run(sync_app.enqueue("email-send"))
+    assert asyncio.run(sync_app.get(first)).key == second - 1
+
+
+def test_event_loops_of_several_threads_may_use_it_at_once(sync_app: Everwork) -> None:
+    async def many(thread: int) -> list[int]:
+        return list(await asyncio.gather(*(sync_app.enqueue("count", number=thread) for _ in range(50))))
+
+    with ThreadPoolExecutor(4) as threads:
+        keys = [key for made in threads.map(lambda thread: asyncio.run(many(thread)), range(4)) for key in made]
+    assert sorted(keys) == list(range(1, 201))
+
+
+def test_a_loop_that_ends_in_the_middle_of_a_call_disturbs_nobody(sync_app: Everwork) -> None:
+    async def leave() -> None:
+        waiting = asyncio.ensure_future(sync_app.result(await sync_app.enqueue("email-send")))
+        await asyncio.wait({waiting}, timeout=0)
+
+    asyncio.run(leave())
+    assert asyncio.run(sync_app.enqueue("email-send")) == 2
+
+
+def in_child(act: object) -> int:
+    """Fork, act in the child, and answer its exit code; a child that hangs is ended by an alarm."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(DEADLINE_S))
+        try:
+            act()  # type: ignore[operator]
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_may_use_an_application_that_its_parent_has_opened(sync_app: Everwork, tmp_path: Path) -> None:
+    before = sync_app.sync.enqueue("email-send", by="parent")
+
+    def act() -> None:
+        for _ in range(20):
+            sync_app.sync.enqueue("email-send", by="child")
+        assert asyncio.run(sync_app.get(before)).key == before
+        sync_app.sync.close()
+
+    assert in_child(act) == 0
+    after = sync_app.sync.enqueue("email-send", by="parent")
+    assert after == before + 21
+    assert sync_app.sync.get(before).variables == '{"by":"parent"}'
+    assert intact(tmp_path)
+
+
+def test_parent_and_forked_children_may_enqueue_at_once(sync_app: Everwork, tmp_path: Path) -> None:
+    sync_app.sync.open()
+    stop = threading.Event()
+
+    def go_on() -> int:
+        made = 0
+        while not stop.is_set():
+            sync_app.sync.enqueue("email-send")
+            made += 1
+        return made
+
+    with ThreadPoolExecutor(1) as threads:
+        parent = threads.submit(go_on)
+        codes = [in_child(lambda: [sync_app.sync.enqueue("email-send") for _ in range(20)]) for _ in range(3)]
+        stop.set()
+        made = parent.result(DEADLINE_S)
+    assert codes == [0, 0, 0]
+    assert sync_app.sync.enqueue("email-send") == made + 61
+    assert intact(tmp_path)
+
+
+def intact(folder: Path) -> bool:
+    """Whether SQLite finds nothing wrong with the file."""
+    connection = sqlite3.connect(folder / "torture.db")
+    try:
+        return bool(connection.execute("PRAGMA integrity_check").fetchone() == ("ok",))
+    finally:
+        connection.close()
+
+
+async def test_an_engine_that_cannot_be_opened_is_told_and_a_later_use_works(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    app = Everwork(f"sqlite:///{folder}/jobs.db")
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="does not exist; create it first"):
+            await asyncio.wait_for(app.enqueue("email-send"), SOON_S)
+    folder.mkdir()
+    assert await asyncio.wait_for(app.enqueue("email-send"), SOON_S) == 1
+    await app.close()
+
+
+async def test_everybody_who_waits_for_an_engine_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
+    calls = [asyncio.wait_for(app.enqueue("email-send"), SOON_S) for _ in range(5)]
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [EngineUnavailable] * 5
+
+
+async def test_an_application_that_could_not_be_opened_can_be_closed(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
+    with pytest.raises(EngineUnavailable):
+        await app.open()
+    await asyncio.wait_for(app.close(), SOON_S)
+
+
+async def test_work_on_an_engine_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
+
+    @app.job("work")
+    async def work() -> None: ...
+
+    with pytest.raises(EngineUnavailable, match="does not exist; create it first"):
+        await asyncio.wait_for(app.work(), SOON_S)
+
+
+def test_run_on_an_engine_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
+
+    @app.job("work")
+    async def work() -> None: ...
+
+    with pytest.raises(EngineUnavailable, match="does not exist; create it first"):
+        app.run()
+
+
+def test_the_sync_twins_tell_it_once_and_leave_nothing_behind(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(EngineUnavailable, match="does not exist; create it first"):
+            app.sync.get(1)
+
+
+def test_a_relative_path_means_the_same_file_after_the_working_directory_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Everwork("sqlite:///jobs.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with app.sync as sync:
+        sync.enqueue("email-send")
+    assert [(tmp_path / "jobs.db").exists(), (tmp_path / "elsewhere" / "jobs.db").exists()] == [True, False]

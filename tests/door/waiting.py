@@ -1,0 +1,77 @@
+"""Waiting for what must happen, never for time to pass: every wait ends with its condition or fails at its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from everwork import Everwork
+from everwork.core.job import Job
+
+DEADLINE_S: Final = 10.0
+"""Far more than anything here takes; reached only by a defect."""
+SOON_S: Final = 5.0
+"""The deadline of a single call that must not hang."""
+_LOOK_EVERY_S: Final = 0.005
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Return when the condition holds; it may be a coroutine function."""
+    ends = time.monotonic() + DEADLINE_S
+    while True:
+        holds = condition()
+        if await holds if isinstance(holds, Awaitable) else holds:
+            return
+        assert time.monotonic() < ends, "what the test waited for did not happen"
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def until_sync(condition: Callable[[], Any]) -> None:
+    """Return when the condition holds, in a test without an event loop."""
+    ends, never = time.monotonic() + DEADLINE_S, threading.Event()
+    while not condition():
+        assert time.monotonic() < ends, "what the test waited for did not happen"
+        never.wait(_LOOK_EVERY_S)
+
+
+def stop_thread(app: Everwork, workers: threading.Thread) -> None:
+    """Stop workers that run in a thread, and wait for its end."""
+    until_sync(lambda: app._runtime is not None or not workers.is_alive())
+    app.stop()
+    workers.join(2 * DEADLINE_S)
+    assert not workers.is_alive(), "the workers did not stop"
+
+
+@asynccontextmanager
+async def working(app: Everwork, *, shutdown_timeout: float = DEADLINE_S) -> AsyncIterator[asyncio.Task[None]]:
+    """Workers that run in the test's own event loop; at the end everything they began has been settled."""
+    task = asyncio.create_task(app.work(shutdown_timeout=shutdown_timeout))
+    await until(lambda: task.done() or (app._runtime is not None and app._runtime._fetcher is not None))
+    try:
+        yield task
+    except BaseException:
+        app.stop()  # A failed test may have left a handler waiting: do not wait for it.
+        raise
+    finally:
+        app.stop()
+        await asyncio.wait_for(task, 2 * DEADLINE_S)
+
+
+async def finished(app: Everwork, key: int) -> Job:
+    """The job as it rests once nothing more will happen to it."""
+
+    async def is_finished() -> bool:
+        return (await app.get(key)).state.label in ("completed", "failed", "cancelled")
+
+    await until(is_finished)
+    return await app.get(key)
+
+
+async def run_one(app: Everwork, type: str, **arguments: Any) -> Job:
+    """Enqueue one job, let the workers finish it, and answer how it rests."""
+    async with working(app):
+        return await finished(app, await app.enqueue(type, **arguments))
