@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
 
 ROUNDS = 3
+BARE_CPU_MIN = 0.5
+"""A bare loop that spends less of its time on the CPU waits for the disk: then everything is as fast as the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class Row:
     cpu_us: float | None = None
     ratio_min: float | None = None
     value_max: float | None = None
+    is_judged: bool = True
+    """False: the bare loop was waiting, so that its ratio says nothing of the engine."""
 
     @property
     def aim(self) -> str:
@@ -121,7 +125,9 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the aim is met; None if there is none."""
+        """Whether the aim is met; None if there is none, or it cannot be judged."""
+        if not self.is_judged:
+            return None
         if self.ratio_min is not None:
             return self.ratio is not None and self.ratio >= self.ratio_min
         return None if self.value_max is None else self.value <= self.value_max
@@ -138,4 +144,9 @@ def rate_row(
         cpu_us=median(timing.cpu_us for timing in taken),
         ratio=median(t.rate / b.rate for t, b in zip(taken, bare, strict=True)) if bare is not None else None,
         ratio_min=ratio_min,
+        is_judged=ratio_min is None or bare is None or median(map(_cpu_share, bare)) >= BARE_CPU_MIN,
     )
+
+
+def _cpu_share(timing: Timing) -> float:
+    return timing.cpu_seconds / timing.seconds

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
 
 from benchmarks.bare import BATCH
-from benchmarks.bench import Bench, Row
+from benchmarks.bench import Bench, Row, Timing
 from benchmarks.drain import DEMAND, FILL_BATCH, a_job, fill, worked
 from everwork.core.outcome import Complete
 from everwork.engines.base import Engine
@@ -27,35 +26,39 @@ async def measure_history(bench: Bench) -> list[Row]:
         bench.say(f"history: {batches} batches in each file")
         alone, beside = await _in_turn(empty, full, batches)
     return [
-        Row(part="history", what="batch of 100, fused, empty file", value=median(alone), unit="ms"),
-        Row(
-            part="history",
-            what=f"beside {jobs:,} finished and {jobs:,} future jobs",
-            value=median(beside),
-            unit="ms",
+        _batch_row("batch of 100, fused, empty file", alone),
+        _batch_row(f"beside {jobs:,} finished and {jobs:,} future jobs", beside),
+        _multiple_row(
+            "the second by the first, wall time (G10)", [median(t.seconds for t in x) for x in (alone, beside)]
         ),
-        Row(
-            part="history",
-            what="the second as a multiple of the first (G10)",
-            value=median(beside) / median(alone),
-            unit="times",
-            value_max=2,
+        _multiple_row(
+            "the second by the first, CPU (G10)", [median(t.cpu_seconds for t in x) for x in (alone, beside)]
         ),
     ]
 
 
-async def _in_turn(empty: Engine, full: Engine, batches: int) -> tuple[list[float], list[float]]:
+def _batch_row(what: str, taken: list[Timing]) -> Row:
+    cpu_us = median(timing.cpu_us for timing in taken)
+    return Row(part="history", what=what, value=median(t.seconds for t in taken) * 1e3, unit="ms", cpu_us=cpu_us)
+
+
+def _multiple_row(what: str, pair: list[float]) -> Row:
+    return Row(part="history", what=what, value=pair[1] / pair[0], unit="times", value_max=2)
+
+
+async def _in_turn(empty: Engine, full: Engine, batches: int) -> tuple[list[Timing], list[Timing]]:
+    """One batch here, one there. Nothing else runs in this process, so its CPU time is the batch's."""
     outcomes: dict[Engine, list[Complete]] = {empty: [], full: []}
-    taken_ms: dict[Engine, list[float]] = {empty: [], full: []}
+    taken: dict[Engine, list[Timing]] = {empty: [], full: []}
     for _ in range(WARM_UP_BATCHES + batches):
-        for engine, spent in taken_ms.items():
-            began = time.perf_counter()
-            settlement = await engine.settle(outcomes[engine], [DEMAND])
-            spent.append((time.perf_counter() - began) * 1e3)
+        for engine, timings in taken.items():
+            with Timing(BATCH) as timing:
+                settlement = await engine.settle(outcomes[engine], [DEMAND])
+            timings.append(timing)
             outcomes[engine] = worked(settlement.activation.jobs)
             if len(outcomes[engine]) != BATCH:
                 raise RuntimeError(f"a batch had {len(outcomes[engine])} jobs")
-    return taken_ms[empty][WARM_UP_BATCHES:], taken_ms[full][WARM_UP_BATCHES:]
+    return taken[empty][WARM_UP_BATCHES:], taken[full][WARM_UP_BATCHES:]
 
 
 async def _finish(bench: Bench, engine: Engine, jobs: int) -> None:

@@ -95,15 +95,16 @@ def as_markdown(rows: Sequence[Row], known: Facts) -> str:
   delete them in the next; no fencing, counts, history or finished jobs. "to bare" is the rate as a fraction of it
   (enqueue: of the bare insert above it).
 - What is compared was measured in turn, in {ROUNDS} rounds of one run; rates are medians, and a ratio is the median of
-  the rounds' own ratios. On a busy machine or a slow disk all wait for the same thing, and the ratios tell little
-  (fused steps sync half as often as the bare loop, and may then seem faster than it): compare the CPU.
+  the rounds' own ratios. On a busy or slow disk all wait for the same thing, and the ratios tell little (fused steps
+  sync half as often as the bare loop, and may then seem faster than it): where the bare loop is on the CPU for less
+  than half of its time, aims are not judged; compare the CPU.
 - CPU is that of all threads of the process, per job. Every drain checks that each job was completed.
 - One part alone: `make bench ARGS="--only drain"`; a first impression: `make bench ARGS=--quick`.
 """
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    verdict = {None: "", True: "yes", False: "NO"}[row.is_met]
+    verdict = {None: "", True: "yes", False: "NO"}[row.is_met] if row.is_judged else "disk too slow"
     return (
         row.part,
         row.what,
