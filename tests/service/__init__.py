@@ -1,0 +1,1 @@
+"""The use cases between the doors and the engines."""
