@@ -110,10 +110,10 @@ class Engine(ABC):
 
         Each outcome is judged by itself: it must name the live attempt of a processing job, or 0 when the
         caller cannot name it (checked by state only, then). Otherwise NOT_FOUND; LEASE_LOST if the attempt is
-        not the job's latest, or its lease has lapsed; WRONG_STATE if it ended in another way (G3). An outcome that this attempt has reported
-        before is REPEATED: ok, and nothing changes (G8). State, history, counts, result and the jobs that
-        a `Complete` carries in `events` are one transaction. A lease that ran out holds until a sweep
-        takes it away.
+        not the job's latest, or its lease has lapsed; WRONG_STATE if it ended in another way (G3). An outcome
+        that this attempt has reported before is REPEATED: ok, and nothing changes (G8). State, history, counts,
+        result and the jobs that a `Complete` carries in `events` are one transaction. A lease that ran out
+        holds until a sweep takes it away.
         """
 
     @abstractmethod

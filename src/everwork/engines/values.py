@@ -105,7 +105,10 @@ class Settlement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs a list shows. None does not restrict, nor do empty `states` and `tenants`; group "" is the default one."""
+    """Which jobs a list shows. None does not restrict, nor do empty `states` and `tenants`.
+
+    Group "" is the default one.
+    """
 
     type: str | None = None
     group: str | None = None

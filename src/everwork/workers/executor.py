@@ -121,7 +121,7 @@ class Executor:
             runner.add_done_callback(pool.runners.discard)
 
     async def _run_all(self, pool: Pool) -> None:
-        loop, inbox = self._loop, pool.inbox
+        loop, inbox, task = self._loop, pool.inbox, asyncio.current_task()
         slice_ends = time.monotonic() + SLICE_SECONDS
         while True:
             while not inbox:
@@ -133,14 +133,14 @@ class Executor:
             if inbox:
                 # If this handler suspends, somebody else goes on with the rest.
                 loop.call_soon(self._wake, pool)
-            await self._run(pool, attempt)
+            await self._run(pool, attempt, task)
             if time.monotonic() > slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = time.monotonic() + SLICE_SECONDS
 
-    async def _run(self, pool: Pool, attempt: Attempt) -> None:
+    async def _run(self, pool: Pool, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
         """One attempt: begin, call, report, and give the place back."""
-        attempt.task = asyncio.current_task()
+        attempt.task = task
         attempt.begun_at = time.monotonic()
         pool.running.add(attempt)
         outcome: o.Outcome | None

@@ -174,10 +174,11 @@ def _pick(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -
     lane, until_ms = where[1], tx.now_ms + demand.lease_ms
     type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
     return [
-        LeasedJob(
+        # A tuple made directly: the named way costs a third of a microsecond more, per job.
+        tuple.__new__(LeasedJob, (
             key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
-        )
+        ))
         for (
             key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,
             created_at_ms, timeout_ms, correlation_id, extra,
