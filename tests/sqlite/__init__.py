@@ -1,0 +1,1 @@
+"""What only the SQLite engine can get wrong: files, locks, sockets, plans."""

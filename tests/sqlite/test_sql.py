@@ -1,0 +1,158 @@
+"""The SQL files: one per operation of the contract, with a header; plans that never scan; migrations without gaps."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everwork.engines import sqlite as package
+from everwork.engines.base import Engine
+from everwork.engines.sqlite.migrate import migrate, migrations
+from everwork.engines.sqlite.statements import statements
+
+FOLDER = Path(inspect.getfile(package)).parent
+
+WITHOUT_FILE = {
+    "open": "the migrations",
+    "close": "no statement",
+    "durability": "known from the settings",
+    "health": "one PRAGMA",
+    "mark": "kept in the process",
+    "mark_finished": "kept in the process",
+    "wait": "sockets and one PRAGMA",
+    "wait_finished": "sockets and one PRAGMA",
+    "create_in": "create.sql, in the caller's transaction",
+    "history": "get.sql, which reads what belongs to a job",
+    **dict.fromkeys(
+        [
+            "pause",
+            "set_policy",
+            "add_group",
+            "drop_group",
+            "types",
+            "register",
+            "unregister",
+            "registered",
+            "take_turn",
+        ],
+        "registry.sql",
+    ),
+}
+"""The operations of the contract that need no file of their own, and why."""
+SHARED = {"shared", "registry"}
+
+
+def test_the_files_are_the_operations_of_the_contract_and_what_they_share() -> None:
+    operations = Engine.__abstractmethods__
+    assert set(WITHOUT_FILE) <= operations
+    assert {file.stem for file in (FOLDER / "sql").iterdir()} == (operations - WITHOUT_FILE.keys()) | SHARED
+
+
+@pytest.mark.parametrize("file", sorted((FOLDER / "sql").iterdir()), ids=lambda file: file.stem)
+def test_each_file_says_its_purpose_inputs_and_returns(file: Path) -> None:
+    header = "\n".join(re.findall(r"\A(?:--.*\n)+", file.read_text()))
+    assert re.match(r"-- Purpose: \S.*\.\n", header), "no purpose"
+    assert re.search(r"\bInputs\b.*\S", header), "no inputs"
+    assert re.search(r"\b[Rr]eturns\b.*\S", header), "no returns"
+
+
+def test_every_statement_has_a_name_of_its_own_in_its_file() -> None:
+    for file in (FOLDER / "sql").iterdir():
+        names = re.findall(r"^-- name: (\w+)$", file.read_text(), re.MULTILINE)
+        assert len(names) == len(set(names)), file.name
+        assert list(statements(file.stem)) == names
+
+
+def test_migrations_are_numbered_from_one_without_gaps() -> None:
+    names = sorted(file.name for file in (FOLDER / "migrations").iterdir() if file.suffix == ".sql")
+    assert [int(re.fullmatch(r"(\d{4})_\w+\.sql", name)[1]) for name in names] == list(range(1, len(names) + 1))  # type: ignore[index]
+    assert list(migrations()) == list(range(1, len(names) + 1))
+
+
+@pytest.fixture
+def store() -> Iterator[sqlite3.Connection]:
+    """A store with this engine's schema."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection, ":memory:")
+    yield connection
+    connection.close()
+
+
+def test_a_store_is_migrated_once(store: sqlite3.Connection) -> None:
+    newest = migrate(store, ":memory:")
+    assert store.execute("SELECT version FROM ew_schema").fetchall() == [(n,) for n in range(1, newest + 1)]
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    monkeypatch.setitem(migrations(), 1_000, "CREATE TABLE ew_extra (x);\nINSERT INTO nowhere VALUES (1);\n")
+    with pytest.raises(Exception, match="nowhere"):
+        migrate(connection, ":memory:")
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
+
+
+HOT = ["create", "activate", "settle", "extend", "check", "get", "shared", "cancel", "requeue", "set_retries", "delete"]
+ALLOWED_STEPS = {
+    ("create", "take_keys", "SCAN ew_seq"): "one row",
+    ("activate", "due_lanes", "USE TEMP B-TREE FOR DISTINCT"): "over a bounded number of due jobs",
+    ("settle", "completed_sums", "USE TEMP B-TREE FOR GROUP BY"): "over the jobs of one batch",
+}
+"""What a plan may do although it looks like a scan, and why."""
+
+
+def plan(store: sqlite3.Connection, sql: str) -> list[str]:
+    """The steps of a statement as SQLite plans them."""
+    sql = sql.replace("{tenants}", "").replace("{keys}", "json_each(?1)")
+    count = max((int(number) for number in re.findall(r"\?(\d+)", sql)), default=sql.count("?"))
+    return [str(row[3]) for row in store.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * count)]
+
+
+def hot_statements() -> list[tuple[str, str]]:
+    """Every statement of the operations that are called per job or per batch."""
+    return [(file, name) for file in HOT for name in statements(file)]
+
+
+@pytest.mark.parametrize(("file", "name"), hot_statements())
+def test_a_hot_statement_finds_its_rows_by_key(store: sqlite3.Connection, file: str, name: str) -> None:
+    steps = [
+        step
+        for step in plan(store, statements(file)[name])
+        if ("TEMP B-TREE" in step or (step.startswith("SCAN") and "VIRTUAL TABLE" not in step))
+        and "CONSTANT ROW" not in step
+    ]
+    assert [step for step in steps if (file, name, step) not in ALLOWED_STEPS] == []
+
+
+def test_what_is_allowed_is_still_done(store: sqlite3.Connection) -> None:
+    for file, name, step in ALLOWED_STEPS:
+        assert step in plan(store, statements(file)[name])
+
+
+def test_a_pick_reads_the_ready_jobs_in_their_stored_order(store: sqlite3.Connection) -> None:
+    assert plan(store, statements("activate")["pick"]) == [
+        "SEARCH r USING PRIMARY KEY (queue=? AND lane=?)",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
+    ]
+
+
+@pytest.mark.parametrize("name", ["lease", "taken"])
+def test_a_claim_moves_one_range_of_the_ready_jobs(store: sqlite3.Connection, name: str) -> None:
+    [step] = plan(store, statements("activate")[name])
+    assert step.startswith("SEARCH ew_ready USING PRIMARY KEY (queue=? AND lane=? AND (urgency,run_at_ms,key)<")
+
+
+def test_turns_are_taken_along_their_index(store: sqlite3.Connection) -> None:
+    [step] = plan(store, statements("activate")["turn"])
+    assert step.startswith("SEARCH ew_lane USING INDEX ew_lane_turn (queue=?")
+
+
+def test_the_sweep_walks_finished_jobs_by_key_and_scans_only_what_is_in_flight(store: sqlite3.Connection) -> None:
+    sql = statements("sweep")
+    assert plan(store, sql["finished"]) == ["SEARCH f USING INTEGER PRIMARY KEY (rowid>?)"]
+    assert plan(store, sql["lapsed"]) == ["SCAN ew_leased"]
+    assert "SEARCH ew_expiry USING PRIMARY KEY (expires_at_ms<?)" in plan(store, sql["has_expired"])

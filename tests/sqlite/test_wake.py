@@ -1,0 +1,170 @@
+"""Wake-ups between processes: by sockets beside the file, and by polling when there are none."""
+
+# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from everwork.engines.sqlite import engine as engine_module
+from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.place import Place
+from tests.door.waiting import DEADLINE_S, until
+from tests.factories import a_new_job
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG_MS = 60_000
+Start = Callable[[str, Path], Awaitable[Process]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts other processes, and ends what is left of them."""
+    started: list[Process] = []
+
+    async def start_one(role: str, file: Path) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.sqlite.actor", role, str(file), cwd=ROOT, stdin=PIPE, stdout=PIPE
+        )
+        started.append(process)
+        assert await told(process) == "ready"
+        return process
+
+    yield start_one
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def told(process: Process) -> str:
+    """The next line that the process says."""
+    assert process.stdout is not None
+    return (await asyncio.wait_for(process.stdout.readline(), DEADLINE_S)).decode().strip()
+
+
+def go(process: Process) -> None:
+    """Let the process act."""
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+
+
+@pytest.fixture
+def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the sockets as the only way to be woken."""
+    monkeypatch.setattr(engine_module, "POLL_SECONDS", 3_600)
+
+
+def sockets(file: Path) -> list[Path]:
+    """The sockets beside the file."""
+    return sorted(Path(f"{file}.wake").glob("*"))
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_create_of_another_process_wakes_by_socket(sqlite: SqliteEngine, file: Path, start: Start) -> None:
+    other = await start("create", file)
+    waiting = asyncio.ensure_future(sqlite.wait(["work"], LONG_MS))
+    await until(lambda: sockets(file))
+    go(other)
+    assert await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_create_here_wakes_another_process_by_socket(sqlite: SqliteEngine, file: Path, start: Start) -> None:
+    other = await start("wait", file)
+    await until(lambda: sockets(file))
+    await sqlite.create([a_new_job(type="work")])
+    assert await told(other) == "woken"
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_path_longer_than_a_socket_address_wakes_too(tmp_path: Path, start: Start) -> None:
+    folder = tmp_path / ("long" * 20) / ("longer" * 20)
+    folder.mkdir(parents=True)
+    file = folder / "jobs.db"
+    engine = SqliteEngine(Place(str(file)))
+    await engine.open()
+    other = await start("create", file)
+    waiting = asyncio.ensure_future(engine.wait(["work"], LONG_MS))
+    await until(lambda: sockets(file))
+    go(other)
+    assert await asyncio.wait_for(waiting, DEADLINE_S)
+    await engine.close()
+
+
+async def test_without_the_folder_of_sockets_polling_wakes(sqlite: SqliteEngine, file: Path, start: Start) -> None:
+    other = await start("create", file)
+    waiting = asyncio.ensure_future(sqlite.wait(["work"], LONG_MS))
+    await until(lambda: sockets(file))
+    shutil.rmtree(f"{file}.wake")
+    go(other)
+    assert await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+@pytest.mark.parametrize("name", ["jobs.db", "x" * 100 + ".db"])
+async def test_where_the_folder_cannot_be_made_polling_wakes_and_creates_succeed(
+    tmp_path: Path, start: Start, name: str
+) -> None:
+    file = tmp_path / name
+    Path(f"{file}.wake").write_text("in the way")
+    engine = SqliteEngine(Place(str(file)))
+    await engine.open()
+    assert len(await engine.create([a_new_job()])) == 1
+    other = await start("create", file)
+    waiting = asyncio.ensure_future(engine.wait(["work"], LONG_MS, engine.mark()))
+    go(other)
+    assert await asyncio.wait_for(waiting, DEADLINE_S)
+    assert await asyncio.wait_for(other.wait(), DEADLINE_S) == 0
+    await engine.close()
+
+
+async def test_a_folder_that_goes_away_while_pokes_are_sent_breaks_no_create(tmp_path: Path, start: Start) -> None:
+    file = tmp_path / ("x" * 100 + ".db")
+    engine = SqliteEngine(Place(str(file)))
+    await engine.open()
+    await start("wait", file)
+    await until(lambda: sockets(file))
+    shutil.rmtree(f"{file}.wake")
+    created = await asyncio.gather(*(engine.create([a_new_job()]) for _ in range(10)))
+    await engine.close()
+    assert [key for made in created for key, _ in made] == list(range(1, 11))
+
+
+async def test_the_socket_of_a_killed_process_is_taken_away(sqlite: SqliteEngine, file: Path, start: Start) -> None:
+    killed = await start("leave", file)
+    await asyncio.wait_for(killed.wait(), DEADLINE_S)
+    assert len(sockets(file)) == 1
+    await sqlite.create([a_new_job()])
+    await until(lambda: sockets(file) == [])
+
+
+async def test_a_closed_engine_leaves_no_socket(file: Path) -> None:
+    engine = SqliteEngine(Place(str(file)))
+    await engine.open()
+    waiting = [
+        asyncio.ensure_future(engine.wait(["work"], LONG_MS)),
+        asyncio.ensure_future(engine.wait_finished(LONG_MS)),
+    ]
+    await until(lambda: len(sockets(file)) == 2)
+    await engine.close()
+    await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
+    assert sockets(file) == []
+
+
+def test_a_process_that_only_reads_is_over_in_its_own_time(tmp_path: Path) -> None:
+    """An engine whose loop is gone must not keep its process alive."""
+    program = f"""if True:
+        import asyncio
+        from everwork.engines.sqlite.engine import SqliteEngine
+        from everwork.engines.sqlite.place import Place
+        asyncio.run(SqliteEngine(Place({str(tmp_path / "jobs.db")!r})).open())
+    """
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=DEADLINE_S, check=False).returncode == 0
