@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from everwork import Everwork
+from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from tests.door.waiting import DEADLINE_S, SOON_S
 
@@ -102,6 +104,23 @@ def test_parent_and_forked_children_may_enqueue_at_once(sync_app: Everwork, tmp_
     assert codes == [0, 0, 0]
     assert sync_app.sync.enqueue("email-send") == made + 61
     assert intact(tmp_path)
+
+
+def test_a_child_forked_in_the_middle_of_a_write_may_enqueue(sync_app: Everwork) -> None:
+    """SQLite remembers locks per process: the child must not inherit one that nobody will ever give back."""
+    sync_app.sync.open()
+    engine = sync_app.service.engine
+    assert isinstance(engine, SqliteEngine)
+    begun, never = threading.Event(), threading.Event()
+
+    def write_for_a_while(tx: Transaction) -> None:
+        tx.type("email-send")
+        begun.set()
+        never.wait(0.5)
+
+    sync_app.loop.call_soon_threadsafe(engine._parts.writer.submit, write_for_a_while)
+    assert begun.wait(DEADLINE_S)
+    assert in_child(lambda: sync_app.sync.enqueue("email-send")) == 0
 
 
 def intact(folder: Path) -> bool:
