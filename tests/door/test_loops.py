@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sqlite3
@@ -177,12 +178,15 @@ def test_run_on_an_engine_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
         app.run()
 
 
-def test_the_sync_twins_tell_it_once_and_leave_nothing_behind(tmp_path: Path) -> None:
-    app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+def test_the_sync_twins_tell_it_and_leave_nothing_behind(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always")
+        app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
         with pytest.raises(EngineUnavailable, match="does not exist; create it first"):
             app.sync.get(1)
+        del app
+        gc.collect()
+    assert [str(warning.message) for warning in left] == []
 
 
 def test_a_relative_path_means_the_same_file_after_the_working_directory_has_changed(
