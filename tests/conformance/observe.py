@@ -11,7 +11,7 @@ from everwork.engines.values import Count, JobFilter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from everwork.core.job import Event, Job
+    from everwork.core.job import HistoryEntry, Job
     from everwork.engines.base import Engine
     from everwork.engines.values import Judged, Verdict
 
@@ -20,7 +20,7 @@ class Sight(NamedTuple):
     """A job, its history and the counts of the store."""
 
     job: Job | None
-    history: list[Event]
+    history: list[HistoryEntry]
     counts: dict[tuple[str, str, str, State], int]
 
 

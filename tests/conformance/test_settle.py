@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.core.job import Event
+from everwork.core.job import HistoryEntry
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.engines.values import Demand, Judged, Verdict
@@ -213,14 +213,16 @@ async def test_the_history_tells_how_a_failed_attempt_ended(engine: Engine, cloc
     clock.advance(seconds=2)
     await settled(engine, Fail(job.key, 1, "boom"))
     now = clock.now_ms
-    assert await engine.history(job.key) == [Event(1, "fail", now, "w7", "boom", now - 2_000, now + 5_000)]
+    assert await engine.history(job.key) == [HistoryEntry(1, "fail", now, "w7", "boom", now - 2_000, now + 5_000)]
 
 
 async def test_the_history_tells_how_a_job_was_completed(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine, worker="w7")
     clock.advance(seconds=2)
     await settled(engine, Complete(job.key, 1))
-    assert await engine.history(job.key) == [Event(1, "complete", clock.now_ms, "w7", None, clock.now_ms - 2_000)]
+    assert await engine.history(job.key) == [
+        HistoryEntry(1, "complete", clock.now_ms, "w7", None, clock.now_ms - 2_000)
+    ]
 
 
 async def test_the_history_goes_on_from_attempt_to_attempt(engine: Engine) -> None:

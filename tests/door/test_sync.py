@@ -11,7 +11,7 @@ import pytest
 
 from everwork import Everwork, State
 from everwork.exceptions import Fail, InvalidInput, JobFailed, JobNotFound, ResultTimeout
-from everwork.workers.app import SyncEverwork
+from everwork.workers.twin import SyncEverwork
 from tests.door.waiting import DEADLINE_S, stop_thread, until_sync
 from tests.stores import VirtualClock
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from everwork.core.job import Event, Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import FINISHED_STATES, State
 from tests.torture import asked, reported
 from tests.torture.history import Call, Histories
@@ -48,7 +48,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
 # The life of a job --------------------------------------------------------------------------------
 
 
-def _check_life(job: Job, events: Sequence[Event], verdict: Verdict) -> None:
+def _check_life(job: Job, events: Sequence[HistoryEntry], verdict: Verdict) -> None:
     """V4 to V8 of one job: its own history must be a way through the table of transitions, and lead to its state."""
     attempts_seen: set[int] = set()
     counted, last_end_ms, finished = 0, 0, False
@@ -90,7 +90,7 @@ def _check_end_of_life(job: Job, state: State, attempts_seen: set[int], counted:
         verdict.violation("V5", f"job {job.key}: {max(counted, job.attempts)} attempts of {job.max_attempts}")
 
 
-def state_after(event: Event) -> State:
+def state_after(event: HistoryEntry) -> State:
     """The state that an event of a job's history leaves it in."""
     if event.kind == "release" or event.retry_at_ms is not None:
         return State.PENDING
@@ -114,7 +114,7 @@ def _check_counters(final: FinalState, verdict: Verdict) -> None:
             verdict.violation("V10", f"workers {name} {summed} by the statistics, {happened[name]} by the histories")
 
 
-def _statistic(event: Event) -> str:
+def _statistic(event: HistoryEntry) -> str:
     if event.kind == "complete":
         return "completed"
     if event.kind in _FAILURES:

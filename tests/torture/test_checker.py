@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everwork.core.job import Event, Job, NewJob
+from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.states import State
 from everwork.engines.values import Count, WorkerHour
 from tests.torture import plan
@@ -32,8 +32,8 @@ class SmallRun:
             result='"1@2"',
         )  # fmt: skip
         self.events = [
-            Event(1, "fail", 1_100, activated_at_ms=1_000, retry_at_ms=1_100),
-            Event(2, "complete", 2_100, activated_at_ms=2_000),
+            HistoryEntry(1, "fail", 1_100, activated_at_ms=1_000, retry_at_ms=1_100),
+            HistoryEntry(2, "complete", 2_100, activated_at_ms=2_000),
         ]
         self.counts = [Count("<default>", plan.WORK, "", State.COMPLETED, 1)]
         self.others: list[Job] = []
@@ -60,7 +60,10 @@ class SmallRun:
 
     def violations(self) -> set[str]:
         jobs = {job.key: job for job in (self.job, *self.others)}
-        events = {1: self.events, **{job.key: [Event(1, "complete", 9, activated_at_ms=8)] for job in self.others}}
+        events = {
+            1: self.events,
+            **{job.key: [HistoryEntry(1, "complete", 9, activated_at_ms=8)] for job in self.others},
+        }
         happened = [event for of_job in events.values() for event in of_job]
         hours = [
             WorkerHour(
@@ -146,7 +149,7 @@ def test_two_jobs_under_one_dedupe_key_are_v3() -> None:
 
 def test_a_second_terminal_transition_is_v4() -> None:
     run = SmallRun()
-    run.events.append(Event(2, "cancel", 2_200))
+    run.events.append(HistoryEntry(2, "cancel", 2_200))
     run.job = replace(run.job, state=State.CANCELLED)
     run.counts = [run.counts[0]._replace(state=State.CANCELLED)]
     assert run.violations() == {"V4"}
@@ -160,7 +163,7 @@ def test_an_attempt_begun_twice_is_v5() -> None:
 
 def test_an_attempt_number_used_again_is_v5() -> None:
     run = SmallRun()
-    run.events.insert(1, Event(1, "fail", 1_900, activated_at_ms=1_800, retry_at_ms=1_900))
+    run.events.insert(1, HistoryEntry(1, "fail", 1_900, activated_at_ms=1_800, retry_at_ms=1_900))
     run.job = replace(run.job, attempts=3)
     assert run.violations() == {"V5"}
 
@@ -201,8 +204,8 @@ def test_an_old_lease_that_is_said_to_be_held_is_v6() -> None:
 
 def test_an_attempt_after_a_terminal_state_is_v7() -> None:
     run = SmallRun()
-    run.events.append(Event(3, "release", 3_100, activated_at_ms=3_000))
-    run.events.append(Event(3, "cancel", 3_200))
+    run.events.append(HistoryEntry(3, "release", 3_100, activated_at_ms=3_000))
+    run.events.append(HistoryEntry(3, "cancel", 3_200))
     run.job = replace(run.job, attempt=3, state=State.CANCELLED)
     run.counts = [run.counts[0]._replace(state=State.CANCELLED)]
     assert run.violations() == {"V7"}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from everwork.core.job import Event, Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.engines.values import Count, WorkerHour
 from tests.torture.history import Call
 
@@ -39,7 +39,7 @@ class FinalState:
     """What the engine shows after healing and draining."""
 
     jobs: dict[int, Job]
-    events: dict[int, list[Event]]
+    events: dict[int, list[HistoryEntry]]
     counts: list[Count] = field(default_factory=list)
     hours: list[WorkerHour] = field(default_factory=list)
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)

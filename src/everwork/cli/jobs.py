@@ -19,7 +19,7 @@ from everwork.cli.output import tell, write, write_json, write_rich
 from everwork.cli.session import use
 from everwork.core import checks
 from everwork.core.instants import instant_ms
-from everwork.core.job import Event, Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.states import State
 from everwork.engines.values import Explanation, JobFilter, Page
@@ -200,7 +200,7 @@ def _engine_hint(engine: str | None) -> str:
     return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
 
 
-async def _look_at(service: JobService, key: int) -> tuple[Job, list[Event], Explanation]:
+async def _look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
     return await service.get(key), await service.history(key), await service.explain(key)
 
 

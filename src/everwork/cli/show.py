@@ -11,7 +11,7 @@ from rich.text import Text
 
 from everwork.cli.output import Column, one_line, span, state_text, table
 from everwork.core.instants import utc_text
-from everwork.core.job import Event, Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.states import State
 from everwork.engines.values import Explanation
@@ -67,7 +67,7 @@ def note(job: Job, now_ms: int) -> str:
 
 
 def job_page(
-    job: Job, history: Sequence[Event], explanation: Explanation, *, now_ms: int, engine: str
+    job: Job, history: Sequence[HistoryEntry], explanation: Explanation, *, now_ms: int, engine: str
 ) -> list[RenderableType]:
     """Everything that is known of one job."""
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
@@ -142,7 +142,7 @@ def _fields(job: Job, now_ms: int) -> Table:
     return grid
 
 
-def _history_row(event: Event) -> tuple[str, ...]:
+def _history_row(event: HistoryEntry) -> tuple[str, ...]:
     took = "" if event.activated_at_ms is None else f"{event.at_ms - event.activated_at_ms:,} ms"
     retried = "" if event.retry_at_ms is None else f" (again after {span(event.retry_at_ms - event.at_ms)})"
     at = utc_text(event.at_ms)[11:]

@@ -39,6 +39,21 @@ def name(field: str, value: object) -> str:
     return value
 
 
+def text(field: str, value: object, chars_max: int) -> str:
+    """Any text that a store can take, up to a length."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be a text, not {shown(value)}")
+    if len(value) > chars_max:
+        raise InvalidInput(field, f"must have at most {chars_max:,} characters, not {len(value):,}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(field, f"must be Unicode without lone surrogates, not {shown(value)}") from None
+    if "\0" in value:
+        raise InvalidInput(field, f"must not contain NUL characters, like {shown(value)}")
+    return value
+
+
 def job_key(value: object, field: str = "key") -> int:
     """A job key, as a number or as its decimal text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(KEY_MAX)):

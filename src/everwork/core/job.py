@@ -90,7 +90,7 @@ class Job:
     extra: str | None = None
 
 
-class Event(NamedTuple):
+class HistoryEntry(NamedTuple):
     """One entry of a job's history: how an attempt ended, or that the job was requeued.
 
     `kind` is complete, fail, retry, reject, throw, lapse, release, cancel, expire or requeue. A failure that

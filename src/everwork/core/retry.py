@@ -9,6 +9,7 @@ from everwork.core import checks
 from everwork.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, DELAY_MS_MAX, ERROR_CHARS_MAX
 from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw, kind_of
 from everwork.core.states import Cause, State, after
+from everwork.exceptions import InvalidInput
 
 
 class Known(NamedTuple):
@@ -62,6 +63,13 @@ class RetryPolicy:
 
 
 DEFAULT_POLICY: Final = RetryPolicy()
+
+
+def require_policy(field: str, value: object) -> RetryPolicy | None:
+    """A retry policy or None; anything else is refused by name."""
+    if value is not None and not isinstance(value, RetryPolicy):
+        raise InvalidInput(field, f"must be a RetryPolicy or None, not {checks.shown(value)}")
+    return value
 
 
 def decide(known: Known, outcome: DecidedOutcome, policy: RetryPolicy) -> Decision:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from everwork.core.job import Event, Job, NewJob
+from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.outcome import Outcome
 from everwork.engines.values import (
     Activation,
@@ -90,7 +90,8 @@ class Engine(ABC):
         """`create` inside the caller's own transaction: nothing exists before it commits, or if it rolls back.
 
         With a synchronous driver the call runs in the caller's thread and never suspends. A connection that
-        is not on this store, or is in no transaction, is an `InvalidInput` on `tx`.
+        is not on this store, or is in no transaction and would begin none by itself, is an `InvalidInput` on
+        `tx`. The engine need not be open, but its schema must exist.
         """
 
     @abstractmethod
@@ -189,7 +190,7 @@ class Engine(ABC):
         """The jobs as they stand, None for those that do not exist."""
 
     @abstractmethod
-    async def history(self, key: int) -> list[Event]:
+    async def history(self, key: int) -> list[HistoryEntry]:
         """How each attempt ended and each requeue, oldest first, at most the newest 200; empty if unknown."""
 
     @abstractmethod

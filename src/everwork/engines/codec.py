@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,9 +19,15 @@ from everwork.exceptions import InvalidInput
 
 def encode_object(field: str, value: object, bytes_max: int) -> str:
     """A JSON object as text; whatever is not one is refused by name."""
+    found = require_object(field, value)
+    return encode(field, found if type(found) is dict else dict(found), bytes_max)
+
+
+def require_object(field: str, value: object) -> Mapping[str, Any]:
+    """A mapping, which will be a JSON object."""
     if not isinstance(value, Mapping):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
-    return encode(field, value if type(value) is dict else dict(value), bytes_max)
+    return value
 
 
 def encode(field: str, value: object, bytes_max: int) -> str:
@@ -93,15 +99,15 @@ def _refuse_not_finite(field: str, value: object) -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             _refuse_not_finite(field, inner)
+    elif is_dataclass(value):
+        for part in fields(value):
+            _refuse_not_finite(field, getattr(value, part.name))
 
 
 def _depth(value: object) -> int:
+    """How many containers stand inside one another."""
     level, depth = [value], 0
-    while level:
+    while level := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
-        level = [
-            inner
-            for item in level
-            for inner in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-        ]
-    return depth - 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth

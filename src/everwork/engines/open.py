@@ -12,6 +12,8 @@ SCHEMES = ("sqlite",)
 
 def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
     """The engine that a URL names, not yet opened. Engines are imported only when they are asked for."""
+    if not isinstance(url, str):
+        raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {url!r}")
     scheme = urlsplit(url).scheme
     match scheme:
         case "sqlite":

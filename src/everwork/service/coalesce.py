@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from everwork.exceptions import EngineError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -43,8 +45,14 @@ class Coalescer(Generic[Item, Result]):
             batch = self._take()
             try:
                 results = await self._flush([item for items, _ in batch for item in items])
-            except Exception as error:  # noqa: BLE001 - it goes to every caller of the batch
+            except EngineError as error:
                 _fail(batch, error)
+                continue
+            except Exception as error:  # noqa: BLE001 - it goes to the caller whose fault it is
+                if len(batch) == 1:
+                    _fail(batch, error)
+                else:
+                    await self._flush_each(batch)
                 continue
             at = 0
             for items, future in batch:
@@ -52,6 +60,17 @@ class Coalescer(Generic[Item, Result]):
                     future.set_result(results[at : at + len(items)])
                 at += len(items)
         self._is_busy = False
+
+    async def _flush_each(self, batch: Sequence[tuple[Sequence[Item], asyncio.Future[list[Result]]]]) -> None:
+        """One of them spoils the batch: each goes by itself."""
+        for items, future in batch:
+            try:
+                results = await self._flush(items)
+            except Exception as error:  # noqa: BLE001 - it goes to its caller
+                _fail([(items, future)], error)
+            else:
+                if not future.done():
+                    future.set_result(results)
 
     def _take(self) -> list[tuple[Sequence[Item], asyncio.Future[list[Result]]]]:
         """The callers that go into the next batch: at least one, at most as many items as are allowed."""

@@ -20,7 +20,7 @@ from everwork.core.limits import (
     PRIORITY_MAX,
     PRIORITY_MIN,
 )
-from everwork.core.retry import RetryPolicy
+from everwork.core.retry import RetryPolicy, require_policy
 from everwork.engines.codec import encode_object, encode_policy
 from everwork.exceptions import InvalidInput
 
@@ -48,13 +48,14 @@ def new_job(  # noqa: PLR0913 - what can be said of a job
     """A checked job. Times are seconds and moments with a time zone, as people write them."""
     if delay is not None and run_at is not None:
         raise InvalidInput("delay", "must not be given together with run_at; give one of them")
+    retry = require_policy("retry", retry)
     if retry is not None and max_attempts is None:
         max_attempts = retry.max_attempts
     return NewJob(
         _type(type),
         encode_object("variables", variables, PAYLOAD_BYTES_MAX),
         tenant if tenant is DEFAULT_TENANT else checks.name("tenant", tenant),
-        priority if priority == 0 else checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX),
+        checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX),
         0 if delay is None else checks.milliseconds("delay", delay, 0, DELAY_MS_MAX / 1000),
         None if run_at is None else instant("run_at", run_at),
         None if max_attempts is None else checks.whole_number("max_attempts", max_attempts, 1, ATTEMPTS_MAX),
@@ -78,10 +79,11 @@ def instant(field: str, value: object) -> int:
     return checks.whole_number(field, instant_ms(value), 0, INSTANT_MS_MAX)
 
 
-def _type(value: str) -> str:
+def _type(value: object) -> str:
     """A type is checked once: there are few of them, and one is given with every job."""
-    if value not in _PRINTABLE_TYPES:
-        checks.name("type", value)
-        if len(_PRINTABLE_TYPES) < 10_000:
-            _PRINTABLE_TYPES.add(value)
-    return value
+    if isinstance(value, str) and value in _PRINTABLE_TYPES:
+        return value
+    checked = checks.name("type", value)
+    if len(_PRINTABLE_TYPES) < 10_000:
+        _PRINTABLE_TYPES.add(checked)
+    return checked

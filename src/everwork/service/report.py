@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from everwork.core.instants import utc_text
-from everwork.core.job import Event, Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import State
 from everwork.engines.codec import decode
 from everwork.engines.values import Explanation, Stats
 
 
-def job_report(job: Job, history: list[Event] | None = None) -> dict[str, Any]:
+def job_report(job: Job, history: list[HistoryEntry] | None = None) -> dict[str, Any]:
     """A job as a JSON object: the key as text, times in RFC 3339."""
     report: dict[str, Any] = {
         "key": str(job.key),
@@ -122,7 +122,7 @@ def stats_report(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _event_report(event: Event) -> dict[str, Any]:
+def _event_report(event: HistoryEntry) -> dict[str, Any]:
     return {
         "attempt": event.attempt,
         "kind": event.kind,

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Sequence
 
 from everwork.core import checks
-from everwork.core.job import Event, Job, NewJob
+from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.limits import (
     ATTEMPTS_MAX,
     CREATE_BATCH_MAX,
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
+    INSTANT_MS_MAX,
     LIST_LIMIT_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
     SETTLE_BATCH_MAX,
+    STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome, Release
 from everwork.core.states import FINISHED_STATES, State
@@ -53,7 +55,7 @@ class JobService:
         """Stop sweeping, hand back what nobody took, and close the engine."""
         if self._has_upkeep:
             await self._upkeep.stop()
-        await asyncio.gather(*self._hand_backs)
+        await asyncio.gather(*self._hand_backs, return_exceptions=True)
         await self.engine.close()
 
     # A job's way --------------------------------------------------------------------------------
@@ -98,8 +100,7 @@ class JobService:
 
     async def cancel(self, key: int, reason: str = "") -> State:
         """Cancel one job; the state it was in."""
-        if len(reason) > ERROR_CHARS_MAX:
-            raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
+        checks.text("reason", reason, ERROR_CHARS_MAX)
         return accepted(key, (await self.engine.cancel([checks.job_key(key)], reason))[0], "cancelled")
 
     async def requeue(self, key: int) -> State:
@@ -120,6 +121,8 @@ class JobService:
     async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
         """Let one pending job run at another time; 0 ms from now is "run now"."""
         checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
+        if run_at_ms is not None:
+            checks.whole_number("run_at_ms", run_at_ms, 0, INSTANT_MS_MAX)
         keys = [checks.job_key(key)]
         return accepted(
             key, (await self.engine.reschedule(keys, run_at_ms=run_at_ms, delay_ms=delay_ms))[0], "rescheduled"
@@ -143,7 +146,7 @@ class JobService:
             raise JobNotFound(key)
         return job
 
-    async def history(self, key: int) -> list[Event]:
+    async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended."""
         return await self.engine.history(checks.job_key(key))
 
@@ -156,7 +159,7 @@ class JobService:
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""
-        return await self.engine.stats(checks.whole_number("hours", hours, 1, 24 * 30))
+        return await self.engine.stats(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS))
 
     # Inside -------------------------------------------------------------------------------------
 

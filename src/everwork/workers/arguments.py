@@ -12,6 +12,7 @@ from everwork.workers.context import JobContext
 
 Convert = Callable[[Any], Any]
 
+NO_TYPE: frozenset[type] = frozenset()
 _EXACT: Mapping[object, frozenset[type]] = {
     str: frozenset({str}),
     int: frozenset({int}),
@@ -29,9 +30,9 @@ class Arguments:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         signature = inspect.signature(function)
-        hints = _hints(function)
+        self._hints = hints = _hints(function)
         self.context_name: str | None = None
-        self._names: dict[str, tuple[frozenset[type] | None, Any]] = {}
+        self._names: dict[str, frozenset[type] | None] = {}
         self._required: set[str] = set()
         self._takes_any = False
         self._adapters: dict[str, Any] = {}
@@ -46,8 +47,9 @@ class Arguments:
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise BadConfiguration(f"parameter '{name}': handlers take keyword arguments only, no *args and no '/'")
         else:
-            exact = None if hint is Any or hint is object else _EXACT.get(hint, frozenset())
-            self._names[name] = (exact, hint)
+            self._names[name] = _exact(hint)
+            if self._names[name] == NO_TYPE:
+                self._adapters[name] = _adapter(name, hint)
             if parameter.default is parameter.empty:
                 self._required.add(name)
 
@@ -66,18 +68,17 @@ class Arguments:
         if given.keys() != self._required:
             self.check_names(given)
         for name, value in given.items():
-            exact, hint = self._names.get(name, (None, Any))
+            exact = self._names.get(name)
             if exact is not None and type(value) not in exact:
-                given[name] = self._coerce(name, value, hint)
+                given[name] = self._coerce(name, value)
         return given
 
-    def _coerce(self, name: str, value: Any, hint: Any) -> Any:
-        # pydantic is loaded only by those who use more than plain JSON types.
-        from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+    def _coerce(self, name: str, value: Any) -> Any:
+        from pydantic import ValidationError  # noqa: PLC0415 - see _adapter
 
         adapter = self._adapters.get(name)
         if adapter is None:
-            self._adapters[name] = adapter = TypeAdapter(hint)
+            self._adapters[name] = adapter = _adapter(name, self._hints[name])
         try:
             return adapter.validate_python(value)
         except ValidationError as error:
@@ -85,8 +86,30 @@ class Arguments:
             raise InvalidInput(name, f"{problem}, not {shown(value)}") from None
 
 
+def _exact(hint: Any) -> frozenset[type] | None:
+    """The types of JSON values that need no coercion; None: any value does."""
+    if hint is Any or hint is object:
+        return None
+    try:
+        return _EXACT.get(hint, NO_TYPE)
+    except TypeError:  # An annotation that cannot be hashed.
+        return NO_TYPE
+
+
+def _adapter(name: str, hint: Any) -> Any:
+    """What turns JSON values into an annotated type; one that nobody can make is told at the declaration."""
+    # pydantic is loaded only by those who use more than plain JSON types, or get values that do not fit.
+    from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415
+
+    try:
+        return TypeAdapter(hint)
+    except (PydanticUserError, TypeError) as error:
+        problem = str(error).splitlines()[0]
+        raise BadConfiguration(f"parameter '{name}': its annotation cannot be filled from JSON: {problem}") from None
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(function)
+        return get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise BadConfiguration(f"handler {function!r}: its annotations cannot be read: {error}") from None

@@ -12,10 +12,13 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from everwork.core import checks
 from everwork.core import outcome as o
-from everwork.core.limits import ERROR_CHARS_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.limits import DELAY_MS_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.texts import error_text
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
 from everwork.logs import get_logger
@@ -26,7 +29,8 @@ from everwork.workers.threads import HandlerThreads
 
 log = get_logger("everwork")
 
-Report = tuple[Attempt, o.Outcome | None]
+Report = tuple[Attempt, o.Outcome | None, bool]
+"""An attempt, its outcome if it is known now and anybody would accept it, and whether its place is free again."""
 SLICE_SECONDS = 0.005
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
@@ -64,7 +68,7 @@ class Executor:
         """Take attempts; they begin as soon as a runner is free."""
         for attempt in attempts:
             if self._is_stopping:
-                self._report(attempt, o.Release(attempt.job.key, attempt.job.attempt))
+                self._hand_back(attempt)
                 continue
             pool = self._pools[attempt.job.type]
             pool.inbox.append(attempt)
@@ -74,8 +78,8 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Stop one attempt; a handler in a thread is only told so."""
-        if attempt.stop is not None or attempt.is_reported:
+        """Stop one attempt. A handler in a thread is only told so, and at a shutdown not even that: it may finish."""
+        if attempt.stop is not None or attempt.is_reported or (why is Stop.SHUTDOWN and attempt.is_in_thread):
             return
         attempt.stop = why
         if attempt.task is not None:
@@ -86,8 +90,7 @@ class Executor:
         self._is_stopping = True
         for pool in self._pools.values():
             while pool.inbox:
-                attempt = pool.inbox.popleft()
-                self._report(attempt, o.Release(attempt.job.key, attempt.job.attempt))
+                self._hand_back(pool.inbox.popleft())
 
     def stop_running(self) -> None:
         """Cancel what still runs; it goes back too."""
@@ -118,7 +121,15 @@ class Executor:
         if len(pool.runners) < pool.function.concurrency:
             runner = self._loop.create_task(self._run_all(pool))
             pool.runners.add(runner)
-            runner.add_done_callback(pool.runners.discard)
+            runner.add_done_callback(functools.partial(self._forget, pool))
+
+    def _forget(self, pool: Pool, runner: asyncio.Task[None]) -> None:
+        """A runner has ended. None should, as long as nobody closes the executor: say so, and let another go on."""
+        pool.runners.discard(runner)
+        if not runner.cancelled() and runner.exception() is not None:
+            log.error("a runner broke down", type=pool.function.type, exc_info=runner.exception())
+        if not self._is_stopping:
+            self._wake(pool)
 
     async def _run_all(self, pool: Pool) -> None:
         loop, inbox, task = self._loop, pool.inbox, asyncio.current_task()
@@ -140,84 +151,104 @@ class Executor:
 
     async def _run(self, pool: Pool, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
         """One attempt: begin, call, report, and give the place back."""
+        if attempt.stop is not None or not attempt.begin(time.monotonic()):
+            self._report(attempt, None)
+            return
         attempt.task = task
-        attempt.begun_at = time.monotonic()
         pool.running.add(attempt)
+        try:
+            outcome = await self._outcome(pool.function, attempt)
+            if attempt.thread is not None and attempt.is_in_thread:
+                self._report(attempt, outcome, is_free=False)
+                await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
+                outcome = None
+            self._report(attempt, outcome)
+        except BaseException:
+            self._report(attempt, None)
+            raise
+        finally:
+            attempt.task = None
+            pool.running.discard(attempt)
+
+    async def _outcome(self, function: JobFunction[..., Any], attempt: Attempt) -> o.Outcome | None:
+        """How the attempt ended, whatever the handler does."""
         outcome: o.Outcome | None
         try:
-            outcome = await self._call(pool.function, attempt)
-        except asyncio.CancelledError:
-            if attempt.stop is None or attempt.task is None:
+            outcome = await self._call(function, attempt)
+        except asyncio.CancelledError as error:
+            if attempt.stop is None and attempt.task is not None and attempt.task.cancelling():
                 raise  # The runner itself is being stopped.
-            attempt.task.uncancel()
-            outcome = self._stopped(pool.function, attempt)
+            outcome = None if attempt.stop is not None else self._failed(function, attempt, error)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code
+            outcome = self._failed(function, attempt, error)
         if attempt.stop is not None:
-            outcome = await _absorb_stop(attempt, outcome) or self._stopped(pool.function, attempt)
-        self._report(attempt, outcome)
-        if attempt.thread is not None and not attempt.thread.done():
-            await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
-        pool.running.discard(attempt)
+            await _absorb_cancellation(attempt)
+            if outcome is None or attempt.stop is not Stop.SHUTDOWN:
+                outcome = self._stopped(function, attempt)
+        return outcome
 
     async def _call(self, function: JobFunction[..., Any], attempt: Attempt) -> o.Outcome:
-        """Call the handler, and turn what it returns or raises into an outcome."""
+        """Bind the arguments, call the handler, and keep what it returns."""
         try:
             arguments = function.arguments.bind(decode(attempt.job.variables))
         except InvalidInput as error:
-            return o.Fail(attempt.job.key, attempt.job.attempt, f"argument {error}", final=True)
+            return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"argument {error}"), final=True)
         if function.arguments.context_name is not None:
             arguments[function.arguments.context_name] = JobContext(attempt)
-        try:
-            if function.is_async:
-                value = await function.function(**arguments)
-            else:
-                attempt.thread = self._threads.run(functools.partial(function.function, **arguments))
-                value = await asyncio.shield(attempt.thread)
-        except Exception as error:  # noqa: BLE001 - user code
-            return self._failed(function, attempt, error)
+        if function.is_async:
+            value = await function.function(**arguments)
+        else:
+            attempt.thread = self._threads.run(functools.partial(function.function, **arguments))
+            value = await asyncio.shield(attempt.thread)
         return _completed(attempt, value)
 
-    def _failed(self, function: JobFunction[..., Any], attempt: Attempt, error: Exception) -> o.Outcome:
+    def _failed(self, function: JobFunction[..., Any], attempt: Attempt, error: BaseException) -> o.Outcome:
+        """The outcome of an attempt whose handler raised."""
         key, number = attempt.job.key, attempt.job.attempt
         match error:
             case Fail():
-                return o.Fail(key, number, error.detail or "failed by the handler", final=True)
+                return o.Fail(key, number, error_text(error.detail) or "failed by the handler", final=True)
             case Reject():
-                return o.Reject(key, number, error.detail)
+                return o.Reject(key, number, error_text(error.detail))
             case Retry():
-                return o.Retry(key, number, error.detail, None if error.delay is None else round(error.delay * 1000))
+                return _retried(key, number, error)
             case _:
                 log.warning(
-                    "a job failed",
-                    type=attempt.job.type,
-                    key=key,
-                    attempt=number,
-                    worker=self._worker,
-                    exc_info=error,
+                    "a job failed", type=attempt.job.type, key=key, attempt=number, worker=self._worker, exc_info=error
                 )
-                return o.Fail(key, number, _text(error), final=function.retry is None)
+                text = error_text(error)
+                named = f"{type(error).__name__}: {text}" if text else type(error).__name__
+                return o.Fail(key, number, error_text(named), final=function.retry is None)
 
     def _stopped(self, function: JobFunction[..., Any], attempt: Attempt) -> o.Outcome | None:
-        """The outcome of an attempt that was told to stop; None if nobody would accept one, or it cannot be known."""
+        """The outcome of an attempt that was told to stop; None if nobody would accept one."""
         key, number = attempt.job.key, attempt.job.attempt
-        is_running = attempt.thread is not None and not attempt.thread.done()
         match attempt.stop:
             case Stop.TIMED_OUT:
-                more = "; its thread still runs" if is_running else ""
+                more = "; its thread still runs" if attempt.is_in_thread else ""
                 return o.Fail(key, number, f"timed out after {attempt.timeout:g} s{more}", final=function.retry is None)
-            case Stop.SHUTDOWN if not is_running:
+            case Stop.SHUTDOWN:
                 return o.Release(key, number)
             case _:
                 return None
 
     # Reports ------------------------------------------------------------------------------------
 
-    def _report(self, attempt: Attempt, outcome: o.Outcome | None) -> None:
+    def _hand_back(self, attempt: Attempt) -> None:
+        """Give back an attempt that has not begun."""
+        release = o.Release(attempt.job.key, attempt.job.attempt) if attempt.take() and attempt.stop is None else None
+        self._report(attempt, release)
+
+    def _report(self, attempt: Attempt, outcome: o.Outcome | None, *, is_free: bool = True) -> None:
+        """Tell how an attempt ended, once, and that its place is free."""
         if attempt.is_reported:
-            return
+            if not is_free:
+                return
+            outcome = None
         attempt.is_reported = True
         if not self._reports:
             self._loop.call_soon(self._flush)
-        self._reports.append((attempt, outcome))
+        self._reports.append((attempt, outcome, is_free))
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
@@ -234,7 +265,8 @@ class Executor:
                 if attempt.is_overdue(now):
                     self.stop(attempt, Stop.TIMED_OUT)
                 if attempt.stop is Stop.TIMED_OUT and attempt.is_overdue(now - GRACE_SECONDS):
-                    self._report(attempt, self._stopped(pool.function, attempt))
+                    # It swallows its cancellation: the job need not wait for it.
+                    self._report(attempt, self._stopped(pool.function, attempt), is_free=False)
             has_any = has_any or bool(pool.inbox)
         if has_any:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
@@ -246,19 +278,25 @@ def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     try:
         return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX))
     except InvalidInput as error:
-        return o.Fail(attempt.job.key, attempt.job.attempt, f"the handler's {error}", final=True)
+        return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"the handler's {error}"), final=True)
 
 
-async def _absorb_stop(attempt: Attempt, outcome: o.Outcome | None) -> o.Outcome | None:
-    """Take in a cancellation that came when the handler had ended already; what counts of its end, if anything."""
-    if attempt.task is not None and attempt.task.cancelling():
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            attempt.task.uncancel()
-    return outcome if attempt.stop is Stop.SHUTDOWN else None
+def _retried(key: int, number: int, error: Retry) -> o.Outcome:
+    text = error_text(error.detail)
+    if error.delay is None:
+        return o.Retry(key, number, text)
+    try:
+        return o.Retry(key, number, text, checks.milliseconds("delay", error.delay, 0, DELAY_MS_MAX / 1000))
+    except InvalidInput as problem:
+        return o.Fail(key, number, error_text(f"Retry: {problem}"), final=True)
 
 
-def _text(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text[:ERROR_CHARS_MAX]
+async def _absorb_cancellation(attempt: Attempt) -> None:
+    """Take in a cancellation that came when the handler had ended already, so that it does not hit the next one."""
+    task = attempt.task
+    if task is None or not task.cancelling():
+        return
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.cancelling():
+        task.uncancel()

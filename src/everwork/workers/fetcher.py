@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from everwork.core.limits import ACTIVATE_MAX, LEASE_MS_DEFAULT
-from everwork.core.outcome import Outcome
-from everwork.engines.values import Activation, Demand, Lease, LeaseStatus, Settlement
+from everwork.core.outcome import Fail, Outcome, Release
+from everwork.core.texts import error_text
+from everwork.engines.values import Activation, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 from everwork.service.loops import BackgroundLoop
@@ -26,11 +28,13 @@ log = get_logger("everwork")
 HEARTBEAT_SECONDS = 0.5
 PREFETCH_SECONDS = 0.1
 """Jobs are fetched ahead only if they will begin about this soon: elsewhere somebody may be free for them."""
+UNBEGUN_SECONDS = 5.0
+"""What has been fetched ahead and has not begun after this time goes back: the handlers' loop is blocked."""
 RETRY_SECONDS_MAX = 5.0
 
 
-class Source:
-    """What is fetched of one type: how many are here, and how long one takes."""
+class Room:
+    """The room for one type: how many of its jobs are here, and how long one takes."""
 
     __slots__ = ("concurrency", "here", "seconds", "timeout", "type")
 
@@ -42,7 +46,7 @@ class Source:
         self.seconds: float | None = None
 
     @property
-    def room(self) -> int:
+    def left(self) -> int:
         """How many more jobs may be leased: free runners, and what they will get to soon."""
         ahead = 0
         if self.seconds is not None:
@@ -67,50 +71,48 @@ class Fetcher:
     ) -> None:
         self._service = service
         self._worker = worker
-        self._sources = {type: Source(function) for type, function in functions.items()}
+        self._rooms = {type: Room(function) for type, function in functions.items()}
         self._deliver = deliver
         self._stop = stop
-        self._loop = asyncio.get_running_loop()
-        self._here: dict[int, Attempt] = {}
+        self._here: dict[tuple[int, int], Attempt] = {}
         self._outcomes: list[Outcome] = []
         self._news = asyncio.Event()
+        self._abandoned = asyncio.Event()
         self._is_stopping = False
-        self._is_abandoning = False
         self._heartbeat = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
 
     async def run(self) -> None:
         """Fetch and settle until stopped, and until everything that is here has been reported."""
         self._heartbeat.start()
         try:
-            while not (self._is_stopping and self._is_done):
+            while not self._is_done:
                 self._news.clear()
                 mark = self._service.engine.mark()
                 activation = await self._step()
-                is_quiet = activation is not None and not activation.jobs and not self._outcomes
-                if activation is not None and is_quiet and not (self._is_stopping and self._is_done):
+                if activation is not None and not activation.jobs and not self._outcomes and not self._is_done:
                     await self._wait(activation, mark)
         finally:
             await self._heartbeat.stop()
 
     @property
     def _is_done(self) -> bool:
-        return not self._outcomes and (not self._here or self._is_abandoning)
+        return self._is_stopping and not self._outcomes and (not self._here or self._abandoned.is_set())
 
     def take(self, reports: Sequence[Report]) -> None:
         """Take reports from the executor; they are settled with the next step."""
         now = time.monotonic()
         spent: dict[str, list[float]] = {}
-        for attempt, outcome in reports:
+        for attempt, outcome, is_free in reports:
             job = attempt.job
-            if self._here.get(job.key) is attempt:
-                del self._here[job.key]
-            self._sources[job.type].here -= 1
+            self._here.pop((job.key, job.attempt), None)
             if outcome is not None:
                 self._outcomes.append(outcome)
-            if attempt.begun_at is not None:
-                spent.setdefault(job.type, []).append(now - attempt.begun_at)
+            if is_free:
+                self._rooms[job.type].here -= 1
+                if attempt.begun_at is not None:
+                    spent.setdefault(job.type, []).append(now - attempt.begun_at)
         for type, seconds in spent.items():
-            self._sources[type].learn(sum(seconds) / len(seconds))
+            self._rooms[type].learn(sum(seconds) / len(seconds))
         self._news.set()
 
     def stop_fetching(self) -> None:
@@ -119,8 +121,8 @@ class Fetcher:
         self._news.set()
 
     def abandon(self) -> None:
-        """Do not wait for attempts that will not stop: their leases lapse."""
-        self._is_abandoning = True
+        """Wait no longer for attempts that will not stop, nor for an engine that is away: leases lapse."""
+        self._abandoned.set()
         self.stop_fetching()
 
     # Steps --------------------------------------------------------------------------------------
@@ -133,44 +135,67 @@ class Fetcher:
             await self._news.wait()
             return None
         settlement = await self._persist(outcomes, demands)
+        if settlement is None:
+            return None
         for outcome, judged in zip(outcomes, settlement.judged, strict=True):
             if not judged.ok:
-                log.warning(
-                    "an outcome was refused",
-                    key=outcome.key,
-                    attempt=outcome.attempt,
-                    outcome=type(outcome).__name__,
-                    verdict=judged.verdict.value,
-                )
+                _log_refusal(outcome, judged)
         if settlement.activation.jobs:
             self._deliver(self._lease(settlement.activation))
         return settlement.activation
 
-    async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement:
-        """Settle for certain: when the engine is away, wait and try again; a repeat changes nothing."""
+    async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
+        """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""
         delay = 0.1
         while True:
             try:
                 return await self._service.engine.settle(outcomes, demands)
             except EngineError as error:
+                if self._abandoned.is_set():
+                    log.error("outcomes are lost with the engine, their leases lapse", outcomes=len(outcomes))
+                    return None
                 log.error("the engine is unavailable, trying again", error=str(error), seconds=delay)
-                await asyncio.sleep(delay)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._abandoned.wait(), delay)
                 delay = min(delay * 2, RETRY_SECONDS_MAX)
+            except Exception as error:
+                if not outcomes:
+                    raise
+                outcomes[:] = await self._without_culprit(outcomes, error)
+                demands = []
+
+    async def _without_culprit(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
+        """A batch that is refused as a whole is halved until the bad outcome stands alone, and becomes a failure."""
+        if len(outcomes) == 1:
+            key, attempt = outcomes[0].key, outcomes[0].attempt
+            log.error("an outcome cannot be stored", key=key, attempt=attempt, exc_info=error)
+            return [Fail(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
+        middle = len(outcomes) // 2
+        checked: list[Outcome] = []
+        for half in (outcomes[:middle], outcomes[middle:]):
+            try:
+                await self._service.engine.settle(half)
+            except EngineError:
+                pass  # All of it is tried again by whoever asked.
+            except Exception as problem:  # noqa: BLE001 - the search goes on in this half
+                half = await self._without_culprit(half, problem)  # noqa: PLW2901 - what it has become
+            checked += half
+        return checked
 
     def _demands(self) -> list[Demand]:
         return [
-            Demand(source.type, self._worker, min(room, ACTIVATE_MAX), LEASE_MS_DEFAULT)
-            for source in self._sources.values()
-            if (room := source.room) > 0
+            Demand(room.type, self._worker, min(left, ACTIVATE_MAX), LEASE_MS_DEFAULT)
+            for room in self._rooms.values()
+            if (left := room.left) > 0
         ]
 
     def _lease(self, activation: Activation) -> list[Attempt]:
         now = time.monotonic()
         attempts = []
         for job in activation.jobs:
-            source = self._sources[job.type]
-            source.here += 1
-            self._here[job.key] = attempt = Attempt(job, now, source.timeout)
+            room = self._rooms[job.type]
+            room.here += 1
+            self._here[job.key, job.attempt] = attempt = Attempt(job, now, room.timeout)
             attempts.append(attempt)
         return attempts
 
@@ -178,7 +203,7 @@ class Fetcher:
         """Wait for news from the executor, or for work, or for the next job to become due."""
         news = asyncio.ensure_future(self._news.wait())
         timeout_ms = WAIT_MS_MAX if self._is_stopping else pause_ms(activation)
-        work = asyncio.ensure_future(self._service.engine.wait(list(self._sources), timeout_ms, since=mark))
+        work = asyncio.ensure_future(self._service.engine.wait(list(self._rooms), timeout_ms, since=mark))
         try:
             await asyncio.wait((news, work), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -188,22 +213,45 @@ class Fetcher:
     # Leases -------------------------------------------------------------------------------------
 
     async def _beat(self) -> bool:
-        """Extend the leases that need it, and learn which are cancelled or lost."""
+        """Give back what does not begin, extend the leases that need it, learn which are cancelled or lost."""
         now = time.monotonic()
+        self._take_back(now)
         held = [a for a in self._here.values() if now - a.leased_at > HEARTBEAT_SECONDS]
-        if not held:
-            return False
         due = [a for a in held if now - a.extended_at > LEASE_MS_DEFAULT / 3000 and not a.is_overdue(now)]
-        statuses = await self._service.engine.extend(_leases(due), LEASE_MS_DEFAULT) if due else []
-        for attempt in due:
-            attempt.extended_at = now
-        rest = [a for a in held if a not in set(due)]
-        statuses += await self._service.engine.check(_leases(rest)) if rest else []
-        for attempt, status in zip(due + rest, statuses, strict=True):
-            if status is not LeaseStatus.HELD and self._here.get(attempt.job.key) is attempt:
-                self._stop(attempt, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
+        if due:
+            self._learn(due, await self._service.engine.extend(_leases(due), LEASE_MS_DEFAULT))
+            for attempt in due:
+                attempt.extended_at = now
+        extended = set(due)
+        rest = [a for a in held if a not in extended]
+        if rest:
+            self._learn(rest, await self._service.engine.check(_leases(rest)))
         return False
+
+    def _take_back(self, now: float) -> None:
+        """The handlers' loop is blocked: what it has not begun can run elsewhere. Its place here stays taken."""
+        late = [a for a in self._here.values() if a.begun_at is None and now - a.leased_at > UNBEGUN_SECONDS]
+        for attempt in late:
+            if attempt.take():
+                del self._here[attempt.job.key, attempt.job.attempt]
+                self._outcomes.append(Release(attempt.job.key, attempt.job.attempt))
+                self._news.set()
+
+    def _learn(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
+        for attempt, status in zip(attempts, statuses, strict=True):
+            if status is not LeaseStatus.HELD:
+                self._stop(attempt, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
 
 
 def _leases(attempts: Sequence[Attempt]) -> list[Lease]:
     return [Lease(attempt.job.key, attempt.job.attempt) for attempt in attempts]
+
+
+def _log_refusal(outcome: Outcome, judged: Judged) -> None:
+    log.warning(
+        "an outcome was refused",
+        key=outcome.key,
+        attempt=outcome.attempt,
+        outcome=type(outcome).__name__,
+        verdict=judged.verdict.value,
+    )

@@ -8,7 +8,9 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from everwork.core import checks
 from everwork.core.limits import LEASE_MS_MAX
-from everwork.core.retry import RetryPolicy
+from everwork.core.retry import RetryPolicy, require_policy
+from everwork.engines.values import Created
+from everwork.exceptions import BadConfiguration
 from everwork.workers.arguments import Arguments
 
 P = ParamSpec("P")
@@ -22,6 +24,14 @@ class JobKey(int):
     """A job's key; `deduplicated` says that the job existed already."""
 
     deduplicated: bool = False
+
+    @classmethod
+    def of(cls, created: Created) -> JobKey:
+        """The key that an engine has answered."""
+        key = cls(created.key)
+        if created.deduplicated:
+            key.deduplicated = True
+        return key
 
 
 class Enqueue(Protocol):
@@ -45,13 +55,17 @@ class JobFunction(Generic[P, R]):
         timeout: float,
         enqueue: Enqueue,
     ) -> None:
+        if not callable(function):
+            raise BadConfiguration(f"@app.job({type!r}) must stand above a function, not {checks.shown(function)}")
         self.function = function
         self.type = checks.name("type", type)
-        self.retry = retry
+        self.retry = require_policy("retry", retry)
         self.concurrency = checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
         self.timeout = checks.number("timeout", timeout, 0.001, LEASE_MS_MAX / 1000)
         self.arguments = Arguments(function)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
+        )
         self._enqueue = enqueue
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", type)

@@ -7,8 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from everwork.exceptions import EngineUnavailable
 from everwork.service.service import JobService
 
 T = TypeVar("T")
@@ -23,7 +25,8 @@ class Portal:
         self._make_service = make_service
         self._service: JobService | None = None
         self._ready: Future[None] = Future()
-        self._is_opening = threading.Lock()
+        self._may_open = threading.Lock()
+        self._opening: asyncio.Task[None] | None = None
         self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name="everwork-engine", daemon=True)
         self._thread.start()
@@ -32,7 +35,7 @@ class Portal:
     def service(self) -> JobService:
         """The service, once it is open."""
         if self._service is None:
-            raise RuntimeError("the service is not open")
+            raise EngineUnavailable("the application was closed; open it again")
         return self._service
 
     @property
@@ -47,9 +50,12 @@ class Portal:
 
     def open(self, prepare: Use[None]) -> Future[None]:
         """Open the service, once; errors come to everybody who waits for it."""
-        if self._is_opening.acquire(blocking=False):
-            asyncio.run_coroutine_threadsafe(self._open(prepare), self.loop)
+        if self._may_open.acquire(blocking=False):
+            self.loop.call_soon_threadsafe(self._begin_to_open, prepare)
         return self._ready
+
+    def _begin_to_open(self, prepare: Use[None]) -> None:
+        self._opening = self.loop.create_task(self._open(prepare))
 
     async def call(self, use: Use[T]) -> T:
         """Use the service from a coroutine of any loop."""
@@ -57,14 +63,32 @@ class Portal:
         if here is self.loop:
             return await use(self.service)
         future: asyncio.Future[T] = here.create_future()
-        self.loop.call_soon_threadsafe(self._start, use, here, future)
+        self._in_loop(self._start, use, here, future)
         return await future
+
+    def run(self, use: Use[T]) -> T:
+        """Use the service from a thread that has no event loop."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a call that blocks would block the engine's thread for ever")
+        done: Future[T] = Future()
+        self._in_loop(lambda: _chain(self.loop.create_task(self._use(use)), done))
+        return done.result()
 
     def close(self) -> None:
         """Close the service and end the thread; blocks until both are done."""
-        asyncio.run_coroutine_threadsafe(self._close(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        if not self.is_broken:
+            asyncio.run_coroutine_threadsafe(self._close(), self.loop).result()
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+
+    def _in_loop(self, act: Callable[..., object], *arguments: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(act, *arguments)
+        except RuntimeError:
+            raise EngineUnavailable("the application was closed; open it again") from None
+
+    async def _use(self, use: Use[T]) -> T:
+        return await use(self.service)
 
     async def _open(self, prepare: Use[None]) -> None:
         service = self._make_service()
@@ -80,22 +104,26 @@ class Portal:
         self._ready.set_result(None)
 
     async def _close(self) -> None:
-        if self._service is not None:
-            await self._service.close()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        service, self._service = self._service, None
+        if service is not None:
+            await service.close()
 
     def _start(self, use: Use[T], there: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
-        task = self.loop.create_task(use(self.service))
+        task = self.loop.create_task(self._use(use))
 
         def cancel_here(done: asyncio.Future[T]) -> None:
-            if done.cancelled():
+            if done.cancelled() and not self.loop.is_closed():
                 self.loop.call_soon_threadsafe(task.cancel)
 
         def answer(done: asyncio.Task[T]) -> None:
-            if not there.is_closed():
+            with suppress(RuntimeError):  # The caller's loop is closed: nobody waits any more.
                 there.call_soon_threadsafe(_resolve, future, done)
 
         task.add_done_callback(answer)
-        there.call_soon_threadsafe(future.add_done_callback, cancel_here)
+        with suppress(RuntimeError):
+            there.call_soon_threadsafe(future.add_done_callback, cancel_here)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -103,6 +131,20 @@ class Portal:
             self.loop.run_forever()
         finally:
             self.loop.close()
+
+
+def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
+    """Hand a task's end to a thread that waits."""
+
+    def answer(ended: asyncio.Task[T]) -> None:
+        if ended.cancelled():
+            done.set_exception(EngineUnavailable("the application was closed; open it again"))
+        elif (error := ended.exception()) is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(ended.result())
+
+    task.add_done_callback(answer)
 
 
 def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:

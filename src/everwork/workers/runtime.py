@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from everwork.service.service import JobService
@@ -26,36 +29,51 @@ class Runtime:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._executor = Executor(self._functions, self._send, worker)
+        self._thread = threading.get_ident()
         self._fetcher: Fetcher | None = None
         self._stop = asyncio.Event()
         self._cancel = asyncio.Event()
-        self._ended = asyncio.Event()
+        self.ended: Future[None] = Future()
+        """Resolved at the end of `run`, for whoever waits in another thread or loop."""
 
     def stop(self) -> None:
         """Stop softly; the second call cancels. From any thread."""
-        self._loop.call_soon_threadsafe(self._ask_to_stop)
+        with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+            self._loop.call_soon_threadsafe(self._ask_to_stop)
+
+    @property
+    def is_in_its_thread(self) -> bool:
+        """Whether the caller is in the handlers' thread, which must not wait for itself."""
+        return threading.get_ident() == self._thread
 
     async def run(self, shutdown_timeout: float) -> None:
-        """Work until stopped, then stop in stages: finish, cancel, leave to lapse."""
-        self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
-        fetching = asyncio.ensure_future(self._portal.call(lambda _: fetcher.run()))
+        """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels."""
         try:
-            await _first(fetching, self._stop.wait())
-            self._in_engine(fetcher.stop_fetching)
-            self._executor.stop_soft()
-            await _first(fetching, self._cancel.wait(), seconds=shutdown_timeout)
+            self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
+            fetching = asyncio.ensure_future(self._portal.call(lambda _: fetcher.run()))
+            try:
+                await _first(fetching, self._stop.wait())
+                self._in_engine(fetcher.stop_fetching)
+                self._executor.stop_soft()
+                await _first(fetching, self._cancel.wait(), seconds=shutdown_timeout)
+            finally:
+                await self._end(fetching, fetcher)
+        finally:
+            self._executor.close()
+            self.ended.set_result(None)
+
+    async def _end(self, fetching: asyncio.Future[None], fetcher: Fetcher) -> None:
+        """Cancel what still runs, give it a little time, and leave the rest to its leases."""
+        try:
             if not fetching.done():
+                self._in_engine(fetcher.stop_fetching)
+                self._executor.stop_soft()
                 self._executor.stop_running()
                 await _first(fetching, seconds=CANCEL_SECONDS)
                 self._in_engine(fetcher.abandon)
             await fetching
         finally:
-            self._executor.close()
-            self._ended.set()
-
-    async def ended(self) -> None:
-        """Wait for the end of `run`, in the same event loop."""
-        await self._ended.wait()
+            fetching.cancel()
 
     def _ask_to_stop(self) -> None:
         if self._stop.is_set():

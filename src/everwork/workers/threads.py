@@ -57,7 +57,8 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration | asyncio.CancelledError):
+    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+        # A future takes no such thing: it would end the loop, or look like a cancellation.
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from everwork.core.job import Event, Job, NewJob
+from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.outcome import Outcome
 from everwork.engines.base import Clock, Engine
-from everwork.engines.sqlite import change, leases, read, registry
+from everwork.engines.sqlite import change, forks, leases, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate
-from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
+from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs, unavailable
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.sweep import Broom, has_lapsed, look, sweep_finished, sweep_lapsed
-from everwork.engines.sqlite.threads import Ask, Reader, T, Writer
+from everwork.engines.sqlite.threads import BUSY, Ask, Pause, Reader, T, Writer
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
 from everwork.engines.values import (
@@ -62,7 +63,7 @@ class SqliteEngine(Engine):
     def __init__(self, place: Place, clock: Clock | None = None) -> None:
         self._place = place
         self._clock = clock or host_clock_ms
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> SqliteEngine:
@@ -70,33 +71,36 @@ class SqliteEngine(Engine):
         return cls(Place.from_url(url), clock)
 
     async def open(self, *, create: bool = True) -> None:
-        if self._opened is None:
+        if self._opened is None or self._opened.pid != os.getpid():
             connection, lock, schema_version = await asyncio.to_thread(self._connect, create)
-            self._opened = _Opened(self._place, self._clock, connection, lock, schema_version)
+            self._opened = Opened(self._place, self._clock, connection, lock, schema_version)
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_place(self._place)
         if not create:
             require_jobs(self._place)
         lock = FileLock(None if self._place.in_memory else self._place.path)
-        with lock:
-            connection = connect(self._place)
-            try:
-                return connection, lock, migrate(connection, self._place.path)
-            except BaseException:
-                connection.close()
-                lock.close()
-                raise
+        try:
+            with lock:
+                connection = connect(self._place)
+                try:
+                    return connection, lock, migrate(connection, self._place.path)
+                except BaseException:
+                    connection.close()
+                    raise
+        except BaseException:
+            lock.close()
+            raise
 
     async def close(self) -> None:
         opened, self._opened = self._opened, None
-        if opened is not None:
+        if opened is not None and opened.pid == os.getpid():
             await opened.close()
 
     @property
-    def _parts(self) -> _Opened:
-        if self._opened is None:
-            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is not open")
+    def _parts(self) -> Opened:
+        if self._opened is None or self._opened.pid != os.getpid():
+            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is not open in this process")
         return self._opened
 
     @property
@@ -124,6 +128,12 @@ class SqliteEngine(Engine):
             created = create(tx, jobs)
             tx.flush()
         except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                raise InvalidInput(
+                    "tx", f"{self._place.path} has no tables for jobs yet: open the application before the transaction"
+                ) from None
+            if error.sqlite_errorcode & 0xFF not in BUSY:
+                raise unavailable(self._place.path, error) from error
             raise EngineBusy(
                 f"tx: {error}; begin the transaction with BEGIN IMMEDIATE, so that it waits for its turn to write"
             ) from error
@@ -134,11 +144,18 @@ class SqliteEngine(Engine):
             raise InvalidInput(
                 "tx", f"must be a sqlite3.Connection on {self._place.path}, not {type(transaction).__name__}"
             )
-        files = transaction.execute("PRAGMA database_list").fetchall()
-        path = next((tuple(row)[2] for row in files if tuple(row)[1] == "main"), "")
+        try:
+            cursor = transaction.cursor()
+            cursor.row_factory = None
+            files = cursor.execute("PRAGMA database_list").fetchall()
+        except sqlite3.ProgrammingError as error:
+            raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
+        path = next((path for _, name, path in files if name == "main"), "")
         if not path or os.path.realpath(path) != self._place.path:
             raise InvalidInput("tx", f"must be a connection to {self._place.path}, not to {path or 'memory'}")
-        if not transaction.in_transaction and transaction.isolation_level is None:
+        # Python begins a transaction by itself before a write, unless it was told not to.
+        begins_none = transaction.isolation_level is None or getattr(transaction, "autocommit", None) is True
+        if not transaction.in_transaction and begins_none:
             raise InvalidInput("tx", "must be in a transaction: execute BEGIN IMMEDIATE first")
         return transaction
 
@@ -203,7 +220,7 @@ class SqliteEngine(Engine):
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
         return await self._parts.ask(lambda cursor, _: read.get(cursor, keys))
 
-    async def history(self, key: int) -> list[Event]:
+    async def history(self, key: int) -> list[HistoryEntry]:
         return await self._parts.ask(lambda cursor, _: read.history(cursor, key))
 
     async def count(self) -> list[Count]:
@@ -273,13 +290,14 @@ class SqliteEngine(Engine):
         return await self._parts.ask(lambda reader, _: read.list_jobs(reader, wanted, limit, cursor))
 
 
-class _Opened:
+class Opened:
     """What exists while the engine is open: threads, bells, and the look at what other processes wrote."""
 
     def __init__(
         self, place: Place, clock: Clock, connection: sqlite3.Connection, lock: FileLock, schema_version: int
     ) -> None:
         self.schema_version = schema_version
+        self.pid = os.getpid()
         self.broom = Broom()
         self._loop = asyncio.get_running_loop()
         self._lock = lock
@@ -295,8 +313,12 @@ class _Opened:
             self._probe = connect(place, read_only=True)
             self._poker = Poker(folder)
             self.writer.after_commit = self._poke
+        self._place = place
+        self._probing = threading.Lock()
         self._data_version = self._read_data_version()
         self._timer: asyncio.TimerHandle | None = None
+        if not place.in_memory:
+            forks.watch(self)
 
     async def ask(self, question: Ask[T]) -> T:
         """Ask the reader; a store in memory has its writer's connection only."""
@@ -309,6 +331,7 @@ class _Opened:
             self._timer = self._loop.call_later(POLL_SECONDS, self._look)
 
     async def close(self) -> None:
+        forks.forget(self)
         if self._timer is not None:
             self._timer.cancel()
         for bell in (self.work, self.done):
@@ -316,8 +339,10 @@ class _Opened:
         await self.writer.close()
         if self._reader is not None:
             await self._reader.close()
-        if self._probe is not None:
-            self._probe.close()
+        with self._probing:
+            if self._probe is not None:
+                self._probe.close()
+                self._probe = None
         if self._poker is not None:
             self._poker.close()
         self._lock.close()
@@ -344,6 +369,20 @@ class _Opened:
             self.poll()
 
     def _read_data_version(self) -> int:
-        if self._probe is None:
-            return 0
-        return int(self._probe.execute("PRAGMA data_version").fetchone()[0])
+        with self._probing:
+            if self._probe is None:
+                return 0
+            return int(self._probe.execute("PRAGMA data_version").fetchone()[0])
+
+    def pause(self) -> list[Pause]:
+        """Close every connection before a fork; whoever asks meanwhile waits."""
+        self._probing.acquire()
+        if self._probe is not None:
+            self._probe.close()
+        return [self.writer.pause(), *([self._reader.pause()] if self._reader else [])]
+
+    def go_on(self) -> None:
+        """The fork is over, in the parent."""
+        if self._probe is not None:
+            self._probe = connect(self._place, read_only=True)
+        self._probing.release()

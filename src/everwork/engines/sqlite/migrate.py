@@ -6,7 +6,7 @@ import sqlite3
 from functools import cache
 from importlib.resources import files
 
-from everwork.exceptions import SchemaMismatch
+from everwork.exceptions import EngineBusy, SchemaMismatch
 
 
 @cache
@@ -18,12 +18,20 @@ def migrations() -> dict[int, str]:
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> int:
-    """Bring the file up to date in one transaction; the caller holds the file's lock."""
-    connection.execute("BEGIN IMMEDIATE")
+    """Bring the file up to date in one transaction; the caller holds the file's lock.
+
+    A file that is up to date is only read: somebody else's transaction is not waited for.
+    """
+    newest = max(migrations())
+    if _version(connection) == newest:
+        return newest
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        raise EngineBusy(f"cannot bring {path} up to date: {error}; another program is writing to it") from None
     try:
         connection.execute("CREATE TABLE IF NOT EXISTS ew_schema (version INTEGER PRIMARY KEY)")
-        version: int = connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()[0]
-        newest = max(migrations())
+        version = _version(connection)
         if version > newest:
             raise SchemaMismatch(
                 f"{path} has schema version {version}, this program knows {newest}: upgrade everwork to use this file"
@@ -38,6 +46,12 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
         connection.execute("ROLLBACK")
         raise
     return newest
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ew_schema'").fetchone() is None:
+        return 0
+    return int(connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()[0])
 
 
 def _split(script: str) -> list[str]:

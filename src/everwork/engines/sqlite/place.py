@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -66,7 +67,9 @@ class Place:
         """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with `?synchronous=`."""
         parts = urlsplit(url)
         path = unquote(parts.path)[1:]
-        if parts.netloc or not path:
+        if "#" in url:
+            raise BadConfiguration("engine URL: write # as %23")
+        if parts.netloc or not path or not url.startswith("sqlite:///"):
             raise BadConfiguration(
                 "engine URL: must be sqlite:///relative/path.db, sqlite:////absolute/path.db or sqlite:///:memory:"
             )
@@ -97,6 +100,9 @@ def check_place(place: Place) -> None:
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
     refuse_network_file_system(file, _mounts())
+    with file.open("rb") if file.exists() else nullcontext() as opened:
+        if opened is not None and opened.read(16) not in (b"", b"SQLite format 3\0"):
+            raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path")
 
 
 def require_jobs(place: Place) -> None:
@@ -117,7 +123,8 @@ def require_jobs(place: Place) -> None:
 def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
     """SQLite's locks do not hold on network file systems; `mounts` are (mount point, type) pairs."""
     inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
-    point, kind = max(inside, key=lambda mount: len(mount[0]), default=("/", ""))
+    # The deepest mount point counts, and of several on one point the last.
+    point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
     if kind in NETWORK_FILE_SYSTEMS:
         raise EngineUnavailable(
             f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not hold; "
@@ -160,10 +167,13 @@ def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
     return EngineUnavailable(f"cannot use {path}: {text}" + (f": {advice}" if advice else ""))
 
 
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
 def _mounts() -> list[tuple[str, str]]:
     try:
         lines = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
     fields = [line.split(" ") for line in lines]
-    return [(f[1].encode().decode("unicode_escape"), f[2]) for f in fields if len(f) > 2]
+    return [(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), f[1]), f[2]) for f in fields if len(f) > 2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everwork.core.instants import utc_text
-from everwork.core.job import Event, Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
@@ -31,12 +31,12 @@ def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
     return [found.get(key) for key in keys]
 
 
-def history(cursor: sqlite3.Cursor, key: int) -> list[Event]:
+def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
     """The written history, and the end that stands with the finished job."""
-    events = [Event._make(row) for row in cursor.execute(GET["history"], (key,)).fetchall()]
+    events = [HistoryEntry._make(row) for row in cursor.execute(GET["history"], (key,)).fetchall()]
     end = cursor.execute(GET["end"], (key,)).fetchone()
     if end:
-        events.append(Event(*end))
+        events.append(HistoryEntry(*end))
     return events[-HISTORY_ENTRIES_MAX:]
 
 
@@ -45,8 +45,8 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, limit: int, cursor_key:
     below = KEY_MAX if cursor_key is None else cursor_key
     jobs: list[Job] = []
     seen = 0
+    step = max(limit + 1, 200)
     while seen < LIST_SCAN_MAX:
-        step = max(limit + 1, 200)
         keys = _candidates(cursor, wanted, below, step)
         for job in get(cursor, keys):
             if job is not None and _matches(job, wanted):
@@ -57,6 +57,7 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, limit: int, cursor_key:
             return Page(jobs, None)
         below = keys[-1]
         seen += len(keys)
+        step = min(step * 4, LIST_SCAN_MAX)  # Few match: every step looks at the whole of the pending ones.
     return Page(jobs, below)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import Cause
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.statements import statements
@@ -36,7 +37,9 @@ def add_group(tx: Transaction, type: str, group: str) -> None:
 
 
 def drop_group(tx: Transaction, type: str, group: str) -> int:
-    """Forget a group and cancel what waits for it."""
+    """Forget a group and cancel what waits for it; the default group is not one that can be dropped."""
+    if group == DEFAULT_GROUP:
+        return 0
     row = tx.cursor.execute(SQL["read_group"], (type, group)).fetchone()
     if row is None:
         return 0

@@ -191,8 +191,8 @@ def _work(tx: Transaction, row: Leased, decision: Decision) -> Work:
     return Work(
         failed=1 - retried,
         retried=retried,
-        execution_ms=tx.now_ms - row.activated_at_ms,
-        wait_ms=row.activated_at_ms - row.run_at_ms,
+        execution_ms=max(0, tx.now_ms - row.activated_at_ms),
+        wait_ms=max(0, row.activated_at_ms - row.run_at_ms),
     )
 
 

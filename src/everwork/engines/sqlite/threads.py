@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.lock import FileLock
-from everwork.engines.sqlite.place import Place, unavailable
+from everwork.engines.sqlite.place import Place, connect, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
@@ -38,6 +37,14 @@ class Call(NamedTuple):
     look: Look[Any] | None
 
 
+class Pause:
+    """Asks a thread to close its connection until it is told to go on: SQLite must not be open across a fork."""
+
+    def __init__(self) -> None:
+        self.is_closed = threading.Event()
+        self.goes_on = threading.Event()
+
+
 Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
 Told = Callable[[bool, bool], None]
 """Told in the loop after a commit: work may be ready; a job may have finished."""
@@ -53,9 +60,8 @@ class Writer:
         self._lock = lock
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
         self._closing = False
-        self._pid = os.getpid()
         self.after_commit: Callable[[bool, bool], None] = lambda *_: None
         """Told in the writer's thread, after each commit, for other processes."""
         self.told: Told = lambda *_: None
@@ -71,9 +77,8 @@ class Writer:
         return self._put(None, lambda cursor, now_ms: (ask(cursor, now_ms),))
 
     def _put(self, act: Act[Any] | None, look: Look[Any] | None) -> asyncio.Future[Any]:
-        if self._closing or os.getpid() != self._pid:
-            reason = "the engine is closed" if self._closing else "the engine was opened in another process (fork)"
-            raise EngineUnavailable(f"cannot use {self._place.path}: {reason}; open a new one")
+        if self._closing:
+            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is closed; open a new one")
         future: asyncio.Future[Any] = self._loop.create_future()
         self._inbox.put(Call(future, act, look))
         return future
@@ -85,28 +90,38 @@ class Writer:
             self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
 
+    def pause(self) -> Pause:
+        """Close the connection between two transactions, until the pause ends."""
+        pause = Pause()
+        self._inbox.put(pause)
+        return pause
+
     def _run(self) -> None:
-        while True:
-            calls, is_last = self._next_calls()
+        has_ended = False
+        while not has_ended:
+            calls, then = self._next_calls()
             answers, woken, finished = self._serve(calls)
             if answers:
                 self._deliver(answers, woken, finished)
-            if is_last:
-                break
+            if isinstance(then, Pause):
+                self._connection = _reconnected(self._connection, self._place, then)
+                self._cursor = self._connection.cursor()
+            has_ended = then is None
         self._connection.close()
 
-    def _next_calls(self) -> tuple[list[Call], bool]:
+    def _next_calls(self) -> tuple[list[Call], Call | Pause | None]:
+        """What has come in, and what ended the collecting: nothing more, a pause, or None for the end."""
         calls: list[Call] = []
-        call = self._inbox.get()
-        while call is not None:
-            calls.append(call)
+        item = self._inbox.get()
+        while isinstance(item, Call):
+            calls.append(item)
             if len(calls) == CALLS_PER_COMMIT_MAX:
-                return calls, False
+                break
             try:
-                call = self._inbox.get_nowait()
+                item = self._inbox.get_nowait()
             except Empty:
-                return calls, False
-        return calls, True
+                break
+        return calls, item
 
     def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
         answers: list[Answer] = []
@@ -188,8 +203,10 @@ class Writer:
             return
         with self._lock:
             self._cursor.execute("PRAGMA busy_timeout = 50")
-            self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self._cursor.execute("PRAGMA busy_timeout = 5000")
+            try:
+                self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._cursor.execute("PRAGMA busy_timeout = 5000")
 
 
 class Reader:
@@ -200,7 +217,7 @@ class Reader:
         self._connection = connection
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="everwork-sqlite-reader", daemon=True)
         self._thread.start()
@@ -213,6 +230,12 @@ class Reader:
         self._inbox.put(Call(future, None, lambda cursor, now_ms: (ask(cursor, now_ms),)))
         return future
 
+    def pause(self) -> Pause:
+        """Close the connection between two questions, until the pause ends."""
+        pause = Pause()
+        self._inbox.put(pause)
+        return pause
+
     async def close(self) -> None:
         """Answer what was asked, then stop."""
         if not self._closing:
@@ -223,9 +246,12 @@ class Reader:
     def _run(self) -> None:
         cursor = self._connection.cursor()
         while (call := self._inbox.get()) is not None:
-            cursor.execute("BEGIN")
-            answer = _look(call, cursor, self._clock, self._place.path)
-            if self._connection.in_transaction:  # A grave error has ended it already.
+            if isinstance(call, Pause):
+                self._connection = _reconnected(self._connection, self._place, call, read_only=True)
+                cursor = self._connection.cursor()
+                continue
+            answer = _look(call, cursor, self._clock, self._place.path, in_snapshot=True)
+            if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             if answer is not None:
                 try:
@@ -235,11 +261,22 @@ class Reader:
         self._connection.close()
 
 
-def _look(call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str) -> Answer | None:
+def _reconnected(
+    connection: sqlite3.Connection, place: Place, pause: Pause, *, read_only: bool = False
+) -> sqlite3.Connection:
+    connection.close()
+    pause.is_closed.set()
+    pause.goes_on.wait()
+    return connect(place, read_only=read_only)
+
+
+def _look(call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False) -> Answer | None:
     """Answer a call by looking, if it can be. A question's answer comes in a tuple, so that None is an answer too."""
     if call.look is None:
         return None
     try:
+        if in_snapshot:
+            cursor.execute("BEGIN")
         value = call.look(cursor, clock())
     except sqlite3.Error as error:
         return call.future, None, unavailable(path, error)

@@ -1,2 +1,3 @@
 -- Purpose: let pending jobs run at another time.
--- Inputs: keys, instant. Its writes are those of shared.sql: delete_ready, delete_future, insert_ready, insert_future, revise.
+-- Inputs: keys, instant. Returns: nothing; the place of each job is read first (get.sql, where).
+-- Its writes are those of shared.sql: delete_ready, delete_future, insert_ready, insert_future, revise.

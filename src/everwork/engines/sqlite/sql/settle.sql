@@ -8,7 +8,7 @@ FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AN
 
 -- name: completed_sums
 -- Only after every key has passed the guard.
-SELECT l.queue, l.lane, l.worker, count(*), sum(?2 - l.activated_at_ms), sum(l.activated_at_ms - l.run_at_ms)
+SELECT l.queue, l.lane, l.worker, count(*), sum(max(0, ?2 - l.activated_at_ms)), sum(max(0, l.activated_at_ms - l.run_at_ms))
 FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) GROUP BY l.queue, l.lane, l.worker;
 
 -- name: completed_all
@@ -17,7 +17,7 @@ DELETE FROM ew_leased WHERE key IN (SELECT CAST(key AS INTEGER) FROM json_each(?
 -- name: completed_some
 DELETE FROM ew_leased WHERE key IN (SELECT l.key FROM json_each(?1) o
   CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0))
-RETURNING key, queue, lane, worker, 1, ?2 - activated_at_ms, activated_at_ms - run_at_ms;
+RETURNING key, queue, lane, worker, 1, max(0, ?2 - activated_at_ms), max(0, activated_at_ms - run_at_ms);
 
 -- name: insert_result
 INSERT INTO ew_result (key, body) VALUES (?, ?);

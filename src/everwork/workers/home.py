@@ -1,0 +1,124 @@
+"""Where an application's engine lives: opened when it is first needed, by whoever needs it, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from everwork.core.job import NewJob
+from everwork.core.limits import CREATE_BATCH_MAX
+from everwork.core.retry import RetryPolicy
+from everwork.engines.base import Clock
+from everwork.engines.codec import encode_policy
+from everwork.engines.open import open_engine
+from everwork.engines.values import Created
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.service.coalesce import Coalescer
+from everwork.service.service import JobService
+from everwork.workers.function import JobFunction
+from everwork.workers.portal import Portal, Use
+
+T = TypeVar("T")
+
+
+class Home:
+    """The engine's thread of one application; calls come from any thread and any event loop."""
+
+    def __init__(
+        self, url: str, worker: str, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
+    ) -> None:
+        # A bad URL is told here, not at the first job.
+        self._engine = open_engine(url, clock=clock)
+        self._worker = worker
+        self._functions = functions
+        self._portal: Portal | None = None
+        self._guard = threading.Lock()
+        self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Coalescer[NewJob, Created]] = WeakKeyDictionary()
+
+    async def open(self) -> None:
+        """Open the engine, if that has not happened yet."""
+        if not self._is_open:
+            # One caller who is cancelled must not take the others' opening away.
+            await asyncio.shield(asyncio.wrap_future(self._opening()))
+
+    def open_blocking(self) -> None:
+        """Open the engine, from a thread without event loop."""
+        if not self._is_open:
+            self._opening().result()
+
+    async def call(self, use: Use[T]) -> T:
+        """Use the service."""
+        await self.open()
+        return await self.portal.call(use)
+
+    def run(self, use: Use[T]) -> T:
+        """Use the service, from a thread without event loop."""
+        self.open_blocking()
+        return self.portal.run(use)
+
+    async def create(self, jobs: list[NewJob]) -> list[Created]:
+        """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
+        loop = asyncio.get_running_loop()
+        coalescer = self._creates.get(loop)
+        if coalescer is None:
+            self._creates[loop] = coalescer = Coalescer(
+                lambda batch: self.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
+            )
+        return await coalescer.add(jobs)
+
+    async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
+        """Create jobs inside the caller's transaction; nothing is opened: that could wait for this very transaction."""
+        return await self._engine.create_in(tx, jobs)
+
+    def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
+        """The same in the calling thread: a connection belongs to it, and a synchronous driver never suspends."""
+        call = self._engine.create_in(tx, jobs)
+        try:
+            call.send(None)
+        except StopIteration as done:
+            created: list[Created] = done.value
+            return created
+        call.close()
+        raise InvalidInput("tx", "must belong to a synchronous driver here; await app.enqueue(..., tx=...) instead")
+
+    async def prepare(self, service: JobService) -> None:
+        """Let every process know the policies that this application declares."""
+        known = {info.type: info.policy for info in await service.engine.types()}
+        for function in list(self._functions.values()):
+            policy = None if function.retry in (None, RetryPolicy()) else encode_policy(function.retry)
+            if known.get(function.type) != policy:
+                await service.engine.set_policy(function.type, policy)
+
+    def close(self) -> None:
+        """Close the engine; blocks until that is done."""
+        with self._guard:
+            portal, self._portal = self._portal, None
+        if portal is not None and portal.pid == os.getpid():
+            portal.close()
+
+    @property
+    def portal(self) -> Portal:
+        """The engine's thread while it is open."""
+        if self._portal is None:
+            raise BadConfiguration("the application is not open: use `async with app`")
+        return self._portal
+
+    @property
+    def _is_open(self) -> bool:
+        portal = self._portal
+        return portal is not None and portal.is_open and portal.pid == os.getpid()
+
+    def _opening(self) -> Future[None]:
+        """Begin to open; a failure is told to all who wait, and the next call tries again. A fork gets its own."""
+        with self._guard:
+            if self._portal is None or self._portal.pid != os.getpid() or self._portal.is_broken:
+                self._portal = Portal(self._make_service)
+            return self._portal.open(self.prepare)
+
+    def _make_service(self) -> JobService:
+        return JobService(self._engine, self._worker)
