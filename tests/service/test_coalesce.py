@@ -9,6 +9,7 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.engines.base import Engine
+from everwork.exceptions import EngineUnavailable
 from everwork.service.coalesce import Coalescer
 from everwork.service.service import JobService
 from tests.door.waiting import DEADLINE_S, until
@@ -67,7 +68,7 @@ async def test_a_caller_alone_does_not_wait_for_others() -> None:
     assert store.batches == [[0], [1]]
 
 
-async def test_an_error_reaches_every_caller_of_the_batch_and_nobody_else() -> None:
+async def test_an_engine_that_is_away_is_told_to_every_caller_of_the_batch_and_to_nobody_else() -> None:
     store = Store()
     first = store.add(1)
     await until(lambda: store.gates)
@@ -77,10 +78,24 @@ async def test_an_error_reaches_every_caller_of_the_batch_and_nobody_else() -> N
     await until(lambda: len(store.gates) == 2)
     fourth = store.add(4)
     await asyncio.sleep(0)
-    error = OSError("disk full")
+    error = EngineUnavailable("disk full")
     await store.let_go(1, error)
     await store.let_go(2)
     assert await ended(first, second, third, fourth) == [[2], error, error, [8]]
+
+
+async def test_a_caller_who_spoils_the_batch_is_refused_alone() -> None:
+    store = Store()
+    first = store.add(1)
+    await until(lambda: store.gates)
+    second, third = store.add(2), store.add(3)
+    await asyncio.sleep(0)
+    await store.let_go(0)
+    await store.let_go(1, ValueError("one of you"))
+    error = ValueError("it was you")
+    await store.let_go(2, error)
+    await store.let_go(3)
+    assert await ended(first, second, third) == [[2], error, [6]]
 
 
 async def test_an_error_of_the_first_caller_is_its_own_and_the_others_go_on() -> None:
