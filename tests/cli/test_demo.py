@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from typing import TYPE_CHECKING
@@ -57,3 +58,11 @@ def test_a_running_time_that_is_none_is_refused(cli: Cli, seconds: str) -> None:
     answer = cli("up", "--demo", "--seconds", seconds)
     assert answer.complaint.startswith("seconds: must be a number from 0.1 to 604800, not ")
     assert (answer.code, list(cli.folder.iterdir())) == (2, [])
+
+
+def test_the_demo_speaks_json_when_asked_to(cli: Cli) -> None:
+    answer = cli("up", "--demo", "--json", "--seconds", "1")
+    looks = [json.loads(line) for line in answer.out.splitlines()]
+    assert answer.code == 0
+    assert looks
+    assert set(looks[-1]) == {"seconds", "by_state", "completed_per_s"}

@@ -98,7 +98,7 @@ async def test_list_shows_a_line_a_job_with_what_is_worth_knowing(cli: Cli, engi
     await a_dead_letter(engine, error="no such\naddress")
     await a_scheduled_job(engine, type="reminder")
     head, scheduled, dead = cli("jobs", "list").out.splitlines()
-    assert head.split() == ["KEY", "STATE", "TYPE", "TRIES", "AGE", "NOTE"]
+    assert head.split() == ["KEY", "STATE", "TYPE", "ATTEMPTS", "AGE", "NOTE"]
     assert scheduled.split()[:4] == ["2", "pending", "reminder", "0/5"]
     assert dead.split()[:4] == ["1", "failed", "email-send", "1/5"]
     assert dead.endswith("no such address")

@@ -162,7 +162,7 @@ def test_a_command_that_creates_nothing_leaves_another_program_s_database_alone(
 def test_a_file_that_is_no_database_is_refused_and_left_alone(cli: Cli) -> None:
     cli.file.write_text("My diary. " * 1000)
     answer = cli("jobs", "create", "x")
-    assert answer.complaint.startswith(f"cannot use {cli.file}: file is not a database")
+    assert answer.complaint.startswith(f"cannot use {cli.file}: it is not an SQLite file")
     assert (answer.code, cli.file.read_text()) == (2, "My diary. " * 1000)
 
 

@@ -58,7 +58,7 @@ def replace_source(owner: Any, function: str, old: str, new: str) -> None:
 
 
 def _drop_attempt_check() -> None:
-    for statement in ("complete", "completed", "read_leased"):
+    for statement in ("complete", "completed_some", "read_leased"):
         replace_text("settle", statement, "AND (l.attempt = o.value OR o.value = 0)", "")
 
 

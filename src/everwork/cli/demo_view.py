@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -96,6 +97,16 @@ class Lines:
         write(f"{clock(look.seconds)} {states}; {self._pace.add(look):.1f} completed/s\n")
 
 
+class JsonLines(Lines):
+    """A JSON object each second."""
+
+    def update(self, look: Look) -> None:
+        """Print one object on one line."""
+        states = {state.label: look.of_state(state) for state in State}
+        rate = round(self._pace.add(look), 1)
+        write(json.dumps({"seconds": round(look.seconds, 1), "by_state": states, "completed_per_s": rate}) + "\n")
+
+
 class Screen:
     """A live view of the whole terminal."""
 
@@ -163,8 +174,10 @@ class Screen:
         ]
 
 
-def view_for(url: str, types: Sequence[str], journal: Journal) -> View:
+def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool) -> View:
     """The live view in a terminal that can show it, plain lines elsewhere."""
+    if as_json:
+        return JsonLines()
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return Screen(url, types, journal)
     return Lines()

@@ -23,7 +23,7 @@ JOB_COLUMNS = (
     Column("KEY", whole=True, right=True),
     Column("STATE", whole=True),
     Column("TYPE", width_min=30),
-    Column("TRIES", whole=True),
+    Column("ATTEMPTS", whole=True),
     Column("AGE", whole=True, right=True),
     Column("NOTE", one_line=True),
 )

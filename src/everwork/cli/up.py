@@ -40,6 +40,7 @@ def up(
         # Not from the environment: sample jobs belong into a store that was named for them.
         typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=DEMO_URL),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object each second.")] = False,
 ) -> None:
     """Run the demo: workers, some of whose jobs fail, watched live.
 
@@ -48,19 +49,20 @@ def up(
     stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
     if not demo:
         raise BadConfiguration("up: the server comes in a later version; everwork up --demo runs the demo now")
-    asyncio.run(Demo(engine or DEMO_URL).run(stops_after))
+    asyncio.run(Demo(engine or DEMO_URL, as_json=as_json).run(stops_after))
 
 
 class Demo:
     """Sample workers, traffic, and a view of both, until it is stopped."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, as_json: bool = False) -> None:
         self._url = url
+        self._as_json = as_json
         self._journal = Journal()
         self._app: Everwork = demo_app(url, self._journal)
         self._traffic = Traffic(self._app)
         self._types = list(self._app.functions)
-        self._view = view_for(url, self._types, self._journal)
+        self._view = view_for(url, self._types, self._journal, as_json=as_json)
         logs_to: Any = sys.stderr if isinstance(self._view, Lines) else self._journal
         handler = logging.StreamHandler(logs_to)
         handler.addFilter(_is_no_failed_job)
@@ -108,6 +110,8 @@ class Demo:
         return Look(seconds, mine, letters, self._traffic.created, self._stop.is_set())
 
     def _say_goodbye(self, look: Look) -> None:
+        if self._as_json:
+            return
         waiting = look.of_state(State.PENDING) + look.of_state(State.PROCESSING)
         write(
             f"Stopped cleanly after {clock(look.seconds)}; {self._traffic.created:,} jobs created. In the store:\n"
