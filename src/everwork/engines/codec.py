@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -99,6 +100,8 @@ def _refuse_not_finite(field: str, value: object) -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             _refuse_not_finite(field, inner)
+    elif isinstance(value, Enum):
+        _refuse_not_finite(field, value.value)
     elif is_dataclass(value):
         for part in fields(value):
             _refuse_not_finite(field, getattr(value, part.name))

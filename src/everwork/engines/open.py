@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from everwork.core.checks import shown
 from everwork.engines.base import Clock, Engine
 from everwork.exceptions import BadConfiguration
 
@@ -13,8 +14,11 @@ SCHEMES = ("sqlite",)
 def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
     """The engine that a URL names, not yet opened. Engines are imported only when they are asked for."""
     if not isinstance(url, str):
-        raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {url!r}")
-    scheme = urlsplit(url).scheme
+        raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {shown(url)}")
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise BadConfiguration(f"engine URL: cannot be read: {error}") from None
     match scheme:
         case "sqlite":
             from everwork.engines.sqlite.engine import SqliteEngine  # noqa: PLC0415 - only what is used is loaded

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 
 log = get_logger("everwork")
@@ -33,11 +34,21 @@ class BackgroundLoop:
         if self._task is not None:
             await self._task
 
+    async def abort(self) -> None:
+        """End at once, also in the middle of a tick that waits for something that may not come."""
+        self._stop.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
     async def _run(self) -> None:
         while not self._stop.is_set():
             again = False
             try:
                 again = await self._tick()
+            except EngineError as error:
+                self.errors += 1
+                log.error("a background loop goes on without the engine", loop=self._name, error=str(error))
             except Exception:
                 self.errors += 1
                 log.exception("a background loop failed and goes on", loop=self._name, errors=self.errors)

@@ -54,7 +54,7 @@ class JobService:
     async def close(self) -> None:
         """Stop sweeping, hand back what nobody took, and close the engine."""
         if self._has_upkeep:
-            await self._upkeep.stop()
+            await self._upkeep.abort()
         await asyncio.gather(*self._hand_backs, return_exceptions=True)
         await self.engine.close()
 

@@ -24,8 +24,7 @@ from everwork.service.intake import new_job
 from everwork.service.service import JobService
 from everwork.workers.function import TIMEOUT_DEFAULT, JobFunction, JobKey
 from everwork.workers.home import Home
-from everwork.workers.portal import new_loop
-from everwork.workers.runtime import Runtime
+from everwork.workers.runtime import Runtime, run_loop
 from everwork.workers.twin import SyncEverwork
 
 P = ParamSpec("P")
@@ -102,6 +101,8 @@ class Everwork:
     def _checked_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[NewJob]:
         """Jobs ready to be created; the first that is wrong is named by its place."""
         checked = []
+        if not isinstance(jobs, Iterable):
+            raise InvalidInput("jobs", f"must be pairs of a type and its arguments, not {checks.shown(jobs)}")
         for at, item in enumerate(jobs):
             try:
                 type, arguments = item
@@ -159,8 +160,7 @@ class Everwork:
 
     def run(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
         """Run the workers until SIGINT or SIGTERM; a second signal cancels what still runs."""
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(self._run_with_signals(shutdown_timeout))
+        run_loop(self._run_with_signals(shutdown_timeout))
 
     async def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
         """Run the workers in the running event loop until `stop()`."""
@@ -204,6 +204,8 @@ class Everwork:
         """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
         runtime = self._runtime
         if runtime is not None:
+            if runtime.is_runner(asyncio.current_task()):
+                raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
             runtime.stop()
             await asyncio.shield(asyncio.wrap_future(runtime.ended))
         await asyncio.to_thread(self._home.close)
@@ -232,7 +234,7 @@ class Everwork:
         runtime = self._runtime
         if runtime is not None:
             if runtime.is_in_its_thread:
-                raise BadConfiguration("close: the workers run in this thread; await app.close() instead")
+                raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
             runtime.stop()
             runtime.ended.result()
 

@@ -29,7 +29,10 @@ class Arguments:
     """How to call one handler."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function)
+        except ValueError as error:
+            raise BadConfiguration(f"handler {function!r}: its parameters cannot be read: {error}") from None
         self._hints = hints = _hints(function)
         self.context_name: str | None = None
         self._names: dict[str, frozenset[type] | None] = {}

@@ -107,6 +107,15 @@ class Executor:
                 runner.cancel()
         self._threads.close()
 
+    def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task runs handlers."""
+        return any(task in pool.runners for pool in self._pools.values())
+
+    @property
+    def is_handler_thread(self) -> bool:
+        """Whether the caller is a handler in a thread."""
+        return self._threads.is_one_of_them
+
     # Runners ------------------------------------------------------------------------------------
 
     def _wake(self, pool: Pool) -> None:
@@ -163,8 +172,10 @@ class Executor:
                 await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
                 outcome = None
             self._report(attempt, outcome)
-        except BaseException:
-            self._report(attempt, None)
+        except BaseException as error:
+            # The runner is being stopped, and its handler with it.
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            self._report(attempt, o.Release(attempt.job.key, attempt.job.attempt) if is_cancelled else None)
             raise
         finally:
             attempt.task = None
@@ -179,8 +190,12 @@ class Executor:
             if attempt.stop is None and attempt.task is not None and attempt.task.cancelling():
                 raise  # The runner itself is being stopped.
             outcome = None if attempt.stop is not None else self._failed(function, attempt, error)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code
             outcome = self._failed(function, attempt, error)
+        if attempt.stop is None and attempt.is_overdue(time.monotonic()):
+            attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
         if attempt.stop is not None:
             await _absorb_cancellation(attempt)
             if outcome is None or attempt.stop is not Stop.SHUTDOWN:

@@ -92,7 +92,7 @@ class Fetcher:
                 if activation is not None and not activation.jobs and not self._outcomes and not self._is_done:
                     await self._wait(activation, mark)
         finally:
-            await self._heartbeat.stop()
+            await self._heartbeat.abort()
 
     @property
     def _is_done(self) -> bool:

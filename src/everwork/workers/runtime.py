@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+from everwork.logs import get_logger
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Executor, Report
 from everwork.workers.fetcher import Fetcher
 from everwork.workers.function import JobFunction
-from everwork.workers.portal import Portal
+from everwork.workers.portal import Portal, new_loop
+
+log = get_logger("everwork")
 
 CANCEL_SECONDS = 5.0
 """How long cancelled handlers may take to end before their leases are left to lapse."""
@@ -43,8 +46,12 @@ class Runtime:
 
     @property
     def is_in_its_thread(self) -> bool:
-        """Whether the caller is in the handlers' thread, which must not wait for itself."""
-        return threading.get_ident() == self._thread
+        """Whether the caller is in a thread of the handlers, which must not wait for themselves."""
+        return threading.get_ident() == self._thread or self._executor.is_handler_thread
+
+    def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task runs handlers."""
+        return self._executor.is_runner(task)
 
     async def run(self, shutdown_timeout: float) -> None:
         """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels."""
@@ -71,7 +78,11 @@ class Runtime:
                 self._executor.stop_running()
                 await _first(fetching, seconds=CANCEL_SECONDS)
                 self._in_engine(fetcher.abandon)
-            await fetching
+                await _first(fetching, seconds=CANCEL_SECONDS)
+            if fetching.done():
+                await fetching
+            else:
+                log.error("the engine does not answer: what is not stored now is left to its leases")
         finally:
             fetching.cancel()
 
@@ -97,6 +108,25 @@ class Runtime:
 
     def _in_engine(self, act: Any) -> None:
         self._portal.loop.call_soon_threadsafe(act)
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in an event loop of its own; handlers that will not end do not keep the process alive."""
+    loop = new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            for task in stuck:
+                log.error("a task does not end, it is left behind", task=repr(task.get_coro()))
+            loop.set_exception_handler(lambda *_: None)
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 async def _first(fetching: asyncio.Future[None], *others: Any, seconds: float | None = None) -> None:

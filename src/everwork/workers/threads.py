@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -18,6 +19,7 @@ class HandlerThreads:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
         self._threads = 0
         self._busy = 0
+        self._identities: set[int] = set()
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a call in a thread of its own; the future is resolved in the calling loop."""
@@ -36,16 +38,25 @@ class HandlerThreads:
         for _ in range(self._threads):
             self._inbox.put(None)
 
+    @property
+    def is_one_of_them(self) -> bool:
+        """Whether the caller runs in one of these threads."""
+        return threading.get_ident() in self._identities
+
     def _free(self, _: object) -> None:
         self._busy -= 1
 
     def _work(self) -> None:
+        process = os.getpid()
+        self._identities.add(threading.get_ident())
         while (item := self._inbox.get()) is not None:
             call, future, loop = item
             try:
                 value, error = call(), None
             except BaseException as raised:  # noqa: BLE001 - user code; it goes to whoever waits for the call
                 value, error = None, raised
+            if os.getpid() != process:
+                os._exit(0 if error is None else 1)  # The handler forked, and its child must not become a worker.
             try:
                 loop.call_soon_threadsafe(_resolve, future, value, error)
             except RuntimeError:

@@ -123,10 +123,10 @@ class SqliteEngine(Engine):
         connection = self._own_file(transaction)
         cursor = connection.cursor()
         cursor.row_factory = None
-        tx = Transaction(cursor, self._clock())
         try:
-            created = create(tx, jobs)
-            tx.flush()
+            if not connection.in_transaction:
+                cursor.execute("BEGIN IMMEDIATE")  # Python would begin one by itself, less well.
+            return _create_all_or_none(Transaction(cursor, self._clock()), jobs)
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):
                 raise InvalidInput(
@@ -137,7 +137,6 @@ class SqliteEngine(Engine):
             raise EngineBusy(
                 f"tx: {error}; begin the transaction with BEGIN IMMEDIATE, so that it waits for its turn to write"
             ) from error
-        return created
 
     def _own_file(self, transaction: object) -> sqlite3.Connection:
         if not isinstance(transaction, sqlite3.Connection):
@@ -151,6 +150,8 @@ class SqliteEngine(Engine):
         except sqlite3.ProgrammingError as error:
             raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
         path = next((path for _, name, path in files if name == "main"), "")
+        if transaction.text_factory is not str:
+            raise InvalidInput("tx", "must have text_factory str")
         if not path or os.path.realpath(path) != self._place.path:
             raise InvalidInput("tx", f"must be a connection to {self._place.path}, not to {path or 'memory'}")
         # Python begins a transaction by itself before a write, unless it was told not to.
@@ -288,6 +289,20 @@ class SqliteEngine(Engine):
 
     async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         return await self._parts.ask(lambda reader, _: read.list_jobs(reader, wanted, limit, cursor))
+
+
+def _create_all_or_none(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
+    """A failure in the middle must not leave half a job in the caller's transaction."""
+    tx.cursor.execute("SAVEPOINT everwork_create")
+    try:
+        created = create(tx, jobs)
+        tx.flush()
+    except BaseException:
+        tx.cursor.execute("ROLLBACK TO everwork_create")
+        raise
+    finally:
+        tx.cursor.execute("RELEASE everwork_create")
+    return created
 
 
 class Opened:

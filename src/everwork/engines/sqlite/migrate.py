@@ -6,6 +6,7 @@ import sqlite3
 from functools import cache
 from importlib.resources import files
 
+from everwork.engines.sqlite.place import unavailable
 from everwork.exceptions import EngineBusy, SchemaMismatch
 
 
@@ -22,36 +23,43 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
 
     A file that is up to date is only read: somebody else's transaction is not waited for.
     """
-    newest = max(migrations())
-    if _version(connection) == newest:
-        return newest
+    try:
+        if _version(connection) != max(migrations()):
+            _apply(connection, path)
+    except sqlite3.Error as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise unavailable(path, error) from error
+    return max(migrations())
+
+
+def _apply(connection: sqlite3.Connection, path: str) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
         raise EngineBusy(f"cannot bring {path} up to date: {error}; another program is writing to it") from None
-    try:
-        connection.execute("CREATE TABLE IF NOT EXISTS ew_schema (version INTEGER PRIMARY KEY)")
-        version = _version(connection)
-        if version > newest:
-            raise SchemaMismatch(
-                f"{path} has schema version {version}, this program knows {newest}: upgrade everwork to use this file"
-            )
-        for number, script in migrations().items():
-            if number > version:
-                for statement in _split(script):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO ew_schema VALUES (?)", (number,))
-        connection.execute("COMMIT")
-    except BaseException:
+    connection.execute("CREATE TABLE IF NOT EXISTS ew_schema (version INTEGER PRIMARY KEY)")
+    version, newest = _version(connection), max(migrations())
+    if version > newest:
         connection.execute("ROLLBACK")
-        raise
-    return newest
+        raise SchemaMismatch(
+            f"{path} has schema version {version}, this program knows {newest}: upgrade everwork to use this file"
+        )
+    for number, script in migrations().items():
+        if number > version:
+            for statement in _split(script):
+                connection.execute(statement)
+            connection.execute("INSERT INTO ew_schema VALUES (?)", (number,))
+    connection.execute("COMMIT")
 
 
 def _version(connection: sqlite3.Connection) -> int:
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ew_schema'").fetchone() is None:
         return 0
-    return int(connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()[0])
+    version = connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()[0]
+    if not isinstance(version, int):
+        raise SchemaMismatch(f"the table ew_schema is damaged: {version!r} is no version; restore a backup")
+    return version
 
 
 def _split(script: str) -> list[str]:

@@ -95,6 +95,8 @@ def check_place(place: Place) -> None:
     file = Path(place.path)
     if file.is_dir():
         raise EngineUnavailable(f"cannot open {file}: it is a directory; name a file")
+    if file.exists() and not file.is_file():
+        raise EngineUnavailable(f"cannot open {file}: it is not a regular file; name another path")
     if not file.parent.is_dir():
         raise EngineUnavailable(f"cannot open {file}: the directory {file.parent} does not exist; create it first")
     if not os.access(file if file.exists() else file.parent, os.W_OK):
@@ -103,6 +105,17 @@ def check_place(place: Place) -> None:
     with file.open("rb") if file.exists() else nullcontext() as opened:
         if opened is not None and opened.read(16) not in (b"", b"SQLite format 3\0"):
             raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path")
+
+
+def identity(place: Place) -> tuple[int, int] | None:
+    """Which file stands at the path now; None for a store in memory."""
+    if place.in_memory:
+        return None
+    try:
+        found = os.stat(place.path)  # noqa: PTH116 - once per transaction, three times as fast
+    except FileNotFoundError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
 
 
 def require_jobs(place: Place) -> None:

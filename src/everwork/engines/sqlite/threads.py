@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.lock import FileLock
-from everwork.engines.sqlite.place import Place, connect, unavailable
+from everwork.engines.sqlite.place import Place, connect, identity, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
@@ -25,6 +25,7 @@ Look = Callable[[sqlite3.Cursor, int], T | None]
 Ask = Callable[[sqlite3.Cursor, int], T]
 
 CALLS_PER_COMMIT_MAX = 1_000
+CLOSE_SECONDS = 10.0
 WAL_BYTES_MAX = 8 * 2**20
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
@@ -59,6 +60,7 @@ class Writer:
         self._cursor = connection.cursor()
         self._lock = lock
         self._clock = clock
+        self._file = identity(place)
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
         self._closing = False
@@ -88,7 +90,7 @@ class Writer:
         if not self._closing:
             self._closing = True
             self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(_join, self._thread, self._place.path)
 
     def pause(self) -> Pause:
         """Close the connection between two transactions, until the pause ends."""
@@ -151,6 +153,7 @@ class Writer:
     def _transact(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
         with self._lock:
             try:
+                self._refuse_another_file()
                 self._begin()
                 tx = Transaction(self._cursor, self._clock())
                 values = [call.act(tx) for call in calls if call.act is not None]
@@ -168,6 +171,13 @@ class Writer:
             # What is committed is committed: a wake-up that fails must not look like a refusal.
             log.warning("other processes were not woken", path=self._place.path, error=str(error))
         return values, tx.woken, tx.finished
+
+    def _refuse_another_file(self) -> None:
+        """A file that was removed or replaced still takes writes, and nobody would ever find them."""
+        if self._file is not None and identity(self._place) != self._file:
+            raise EngineUnavailable(
+                f"cannot use {self._place.path}: the file was removed or replaced while it was open; start again"
+            )
 
     def _begin(self) -> None:
         """Wait as long as it takes: somebody without our lock (the user's own transaction) may be writing."""
@@ -241,7 +251,7 @@ class Reader:
         if not self._closing:
             self._closing = True
             self._inbox.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(_join, self._thread, self._place.path)
 
     def _run(self) -> None:
         cursor = self._connection.cursor()
@@ -259,6 +269,13 @@ class Reader:
                 except RuntimeError:
                     log.warning("an answer came after its event loop was closed")
         self._connection.close()
+
+
+def _join(thread: threading.Thread, path: str) -> None:
+    """Wait for a thread, but not for ever: another process may hold the lock it waits for."""
+    thread.join(CLOSE_SECONDS)
+    if thread.is_alive():
+        log.error("the store is held by another process, not waiting for it any longer", path=path)
 
 
 def _reconnected(

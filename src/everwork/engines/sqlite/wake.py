@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from everwork.logs import get_logger
@@ -62,7 +63,8 @@ class Bell:
         if self._socket is not None and self._folder is not None:
             loop.remove_reader(self._socket)
             self._socket.close()
-            (self._folder / self.name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (self._folder / self.name).unlink(missing_ok=True)
             self._socket = None
 
     def _listen(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
@@ -107,7 +109,7 @@ class Poker:
             if changed_at_ns != self._listed_at_ns:
                 self._names = [entry.name for entry in self._folder.iterdir()]
                 self._listed_at_ns = changed_at_ns
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         names = [name for name in self._names if name != own and name.endswith(kind)]
         if names:
@@ -125,7 +127,8 @@ class Poker:
         except OSError as error:
             # A full buffer belongs to somebody who will wake anyway; a dead socket is taken away.
             if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
-                (self._folder / name).unlink(missing_ok=True)
+                with suppress(OSError):
+                    (self._folder / name).unlink(missing_ok=True)
 
 
 class _Folder:
