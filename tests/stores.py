@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
 
 ENGINES = ["sqlite"]
-"""Every conformance and model test runs on each of these."""
+"""Every model, race and crash test runs on each of these."""
+WAYS = [*ENGINES, "sqlite-own-loop"]
+"""Every conformance test runs on each of these: an engine may have more than one way to write."""
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
@@ -41,6 +43,8 @@ class VirtualClock:
 async def open_store(name: str, folder: Path, clock: VirtualClock) -> Engine:
     """An opened engine on the store that belongs to this folder; another engine joins with one more case."""
     match name:
+        case "sqlite-own-loop":
+            engine = open_engine(f"sqlite:///{folder / 'jobs.db'}", clock=clock, own_loop=True)
         case "sqlite":
             engine = open_engine(f"sqlite:///{folder / 'jobs.db'}", clock=clock)
         case _:

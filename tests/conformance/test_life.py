@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def test_the_health_of_an_engine_names_it_and_its_durability(engine: Engine, engine_name: str) -> None:
     health = await engine.health()
-    assert (health.engine, health.durability) == (engine_name, engine.durability)
+    assert (health.engine, health.durability) == (engine_name.partition("-")[0], engine.durability)
     assert health.version
     assert health.schema_version > 0
 

@@ -151,8 +151,10 @@ def test_turns_are_taken_along_their_index(store: sqlite3.Connection) -> None:
     assert step.startswith("SEARCH ew_lane USING INDEX ew_lane_turn (queue=?")
 
 
-def test_the_sweep_walks_finished_jobs_by_key_and_scans_only_what_is_in_flight(store: sqlite3.Connection) -> None:
+def test_the_sweep_walks_finished_jobs_in_order_and_scans_only_what_is_in_flight(
+    store: sqlite3.Connection,
+) -> None:
     sql = statements("sweep")
-    assert plan(store, sql["finished"]) == ["SEARCH f USING INTEGER PRIMARY KEY (rowid>?)"]
+    assert plan(store, sql["finished"]) == ["SEARCH ew_finished USING PRIMARY KEY ((queue,state,key)>(?,?,?))"]
     assert plan(store, sql["lapsed"]) == ["SCAN ew_leased"]
     assert "SEARCH ew_expiry USING PRIMARY KEY (expires_at_ms<?)" in plan(store, sql["has_expired"])

@@ -20,8 +20,8 @@ from everwork.engines.sqlite import place as place_module
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.place import Place
-from everwork.engines.sqlite.threads import WAL_BYTES_MAX
 from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.writer import WAL_BYTES_MAX
 from everwork.exceptions import EngineUnavailable
 from tests.conformance.observe import assert_counts_add_up, every_job
 from tests.door.waiting import DEADLINE_S, until

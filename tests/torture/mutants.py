@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
-from everwork.engines.sqlite import change, finish, settle, threads
+from everwork.engines.sqlite import change, finish, settle, writer
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 
@@ -64,14 +64,14 @@ def _drop_attempt_check() -> None:
 
 def _ack_before_commit() -> None:
     """The commit comes a moment after the answer."""
-    replace_source(threads.Writer, "_transact", 'self._cursor.execute("COMMIT")', "pass")
+    replace_source(writer.Writer, "_transact", 'self._cursor.execute("COMMIT")', "pass")
     replace_source(
-        threads.Writer,
+        writer.ThreadWriter,
         "_deliver",
         "self._loop.call_soon_threadsafe(self._answer, answers, woken, finished)",
         "self._loop.call_soon_threadsafe(self._answer, answers, woken, finished); commit_late(self)",
     )
-    vars(threads)["commit_late"] = _commit_late
+    vars(writer)["commit_late"] = _commit_late
 
 
 def _commit_late(writer: Any) -> None:
@@ -98,7 +98,8 @@ def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]
     for outcome in outcomes:
         found = finish.where(tx, outcome.key)
         if found is not None and found.state in FINISHED_STATES:
-            tx.cursor.execute(statements("shared")["delete_finished"], (found.key,))
+            place = (found.queue, found.state, found.key)
+            tx.cursor.execute(statements("shared")["delete_finished"], place)
             tx.move(found.queue, found.lane, State(found.state), State.PROCESSING)
             rows.append(settle.Leased(**_as_leased(found)))
     return rows
@@ -119,7 +120,7 @@ def _trigger_from_now() -> None:
 
 def _counter_outside_transaction() -> None:
     commit = 'self._cursor.execute("COMMIT")'
-    replace_source(threads.Writer, "_transact", "tx.flush()", f"{commit}; self._begin(); tx.flush()")
+    replace_source(writer.Writer, "_transact", "tx.flush()", f"{commit}; self._begin(); tx.flush()")
 
 
 def _forget_the_end_of_an_attempt() -> None:

@@ -11,8 +11,11 @@ from everwork.exceptions import BadConfiguration
 SCHEMES = ("sqlite",)
 
 
-def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
-    """The engine that a URL names, not yet opened. Engines are imported only when they are asked for."""
+def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False) -> Engine:
+    """The engine that a URL names, not yet opened. Engines are imported only when they are asked for.
+
+    `own_loop` says that the event loop serves nothing but this engine, and may stand still while it writes.
+    """
     if not isinstance(url, str):
         raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {shown(url)}")
     try:
@@ -23,7 +26,7 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
         case "sqlite":
             from everwork.engines.sqlite.engine import SqliteEngine  # noqa: PLC0415 - only what is used is loaded
 
-            return SqliteEngine.from_url(url, clock=clock)
+            return SqliteEngine.from_url(url, clock=clock, own_loop=own_loop)
         case _:
             allowed = ", ".join(f"{known}://" for known in SCHEMES)
             raise BadConfiguration(f"engine URL: unknown scheme {scheme!r}; it must start with one of {allowed}")

@@ -33,7 +33,7 @@ class Home:
         self, url: str, worker: str, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
     ) -> None:
         # A bad URL is told here, not at the first job.
-        self._engine = open_engine(url, clock=clock)
+        self._engine = open_engine(url, clock=clock, own_loop=True)
         self._worker = worker
         self._functions = functions
         self._portal: Portal | None = None

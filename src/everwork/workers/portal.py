@@ -11,7 +11,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from everwork.exceptions import EngineUnavailable
+from everwork.logs import get_logger
 from everwork.service.service import JobService
+
+log = get_logger("everwork")
+
+CLOSE_SECONDS = 10.0
 
 T = TypeVar("T")
 Use = Callable[[JobService], Coroutine[Any, Any, T]]
@@ -63,8 +68,14 @@ class Portal:
         if here is self.loop:
             return await use(self.service)
         future: asyncio.Future[T] = here.create_future()
-        self._in_loop(self._start, use, here, future)
-        return await future
+        started: list[asyncio.Task[T]] = []
+        self._in_loop(self._start, use, (here, future), started)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            with suppress(EngineUnavailable):
+                self._in_loop(lambda: [task.cancel() for task in started])
+            raise
 
     def run(self, use: Use[T]) -> T:
         """Use the service from a thread that has no event loop."""
@@ -77,7 +88,12 @@ class Portal:
     def close(self) -> None:
         """Close the service and end the thread; blocks until both are done."""
         if not self.is_broken:
-            asyncio.run_coroutine_threadsafe(self._close(), self.loop).result()
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
+            try:
+                closing.result(CLOSE_SECONDS)
+            except TimeoutError:
+                log.error("the store is held by another process, not waiting for it any longer")
+                return
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
@@ -110,20 +126,21 @@ class Portal:
         if service is not None:
             await service.close()
 
-    def _start(self, use: Use[T], there: asyncio.AbstractEventLoop, future: asyncio.Future[T]) -> None:
+    def _start(
+        self,
+        use: Use[T],
+        waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]],
+        started: list[asyncio.Task[T]],
+    ) -> None:
         task = self.loop.create_task(self._use(use))
-
-        def cancel_here(done: asyncio.Future[T]) -> None:
-            if done.cancelled() and not self.loop.is_closed():
-                self.loop.call_soon_threadsafe(task.cancel)
+        started.append(task)
+        there, future = waiting
 
         def answer(done: asyncio.Task[T]) -> None:
             with suppress(RuntimeError):  # The caller's loop is closed: nobody waits any more.
                 there.call_soon_threadsafe(_resolve, future, done)
 
         task.add_done_callback(answer)
-        with suppress(RuntimeError):
-            there.call_soon_threadsafe(future.add_done_callback, cancel_here)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -75,8 +75,9 @@ def remove(tx: Transaction, gone: Sequence[Where]) -> None:
         return
     keys = json.dumps([job.key for job in gone])
     tx.cursor.execute(DELETE["dedupe"], (keys, DEFAULT_TENANT))
-    for part in ("expiry", "history", "result", "revision", "job", "finished"):
+    for part in ("expiry", "history", "result", "revision", "job"):
         tx.cursor.execute(DELETE[part], (keys,))
+    tx.cursor.executemany(SHARED["delete_finished"], [(job.queue, job.state, job.key) for job in gone])
     for (queue, lane, state), jobs in Counter((job.queue, job.lane, job.state) for job in gone).items():
         tx.count(queue, lane, State(state), -jobs)
 
@@ -109,7 +110,7 @@ def _requeue(tx: Transaction, found: Where, max_attempts: int | None) -> Verdict
     if max_attempts is None:
         sql = statements("requeue")["created_with"]
         (max_attempts,) = tx.cursor.execute(sql, (found.key,)).fetchone()
-    tx.cursor.execute(SHARED["delete_finished"], (found.key,))
+    tx.cursor.execute(SHARED["delete_finished"], (found.queue, found.state, found.key))
     again = found.pending._replace(run_at_ms=tx.now_ms, attempts=0, max_attempts=max_attempts)
     enter_pending(tx, [again])
     record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms)])

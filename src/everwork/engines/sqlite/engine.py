@@ -16,15 +16,17 @@ from everwork.core.outcome import Outcome
 from everwork.engines.base import Clock, Engine
 from everwork.engines.sqlite import change, forks, leases, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
+from everwork.engines.sqlite.calls import BUSY, Ask, Pause, T
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate
 from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs, unavailable
+from everwork.engines.sqlite.reader import Reader
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.sweep import Broom, has_lapsed, look, sweep_finished, sweep_lapsed
-from everwork.engines.sqlite.threads import BUSY, Ask, Pause, Reader, T, Writer
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
+from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter, Writer
 from everwork.engines.values import (
     Activation,
     Count,
@@ -60,20 +62,22 @@ def host_clock_ms() -> int:
 class SqliteEngine(Engine):
     """Jobs in one SQLite file, shared by any number of processes of one machine."""
 
-    def __init__(self, place: Place, clock: Clock | None = None) -> None:
+    def __init__(self, place: Place, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         self._place = place
+        self._writer_class = LoopWriter if own_loop else ThreadWriter
         self._clock = clock or host_clock_ms
         self._opened: Opened | None = None
 
     @classmethod
-    def from_url(cls, url: str, *, clock: Clock | None = None) -> SqliteEngine:
+    def from_url(cls, url: str, *, clock: Clock | None = None, own_loop: bool = False) -> SqliteEngine:
         """The engine of a `sqlite:` URL."""
-        return cls(Place.from_url(url), clock)
+        return cls(Place.from_url(url), clock, own_loop=own_loop)
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
             connection, lock, schema_version = await asyncio.to_thread(self._connect, create)
-            self._opened = Opened(self._place, self._clock, connection, lock, schema_version)
+            writer = self._writer_class(self._place, connection, lock, self._clock)
+            self._opened = Opened(self._place, self._clock, writer, lock, schema_version)
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_place(self._place)
@@ -308,9 +312,7 @@ def _create_all_or_none(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created
 class Opened:
     """What exists while the engine is open: threads, bells, and the look at what other processes wrote."""
 
-    def __init__(
-        self, place: Place, clock: Clock, connection: sqlite3.Connection, lock: FileLock, schema_version: int
-    ) -> None:
+    def __init__(self, place: Place, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
         self.schema_version = schema_version
         self.pid = os.getpid()
         self.broom = Broom()
@@ -318,7 +320,7 @@ class Opened:
         self._lock = lock
         folder = None if place.in_memory else Path(place.path + ".wake")
         self.work, self.done = Bell(WORK, folder), Bell(DONE, folder)
-        self.writer = Writer(place, connection, lock, clock)
+        self.writer = writer
         self.writer.told = self._ring
         self._reader: Reader | None = None
         self._probe: sqlite3.Connection | None = None

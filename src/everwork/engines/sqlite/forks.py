@@ -12,8 +12,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from everwork.engines.sqlite.calls import Pause
     from everwork.engines.sqlite.engine import Opened
-    from everwork.engines.sqlite.threads import Pause
 
 _opened: weakref.WeakSet[Opened] = weakref.WeakSet()
 _paused: list[tuple[Opened, list[Pause]]] = []

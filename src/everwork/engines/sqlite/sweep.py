@@ -19,14 +19,15 @@ from everwork.engines.values import Swept
 SQL = statements("sweep")
 FOLD_FROM_DELTAS = 500
 TIDY_EVERY_MS = 3_600_000
+START = (0, 0, 0)
 KEEP_MS = {State.COMPLETED: COMPLETED_KEEP_MS, State.CANCELLED: COMPLETED_KEEP_MS, State.FAILED: FAILED_KEEP_MS}
 
 
 @dataclass(slots=True)
 class Broom:
-    """Where the sweep stands: the last finished key it looked at, and when it tidied last."""
+    """Where the sweep stands: the last finished job it looked at, and when it tidied last."""
 
-    after_key: int = 0
+    after: tuple[int, int, int] = START
     tidied_at_ms: int = 0
 
 
@@ -49,15 +50,15 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
     if _must_fold(cursor) or _must_tidy(broom, now_ms):
         return True
-    old, next_key = _old(cursor, broom.after_key, now_ms)
+    old, after = _old(cursor, broom.after, now_ms)
     if not old:
-        broom.after_key = next_key
+        broom.after = after
     return bool(old)
 
 
 def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     """Delete what is past its retention, fold the counts, tidy up."""
-    old, broom.after_key = _old(tx.cursor, broom.after_key, tx.now_ms)
+    old, broom.after = _old(tx.cursor, broom.after, tx.now_ms)
     remove(tx, [job for key in old if (job := where(tx, key)) is not None])
     if _must_fold(tx.cursor):
         tx.cursor.execute(SQL["fold"])
@@ -65,7 +66,7 @@ def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     if _must_tidy(broom, tx.now_ms):
         _tidy(tx)
         broom.tidied_at_ms = tx.now_ms
-    return replace(swept, deleted=len(old), more=swept.more or (bool(old) and broom.after_key > 0))
+    return replace(swept, deleted=len(old), more=swept.more or (bool(old) and broom.after > START))
 
 
 def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:
@@ -76,11 +77,11 @@ def _stranded(cursor: sqlite3.Cursor) -> list[int]:
     return [key for (key,) in cursor.execute(SQL["stranded"], (SWEEP_STEP_MAX,)).fetchall()]
 
 
-def _old(cursor: sqlite3.Cursor, after_key: int, now_ms: int) -> tuple[list[int], int]:
-    """Finished jobs past their retention among the next ones by key, and where to go on (0: from the start)."""
-    rows = cursor.execute(SQL["finished"], (after_key, SWEEP_STEP_MAX)).fetchall()
-    old = [key for key, state, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
-    return old, rows[-1][0] if len(rows) == SWEEP_STEP_MAX else 0
+def _old(cursor: sqlite3.Cursor, after: tuple[int, int, int], now_ms: int) -> tuple[list[int], tuple[int, int, int]]:
+    """Finished jobs past their retention among the next ones, and where to go on."""
+    rows = cursor.execute(SQL["finished"], (*after, SWEEP_STEP_MAX)).fetchall()
+    old = [key for _, state, key, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
+    return old, rows[-1][:3] if len(rows) == SWEEP_STEP_MAX else START
 
 
 def _must_fold(cursor: sqlite3.Cursor) -> bool:

@@ -52,12 +52,12 @@ CREATE TABLE ew_leased (
   activated_at_ms INTEGER NOT NULL, lease_until_ms INTEGER NOT NULL, worker TEXT NOT NULL
 );
 
+-- Clustered as it is listed, so that no second index is written. kind NULL: completed as usual.
 CREATE TABLE ew_finished (
-  key INTEGER PRIMARY KEY, queue INTEGER NOT NULL, state INTEGER NOT NULL, attempt INTEGER NOT NULL, attempts INTEGER NOT NULL,
+  queue INTEGER NOT NULL, state INTEGER NOT NULL, key INTEGER NOT NULL, attempt INTEGER NOT NULL, attempts INTEGER NOT NULL,
   max_attempts INTEGER NOT NULL, finished_at_ms INTEGER NOT NULL, activated_at_ms INTEGER, worker TEXT,
-  kind TEXT NOT NULL, error TEXT, code TEXT
-);
-CREATE INDEX ew_finished_list ON ew_finished (queue, state, key);
+  kind TEXT, error TEXT, code TEXT, PRIMARY KEY (queue, state, key)
+) WITHOUT ROWID;
 
 CREATE TABLE ew_result (key INTEGER PRIMARY KEY, body TEXT NOT NULL);
 

@@ -1,5 +1,5 @@
 -- Purpose: remove finished jobs with all that belongs to them.
--- Inputs: a JSON array of keys, all of them finished. Returns: nothing.
+-- Inputs: a JSON array of keys, all of them finished. Returns: nothing. The finished rows go by shared.sql, delete_finished.
 
 -- name: dedupe
 DELETE FROM ew_dedupe WHERE (type, tenant, dedupe_key) IN (SELECT q.type,
@@ -22,6 +22,3 @@ DELETE FROM ew_revision WHERE key IN (SELECT value FROM json_each(?1));
 
 -- name: job
 DELETE FROM ew_job WHERE key IN (SELECT value FROM json_each(?1));
-
--- name: finished
-DELETE FROM ew_finished WHERE key IN (SELECT value FROM json_each(?1));

@@ -6,10 +6,10 @@ SELECT j.key, j.queue, j.lane, CASE WHEN f.key IS NOT NULL THEN f.state WHEN l.k
   r.key IS NOT NULL, -COALESCE(v.priority, j.priority), COALESCE(v.run_at_ms, j.run_at_ms),
   COALESCE(f.attempt, l.attempt, r.attempt, u.attempt), COALESCE(f.attempts, l.attempts, r.attempts, u.attempts),
   COALESCE(f.max_attempts, l.max_attempts, r.max_attempts, u.max_attempts),
-  COALESCE(f.activated_at_ms, l.activated_at_ms), COALESCE(f.worker, l.worker), f.kind
+  COALESCE(f.activated_at_ms, l.activated_at_ms), COALESCE(f.worker, l.worker), CASE f.state WHEN 3 THEN 'complete' ELSE f.kind END
 FROM ew_job j
 LEFT JOIN ew_revision v ON v.key = j.key
-LEFT JOIN ew_finished f ON f.key = j.key
+LEFT JOIN ew_finished f ON f.queue = j.queue AND f.state IN (3, 4, 5) AND f.key = j.key
 LEFT JOIN ew_leased l ON l.key = j.key
 LEFT JOIN ew_ready r ON r.queue = j.queue AND r.lane = j.lane AND r.urgency = -COALESCE(v.priority, j.priority)
   AND r.run_at_ms = COALESCE(v.run_at_ms, j.run_at_ms) AND r.key = j.key
@@ -29,7 +29,7 @@ SELECT j.key, q.type, q.grp, j.lane, CASE WHEN f.key IS NOT NULL THEN f.state WH
 FROM {keys} k CROSS JOIN ew_job j ON j.key = k.value
 CROSS JOIN ew_queue q ON q.id = j.queue
 LEFT JOIN ew_revision v ON v.key = j.key
-LEFT JOIN ew_finished f ON f.key = j.key
+LEFT JOIN ew_finished f ON f.queue = j.queue AND f.state IN (3, 4, 5) AND f.key = j.key
 LEFT JOIN ew_leased l ON l.key = j.key
 LEFT JOIN ew_ready r ON r.queue = j.queue AND r.lane = j.lane AND r.urgency = -COALESCE(v.priority, j.priority)
   AND r.run_at_ms = COALESCE(v.run_at_ms, j.run_at_ms) AND r.key = j.key
@@ -40,4 +40,5 @@ LEFT JOIN ew_result s ON s.key = j.key;
 SELECT attempt, kind, at_ms, worker, error, activated_at_ms, retry_at_ms FROM ew_history WHERE key = ? ORDER BY attempt, step;
 
 -- name: end
-SELECT attempt, kind, finished_at_ms, worker, error, activated_at_ms FROM ew_finished WHERE key = ? AND state <> 4;
+SELECT f.attempt, COALESCE(f.kind, 'complete'), f.finished_at_ms, f.worker, f.error, f.activated_at_ms
+FROM ew_job j CROSS JOIN ew_finished f ON f.queue = j.queue AND f.state IN (3, 5) AND f.key = j.key WHERE j.key = ?;

@@ -2,8 +2,8 @@
 -- Inputs: a JSON object {"key": attempt, ...} (attempt 0: not checked). Returns: the rows that passed the guard.
 
 -- name: complete
-INSERT INTO ew_finished (key, queue, state, attempt, attempts, max_attempts, finished_at_ms, activated_at_ms, worker, kind)
-SELECT l.key, l.queue, 3, l.attempt, l.attempts, l.max_attempts, ?2, l.activated_at_ms, l.worker, 'complete'
+INSERT INTO ew_finished (queue, state, key, attempt, attempts, max_attempts, finished_at_ms, activated_at_ms, worker)
+SELECT l.queue, 3, l.key, l.attempt, l.attempts, l.max_attempts, ?2, l.activated_at_ms, l.worker
 FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
 
 -- name: completed_sums

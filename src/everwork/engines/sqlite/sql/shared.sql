@@ -65,7 +65,7 @@ INSERT INTO ew_finished (key, queue, state, attempt, attempts, max_attempts, fin
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_finished
-DELETE FROM ew_finished WHERE key = ?;
+DELETE FROM ew_finished WHERE queue = ? AND state = ? AND key = ?;
 
 -- name: append_history
 INSERT INTO ew_history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)

@@ -13,7 +13,8 @@ SELECT r.key FROM ew_queue q CROSS JOIN ew_ready r ON r.queue = q.id WHERE q.dro
 UNION ALL SELECT u.key FROM ew_queue q CROSS JOIN ew_future u ON u.queue = q.id WHERE q.dropped = 1 LIMIT ?;
 
 -- name: finished
-SELECT f.key, f.state, f.finished_at_ms FROM ew_finished f WHERE f.key > ? ORDER BY f.key LIMIT ?;
+SELECT queue, state, key, finished_at_ms FROM ew_finished WHERE (queue, state, key) > (?, ?, ?)
+ORDER BY queue, state, key LIMIT ?;
 
 -- name: deltas
 SELECT count(*) FROM (SELECT 1 FROM ew_delta LIMIT 1000);

@@ -1,0 +1,87 @@
+"""What is asked of a connection, and how it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from everwork.engines.base import Clock
+from everwork.engines.sqlite.place import Place, connect, unavailable
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.logs import get_logger
+
+log = get_logger("everwork.sqlite")
+
+T = TypeVar("T")
+Act = Callable[[Transaction], T]
+Look = Callable[[sqlite3.Cursor, int], T | None]
+Ask = Callable[[sqlite3.Cursor, int], T]
+
+CLOSE_SECONDS = 10.0
+BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+class Call(NamedTuple):
+    """Something to do, and who waits for it. A look that answers makes the act unnecessary."""
+
+    future: asyncio.Future[Any]
+    act: Act[Any] | None
+    look: Look[Any] | None
+
+
+class Pause:
+    """Asks a thread to close its connection until it is told to go on: SQLite must not be open across a fork."""
+
+    def __init__(self) -> None:
+        self.is_closed = threading.Event()
+        self.goes_on = threading.Event()
+
+
+Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
+
+
+def join(thread: threading.Thread, path: str) -> None:
+    """Wait for a thread, but not for ever: another process may hold the lock it waits for."""
+    thread.join(CLOSE_SECONDS)
+    if thread.is_alive():
+        log.error("the store is held by another process, not waiting for it any longer", path=path)
+
+
+def reconnected(
+    connection: sqlite3.Connection, place: Place, pause: Pause, *, read_only: bool = False
+) -> sqlite3.Connection:
+    """Close a connection for the length of a pause."""
+    connection.close()
+    pause.is_closed.set()
+    pause.goes_on.wait()
+    return connect(place, read_only=read_only)
+
+
+def look_at(call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False) -> Answer | None:
+    """Answer a call by looking, if it can be. A question's answer comes in a tuple, so that None is an answer too."""
+    if call.look is None:
+        return None
+    try:
+        if in_snapshot:
+            cursor.execute("BEGIN")
+        value = call.look(cursor, clock())
+    except sqlite3.Error as error:
+        return call.future, None, unavailable(path, error)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
+        return call.future, None, error
+    if value is None:
+        return None
+    return call.future, value[0] if call.act is None else value, None
+
+
+def resolve(answer: Answer) -> None:
+    """Give an answer to whoever waits for it; in the event loop."""
+    future, value, error = answer
+    if not future.cancelled():
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)

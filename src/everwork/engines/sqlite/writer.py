@@ -1,0 +1,269 @@
+"""The writer: one connection, one transaction at a time, and group commit."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from everwork.engines.base import Clock
+from everwork.engines.sqlite.calls import (
+    BUSY,
+    Act,
+    Answer,
+    Ask,
+    Call,
+    Look,
+    Pause,
+    T,
+    join,
+    look_at,
+    reconnected,
+    resolve,
+)
+from everwork.engines.sqlite.lock import FileLock
+from everwork.engines.sqlite.place import Place, identity, unavailable
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.exceptions import EngineUnavailable
+from everwork.logs import get_logger
+
+log = get_logger("everwork.sqlite")
+
+Told = Callable[[bool, bool], None]
+"""Told after a commit: work may be ready; a job may have finished."""
+
+CALLS_PER_COMMIT_MAX = 1_000
+WAL_BYTES_MAX = 8 * 2**20
+
+
+class Writer(ABC):
+    """Runs calls inside transactions; those that arrive while one commits share the next one."""
+
+    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        self._place = place
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._lock = lock
+        self._clock = clock
+        self._file = identity(place)
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self.after_commit: Told = lambda *_: None
+        """Told where the transaction ran, for other processes."""
+        self.told: Told = lambda *_: None
+        """Told in the event loop."""
+
+    def submit(self, act: Act[T], look: Look[T] | None = None) -> asyncio.Future[T]:
+        """Run an operation inside a transaction."""
+        return self._take(act, look)
+
+    def ask(self, ask: Ask[T]) -> asyncio.Future[T]:
+        """Run a question outside any transaction (the only way to read a store in memory)."""
+        return self._take(None, lambda cursor, now_ms: (ask(cursor, now_ms),))
+
+    def _take(self, act: Act[Any] | None, look: Look[Any] | None) -> asyncio.Future[Any]:
+        if self._closing:
+            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is closed; open a new one")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._put(Call(future, act, look))
+        return future
+
+    @abstractmethod
+    def _put(self, call: Call) -> None:
+        """Let a call run, soon."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+
+    @abstractmethod
+    def pause(self) -> Pause:
+        """Close the connection between two transactions, until the pause ends. From any thread."""
+
+    def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
+        answers: list[Answer] = []
+        to_do: list[Call] = []
+        for call in calls:
+            answer = look_at(call, self._cursor, self._clock, self._place.path)
+            if answer is not None:
+                answers.append(answer)
+            elif call.act is not None:
+                to_do.append(call)
+        woken = finished = False
+        if to_do:
+            try:
+                values, woken, finished = self._transact(to_do)
+                answers += [(call.future, value, None) for call, value in zip(to_do, values, strict=True)]
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
+                if len(to_do) == 1:
+                    answers.append((to_do[0].future, None, error))
+                else:
+                    # One of them spoils the batch: each gets a transaction of its own.
+                    for call in to_do:
+                        more, *told = self._serve([call._replace(look=None)])
+                        answers += more
+                        woken, finished = woken or told[0], finished or told[1]
+        return answers, woken, finished
+
+    def _transact(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
+        with self._lock:
+            try:
+                self._refuse_another_file()
+                self._begin()
+                tx = Transaction(self._cursor, self._clock())
+                values = [call.act(tx) for call in calls if call.act is not None]
+                tx.flush()
+                self._cursor.execute("COMMIT")
+            except BaseException as error:
+                if self._connection.in_transaction:
+                    self._cursor.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise unavailable(self._place.path, error) from error
+                raise
+        try:
+            self.after_commit(tx.woken, tx.finished)
+        except OSError as error:
+            # What is committed is committed: a wake-up that fails must not look like a refusal.
+            log.warning("other processes were not woken", path=self._place.path, error=str(error))
+        return values, tx.woken, tx.finished
+
+    def _refuse_another_file(self) -> None:
+        """A file that was removed or replaced still takes writes, and nobody would ever find them."""
+        if self._file is not None and identity(self._place) != self._file:
+            raise EngineUnavailable(
+                f"cannot use {self._place.path}: the file was removed or replaced while it was open; start again"
+            )
+
+    def _begin(self) -> None:
+        """Wait as long as it takes: somebody without our lock (the user's own transaction) may be writing."""
+        while True:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in BUSY or self._closing:
+                    raise
+                log.warning("waiting for another program's write transaction", path=self._place.path)
+
+    def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
+        for answer in answers:
+            resolve(answer)
+        self.told(woken, finished)
+
+    def truncate_wal(self) -> None:
+        """Cut the write-ahead log when a long reader has let it grow. Runs in the writer's thread."""
+        wal = Path(self._place.path + "-wal")
+        if self._place.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
+            return
+        with self._lock:
+            self._cursor.execute("PRAGMA busy_timeout = 50")
+            try:
+                self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._cursor.execute("PRAGMA busy_timeout = 5000")
+
+    def _pause_here(self, pause: Pause) -> None:
+        self._connection = reconnected(self._connection, self._place, pause)
+        self._cursor = self._connection.cursor()
+
+
+class ThreadWriter(Writer):
+    """Writes in a thread of its own: the event loop goes on while the disk is busy."""
+
+    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        super().__init__(place, connection, lock, clock)
+        self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="everwork-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    def _put(self, call: Call) -> None:
+        self._inbox.put(call)
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        if not self._closing:
+            self._closing = True
+            self._inbox.put(None)
+        await asyncio.to_thread(join, self._thread, self._place.path)
+
+    def pause(self) -> Pause:
+        """Close the connection between two transactions, until the pause ends."""
+        pause = Pause()
+        self._inbox.put(pause)
+        return pause
+
+    def _run(self) -> None:
+        has_ended = False
+        while not has_ended:
+            calls, then = self._next_calls()
+            answers, woken, finished = self._serve(calls)
+            if answers:
+                self._deliver(answers, woken, finished)
+            if isinstance(then, Pause):
+                self._pause_here(then)
+            has_ended = then is None
+        self._connection.close()
+
+    def _next_calls(self) -> tuple[list[Call], Call | Pause | None]:
+        """What has come in, and what ended the collecting: nothing more, a pause, or None for the end."""
+        calls: list[Call] = []
+        item = self._inbox.get()
+        while isinstance(item, Call):
+            calls.append(item)
+            if len(calls) == CALLS_PER_COMMIT_MAX:
+                break
+            try:
+                item = self._inbox.get_nowait()
+            except Empty:
+                break
+        return calls, item
+
+    def _deliver(self, answers: list[Answer], woken: bool, finished: bool) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._answer, answers, woken, finished)
+        except RuntimeError:
+            log.warning("answers came after their event loop was closed", answers=len(answers))
+
+
+class LoopWriter(Writer):
+    """Writes in the event loop itself, for loops that have nothing else to do: no hop to another thread and back.
+
+    What is asked in one turn of the loop, or while a transaction blocks it, shares the next transaction.
+    """
+
+    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        super().__init__(place, connection, lock, clock)
+        self._thread = threading.get_ident()
+        self._calls: list[Call] = []
+
+    def _put(self, call: Call) -> None:
+        if not self._calls:
+            self._loop.call_soon(self._run)
+        self._calls.append(call)
+
+    def _run(self) -> None:
+        calls, self._calls = self._calls, []
+        if calls:
+            self._answer(*self._serve(calls))
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        if not self._closing:
+            self._closing = True
+            self._run()
+            self._connection.close()
+
+    def pause(self) -> Pause:
+        """Close the connection between two transactions, until the pause ends. The loop stands still meanwhile."""
+        pause = Pause()
+        if threading.get_ident() == self._thread:
+            pause.goes_on.set()  # The loop itself forks: it is back here only afterwards.
+            self._connection.close()
+            pause.is_closed.set()
+        self._loop.call_soon_threadsafe(self._pause_here, pause)
+        return pause
