@@ -46,7 +46,7 @@ def _options() -> argparse.Namespace:
         "--minutes", type=float, default=0.0, help="go on for at least this long (default: until the kills are done)"
     )
     parser.add_argument(
-        "--kills", type=int, default=200, help="SIGKILLs, from outside and at fault points (default 200)"
+        "--kills", type=int, default=200, help="SIGKILLs of workers, from outside and at fault points (default 200)"
     )
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--workers", type=int, default=4)

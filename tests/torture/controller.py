@@ -147,8 +147,8 @@ class Nemesis:
 
     @property
     def kills(self) -> int:
-        """Deaths by SIGKILL, from outside or at a fault point."""
-        return self.done["kills of workers"] + self.done["kills of producers"] + self.done["kills at fault points"]
+        """Deaths of workers by SIGKILL, from outside or at a fault point; producers die on top of these."""
+        return self.done["kills of workers"] + self.done["kills of workers at fault points"]
 
     def heal(self) -> None:
         """Let everybody run, start whoever is dead, without faults."""
@@ -168,7 +168,8 @@ class Nemesis:
                 self._resume(child)
             status = child.process.poll()
             if status == -signal.SIGKILL:
-                self.done["kills at fault points"] += 1
+                role = "workers" if child.module.endswith("worker") else "producers"
+                self.done[f"kills of {role} at fault points"] += 1
                 self.done[f"of these {child.fault.partition(':')[0]}"] += 1
             if status is not None:
                 self.done["unexpected ends"] += status != -signal.SIGKILL

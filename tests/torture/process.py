@@ -83,7 +83,8 @@ async def _live(life: Life, history: HistoryWriter, body: Body) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     mutants.apply(life.mutant)
     faults.arm(life.url, os.environ.get(faults.VARIABLE))
-    engine = open_engine(life.url)
+    # Both ways to write are killed: with a writer's thread, and in the loop itself (mutants break the first).
+    engine = open_engine(life.url, own_loop=life.life % 2 == 1 and not life.mutant)
     await engine.open()
     try:
         await body(life, LoggedEngine(engine, history), stop)
