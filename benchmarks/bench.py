@@ -43,10 +43,10 @@ class Bench:
             yield Path(folder) / "jobs.db"
 
     @asynccontextmanager
-    async def engine(self) -> AsyncIterator[Engine]:
+    async def engine(self, *, own_loop: bool = False) -> AsyncIterator[Engine]:
         """An engine on an empty file, with its default durability."""
         with self.store() as path:
-            engine = open_engine(url_of(path))
+            engine = open_engine(url_of(path), own_loop=own_loop)
             await engine.open()
             try:
                 yield engine

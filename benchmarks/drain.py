@@ -28,8 +28,12 @@ async def measure_drain(bench: Bench) -> list[Row]:
     jobs = bench.jobs(100_000, 10_000)
     measures: dict[str, Measure] = {
         "bare loop: claim 100, delete 100": bare_loop(bench, jobs),
-        "engine: activate 100, settle 100": _drained(bench, jobs, in_two_calls),
-        "engine: settle and activate fused": _drained(bench, jobs, fused),
+        "engine in its own loop, as workers run it: activate, settle": _drained(
+            bench, jobs, in_two_calls, own_loop=True
+        ),
+        "engine in its own loop, as workers run it: fused": _drained(bench, jobs, fused, own_loop=True),
+        "engine with a writer's thread: activate, settle": _drained(bench, jobs, in_two_calls),
+        "engine with a writer's thread: fused": _drained(bench, jobs, fused),
     }
     first, *others = (await interleave(bench, "drain", measures)).items()
     rows = [rate_row("drain", *first)]
@@ -108,9 +112,9 @@ async def check_completed(engine: Engine, jobs: int) -> None:
         raise RuntimeError(f"{jobs} jobs should be completed, the engine says {found}")
 
 
-def _drained(bench: Bench, jobs: int, drain: Drain, make: Make = a_job) -> Measure:
+def _drained(bench: Bench, jobs: int, drain: Drain, make: Make = a_job, *, own_loop: bool = False) -> Measure:
     async def measure() -> Timing:
-        async with bench.engine() as engine:
+        async with bench.engine(own_loop=own_loop) as engine:
             await fill(engine, jobs, make)
             with Timing(jobs) as timing:
                 await drain(engine, jobs)
