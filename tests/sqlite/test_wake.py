@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from everwork.engines.sqlite import engine as engine_module
+from everwork.engines.sqlite import opened as opened_module
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.place import Place
 from tests.door.waiting import DEADLINE_S, until
@@ -60,7 +60,7 @@ def go(process: Process) -> None:
 @pytest.fixture
 def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the sockets as the only way to be woken."""
-    monkeypatch.setattr(engine_module, "POLL_SECONDS", 3_600)
+    monkeypatch.setattr(opened_module, "POLL_SECONDS", 3_600)
 
 
 def sockets(file: Path) -> list[Path]:

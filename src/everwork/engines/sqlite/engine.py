@@ -5,28 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.outcome import Outcome
 from everwork.engines.base import Clock, Engine
-from everwork.engines.sqlite import change, forks, leases, read, registry
+from everwork.engines.sqlite import change, leases, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
-from everwork.engines.sqlite.calls import BUSY, Ask, Pause, T
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate
-from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs, unavailable
-from everwork.engines.sqlite.reader import Reader
+from everwork.engines.sqlite.opened import Opened
+from everwork.engines.sqlite.own_transaction import create_in
+from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.settle import settle
-from everwork.engines.sqlite.sweep import Broom, has_lapsed, look, sweep_finished, sweep_lapsed
+from everwork.engines.sqlite.sweep import has_lapsed, look, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
-from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter, Writer
+from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
 from everwork.engines.values import (
     Activation,
     Count,
@@ -46,10 +42,8 @@ from everwork.engines.values import (
     Swept,
     TypeInfo,
 )
-from everwork.exceptions import EngineBusy, EngineUnavailable, InvalidInput
+from everwork.exceptions import EngineUnavailable
 
-POLL_SECONDS = 0.1
-"""How often a waiting process looks whether another one has written: the fallback behind the sockets."""
 SWEEP_TURN = "sweep"
 SWEEP_TURN_MS = 5_000
 
@@ -124,45 +118,7 @@ class SqliteEngine(Engine):
         return await self._parts.writer.submit(lambda tx: create(tx, jobs))
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
-        connection = self._own_file(transaction)
-        cursor = connection.cursor()
-        cursor.row_factory = None
-        try:
-            if not connection.in_transaction:
-                cursor.execute("BEGIN IMMEDIATE")  # Python would begin one by itself, less well.
-            return _create_all_or_none(Transaction(cursor, self._clock()), jobs)
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                raise InvalidInput(
-                    "tx", f"{self._place.path} has no tables for jobs yet: open the application before the transaction"
-                ) from None
-            if error.sqlite_errorcode & 0xFF not in BUSY:
-                raise unavailable(self._place.path, error) from error
-            raise EngineBusy(
-                f"tx: {error}; begin the transaction with BEGIN IMMEDIATE, so that it waits for its turn to write"
-            ) from error
-
-    def _own_file(self, transaction: object) -> sqlite3.Connection:
-        if not isinstance(transaction, sqlite3.Connection):
-            raise InvalidInput(
-                "tx", f"must be a sqlite3.Connection on {self._place.path}, not {type(transaction).__name__}"
-            )
-        try:
-            cursor = transaction.cursor()
-            cursor.row_factory = None
-            files = cursor.execute("PRAGMA database_list").fetchall()
-        except sqlite3.ProgrammingError as error:
-            raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
-        path = next((path for _, name, path in files if name == "main"), "")
-        if transaction.text_factory is not str:
-            raise InvalidInput("tx", "must have text_factory str")
-        if not path or os.path.realpath(path) != self._place.path:
-            raise InvalidInput("tx", f"must be a connection to {self._place.path}, not to {path or 'memory'}")
-        # Python begins a transaction by itself before a write, unless it was told not to.
-        begins_none = transaction.isolation_level is None or getattr(transaction, "autocommit", None) is True
-        if not transaction.in_transaction and begins_none:
-            raise InvalidInput("tx", "must be in a transaction: execute BEGIN IMMEDIATE first")
-        return transaction
+        return create_in(self._place, transaction, jobs, self._clock())
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return await self._parts.writer.submit(
@@ -293,113 +249,3 @@ class SqliteEngine(Engine):
 
     async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         return await self._parts.ask(lambda reader, _: read.list_jobs(reader, wanted, limit, cursor))
-
-
-def _create_all_or_none(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
-    """A failure in the middle must not leave half a job in the caller's transaction."""
-    tx.cursor.execute("SAVEPOINT everwork_create")
-    try:
-        created = create(tx, jobs)
-        tx.flush()
-    except BaseException:
-        tx.cursor.execute("ROLLBACK TO everwork_create")
-        raise
-    finally:
-        tx.cursor.execute("RELEASE everwork_create")
-    return created
-
-
-class Opened:
-    """What exists while the engine is open: threads, bells, and the look at what other processes wrote."""
-
-    def __init__(self, place: Place, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
-        self.schema_version = schema_version
-        self.pid = os.getpid()
-        self.broom = Broom()
-        self._loop = asyncio.get_running_loop()
-        self._lock = lock
-        folder = None if place.in_memory else Path(place.path + ".wake")
-        self.work, self.done = Bell(WORK, folder), Bell(DONE, folder)
-        self.writer = writer
-        self.writer.told = self._ring
-        self._reader: Reader | None = None
-        self._probe: sqlite3.Connection | None = None
-        self._poker: Poker | None = None
-        if folder is not None:
-            self._reader = Reader(place, connect(place, read_only=True), clock)
-            self._probe = connect(place, read_only=True)
-            self._poker = Poker(folder)
-            self.writer.after_commit = self._poke
-        self._place = place
-        self._probing = threading.Lock()
-        self._data_version = self._read_data_version()
-        self._timer: asyncio.TimerHandle | None = None
-        if not place.in_memory:
-            forks.watch(self)
-
-    async def ask(self, question: Ask[T]) -> T:
-        """Ask the reader; a store in memory has its writer's connection only."""
-        answer: Any = await (self._reader or self.writer).ask(question)
-        return answer  # type: ignore[no-any-return]
-
-    def poll(self) -> None:
-        """Look for other processes' writes as long as somebody waits."""
-        if self._timer is None and self._probe is not None:
-            self._timer = self._loop.call_later(POLL_SECONDS, self._look)
-
-    async def close(self) -> None:
-        forks.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        for bell in (self.work, self.done):
-            bell.close(self._loop)
-        await self.writer.close()
-        if self._reader is not None:
-            await self._reader.close()
-        with self._probing:
-            if self._probe is not None:
-                self._probe.close()
-                self._probe = None
-        if self._poker is not None:
-            self._poker.close()
-        self._lock.close()
-
-    def _ring(self, woken: bool, finished: bool) -> None:
-        if woken:
-            self.work.ring()
-        if finished:
-            self.done.ring()
-
-    def _poke(self, woken: bool, finished: bool) -> None:
-        if self._poker is not None and woken:
-            self._poker.poke(WORK, self.work.name)
-        if self._poker is not None and finished:
-            self._poker.poke(DONE, self.done.name)
-
-    def _look(self) -> None:
-        self._timer = None
-        version = self._read_data_version()
-        if version != self._data_version:
-            self._data_version = version
-            self._ring(True, True)
-        if self.work.is_awaited or self.done.is_awaited:
-            self.poll()
-
-    def _read_data_version(self) -> int:
-        with self._probing:
-            if self._probe is None:
-                return 0
-            return int(self._probe.execute("PRAGMA data_version").fetchone()[0])
-
-    def pause(self) -> list[Pause]:
-        """Close every connection before a fork; whoever asks meanwhile waits."""
-        self._probing.acquire()
-        if self._probe is not None:
-            self._probe.close()
-        return [self.writer.pause(), *([self._reader.pause()] if self._reader else [])]
-
-    def go_on(self) -> None:
-        """The fork is over, in the parent."""
-        if self._probe is not None:
-            self._probe = connect(self._place, read_only=True)
-        self._probing.release()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everwork.engines.sqlite.calls import Pause
-    from everwork.engines.sqlite.engine import Opened
+    from everwork.engines.sqlite.opened import Opened
 
 _opened: weakref.WeakSet[Opened] = weakref.WeakSet()
 _paused: list[tuple[Opened, list[Pause]]] = []

@@ -1,0 +1,71 @@
+"""Jobs created inside the user's own transaction, on the user's own connection."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+
+from everwork.core.job import NewJob
+from everwork.engines.sqlite.calls import BUSY
+from everwork.engines.sqlite.create import create
+from everwork.engines.sqlite.place import Place, unavailable
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.values import Created
+from everwork.exceptions import EngineBusy, InvalidInput
+
+
+def create_in(place: Place, transaction: object, jobs: Sequence[NewJob], now_ms: int) -> list[Created]:
+    """Create jobs that exist only if the user commits."""
+    connection = _checked(place, transaction)
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    try:
+        if not connection.in_transaction:
+            cursor.execute("BEGIN IMMEDIATE")  # Python would begin one by itself, less well.
+        return _all_or_none(Transaction(cursor, now_ms), jobs)
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            raise InvalidInput(
+                "tx", f"{place.path} has no tables for jobs yet: open the application before the transaction"
+            ) from None
+        if error.sqlite_errorcode & 0xFF not in BUSY:
+            raise unavailable(place.path, error) from error
+        raise EngineBusy(
+            f"tx: {error}; begin the transaction with BEGIN IMMEDIATE, so that it waits for its turn to write"
+        ) from error
+
+
+def _checked(place: Place, transaction: object) -> sqlite3.Connection:
+    if not isinstance(transaction, sqlite3.Connection):
+        raise InvalidInput("tx", f"must be a sqlite3.Connection on {place.path}, not {type(transaction).__name__}")
+    if transaction.text_factory is not str:
+        raise InvalidInput("tx", "must have text_factory str")
+    try:
+        cursor = transaction.cursor()
+        cursor.row_factory = None
+        files = cursor.execute("PRAGMA database_list").fetchall()
+    except sqlite3.ProgrammingError as error:
+        raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
+    path = next((path for _, name, path in files if name == "main"), "")
+    if not path or os.path.realpath(path) != place.path:
+        raise InvalidInput("tx", f"must be a connection to {place.path}, not to {path or 'memory'}")
+    # Python begins a transaction by itself before a write, unless it was told not to.
+    begins_none = transaction.isolation_level is None or getattr(transaction, "autocommit", None) is True
+    if not transaction.in_transaction and begins_none:
+        raise InvalidInput("tx", "must be in a transaction: execute BEGIN IMMEDIATE first")
+    return transaction
+
+
+def _all_or_none(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
+    """A failure in the middle must not leave half a job in the caller's transaction."""
+    tx.cursor.execute("SAVEPOINT everwork_create")
+    try:
+        created = create(tx, jobs)
+        tx.flush()
+    except BaseException:
+        tx.cursor.execute("ROLLBACK TO everwork_create")
+        raise
+    finally:
+        tx.cursor.execute("RELEASE everwork_create")
+    return created
