@@ -198,3 +198,17 @@ def test_the_sync_twin_runs_in_the_callers_thread(tmp_path: Path) -> None:
 def test_the_sync_twin_refuses_what_is_no_connection(tmp_path: Path) -> None:
     with Everwork(f"sqlite:///{tmp_path}/shared.db").sync as sync, pytest.raises(InvalidInput, match=r"^tx: "):
         sync.enqueue("email-send", tx=5)
+
+
+async def test_jobs_can_be_looked_at_inside_a_transaction_that_a_write_waits_for(
+    app: Everwork, own: sqlite3.Connection
+) -> None:
+    key = await app.enqueue("email-send")
+    own.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.ensure_future(app.enqueue("email-send"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        looks = [(await app.get(key)).state for _ in range(20)]
+    assert (looks, waiting.done()) == ([State.PENDING] * 20, False)
+    own.rollback()
+    assert await waiting > key

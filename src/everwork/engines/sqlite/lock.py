@@ -22,13 +22,30 @@ class FileLock:
                 raise EngineUnavailable(f"cannot use {path}: no lock beside it ({error.strerror})") from None
             _held.add(self)
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
+        """Wait in the queue for the lock."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
-    def __exit__(self, *_: object) -> None:
+    def acquire_now(self) -> bool:
+        """Take the lock if it is free."""
+        try:
+            if self._descriptor is not None:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let the next one in."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def close(self) -> None:
         """Let go of the file."""

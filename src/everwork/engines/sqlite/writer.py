@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -39,6 +40,7 @@ Told = Callable[[bool, bool], None]
 
 CALLS_PER_COMMIT_MAX = 1_000
 WAL_BYTES_MAX = 8 * 2**20
+BUSY_MS = 5_000
 
 
 class Writer(ABC):
@@ -86,6 +88,12 @@ class Writer(ABC):
         """Close the connection between two transactions, until the pause ends. From any thread."""
 
     def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
+        answers, to_do = self._look_first(calls)
+        done, woken, finished = self._do(to_do) if to_do else ([], False, False)
+        return answers + done, woken, finished
+
+    def _look_first(self, calls: Sequence[Call]) -> tuple[list[Answer], list[Call]]:
+        """Answer what a look without transaction can answer; the rest is to be done."""
         answers: list[Answer] = []
         to_do: list[Call] = []
         for call in calls:
@@ -94,37 +102,38 @@ class Writer(ABC):
                 answers.append(answer)
             elif call.act is not None:
                 to_do.append(call)
-        woken = finished = False
-        if to_do:
-            try:
-                values, woken, finished = self._transact(to_do)
-                answers += [(call.future, value, None) for call, value in zip(to_do, values, strict=True)]
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
-                if len(to_do) == 1:
-                    answers.append((to_do[0].future, None, error))
-                else:
-                    # One of them spoils the batch: each gets a transaction of its own.
-                    for call in to_do:
-                        more, *told = self._serve([call._replace(look=None)])
-                        answers += more
-                        woken, finished = woken or told[0], finished or told[1]
-        return answers, woken, finished
+        return answers, to_do
 
-    def _transact(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
-        with self._lock:
-            try:
+    def _do(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Answer], bool, bool]:
+        """Run calls in one transaction; if one of them spoils it, each gets a transaction of its own."""
+        try:
+            values, woken, finished = self._transact(calls, has_begun=has_begun)
+            return [(c.future, value, None) for c, value in zip(calls, values, strict=True)], woken, finished
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
+            if len(calls) == 1:
+                return [(calls[0].future, None, error)], False, False
+        each = [self._do([call]) for call in calls]
+        return [a for answers, *_ in each for a in answers], any(w for _, w, _ in each), any(f for *_, f in each)
+
+    def _transact(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Any], bool, bool]:
+        if not has_begun:
+            self._lock.acquire()
+        try:
+            if not has_begun:
                 self._refuse_another_file()
                 self._begin()
-                tx = Transaction(self._cursor, self._clock())
-                values = [call.act(tx) for call in calls if call.act is not None]
-                tx.flush()
-                self._cursor.execute("COMMIT")
-            except BaseException as error:
-                if self._connection.in_transaction:
-                    self._cursor.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise unavailable(self._place.path, error) from error
-                raise
+            tx = Transaction(self._cursor, self._clock())
+            values = [call.act(tx) for call in calls if call.act is not None]
+            tx.flush()
+            self._cursor.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise unavailable(self._place.path, error) from error
+            raise
+        finally:
+            self._lock.release()
         try:
             self.after_commit(tx.woken, tx.finished)
         except OSError as error:
@@ -165,7 +174,7 @@ class Writer(ABC):
             try:
                 self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
-                self._cursor.execute("PRAGMA busy_timeout = 5000")
+                self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def _pause_here(self, pause: Pause) -> None:
         self._connection = reconnected(self._connection, self._place, pause)
@@ -230,40 +239,85 @@ class ThreadWriter(Writer):
             log.warning("answers came after their event loop was closed", answers=len(answers))
 
 
-class LoopWriter(Writer):
-    """Writes in the event loop itself, for loops that have nothing else to do: no hop to another thread and back.
+class LoopWriter(ThreadWriter):
+    """Writes in the event loop itself as long as nobody else writes: no hop to a thread and back.
 
-    What is asked in one turn of the loop, or while a transaction blocks it, shares the next transaction.
+    For loops that serve nothing but the engine. What is asked in one turn of the loop shares a transaction. When
+    the lock is not free at once, the calls go to the thread, which may wait for it while the loop goes on.
     """
 
     def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
-        super().__init__(place, connection, lock, clock)
-        self._thread = threading.get_ident()
         self._calls: list[Call] = []
+        self._loop_thread = threading.get_ident()
+        self._in_thread = 0
+        """Calls and pauses that the thread has not finished: it has the connection meanwhile."""
+        super().__init__(place, connection, lock, clock)
 
     def _put(self, call: Call) -> None:
         if not self._calls:
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._run_turn)
         self._calls.append(call)
 
-    def _run(self) -> None:
+    def _run_turn(self) -> None:
         calls, self._calls = self._calls, []
-        if calls:
-            self._answer(*self._serve(calls))
+        if not self._in_thread:
+            answers, calls = self._look_first(calls)
+            if answers:
+                self._answer(answers, False, False)
+            if calls and self._begin_now():
+                self._answer(*self._do(calls, has_begun=True))
+                return
+        self._in_thread += len(calls)
+        for call in calls:
+            self._inbox.put(call)
+
+    def _begin_now(self) -> bool:
+        """Begin a transaction if that takes no waiting."""
+        if not self._lock.acquire_now():
+            return False
+        try:
+            self._refuse_another_file()
+            self._cursor.execute("PRAGMA busy_timeout = 0")
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+            finally:
+                self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        except (sqlite3.Error, EngineUnavailable):
+            # Busy, or worse: the thread waits for it, or tells what is wrong.
+            self._lock.release()
+            return False
+        return True
+
+    def _deliver(self, answers: list[Answer], woken: bool, finished: bool) -> None:
+        super()._deliver(answers, woken, finished)
+        self._hand_back(len(answers))
+
+    def _hand_back(self, finished: int) -> None:
+        with suppress(RuntimeError):  # The loop is closed: nobody counts any more.
+            self._loop.call_soon_threadsafe(self._take_back, finished)
+
+    def _take_back(self, finished: int) -> None:
+        self._in_thread -= finished
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
-        if not self._closing:
-            self._closing = True
-            self._run()
-            self._connection.close()
+        if self._calls:
+            self._run_turn()
+        await super().close()
 
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause ends. The loop stands still meanwhile."""
+        """Close the connection between two transactions, until the pause ends. From any thread."""
         pause = Pause()
-        if threading.get_ident() == self._thread:
-            pause.goes_on.set()  # The loop itself forks: it is back here only afterwards.
-            self._connection.close()
-            pause.is_closed.set()
-        self._loop.call_soon_threadsafe(self._pause_here, pause)
+        if threading.get_ident() == self._loop_thread:
+            self._pause_in_thread(pause)
+        else:
+            self._loop.call_soon_threadsafe(self._pause_in_thread, pause)
         return pause
+
+    def _pause_in_thread(self, pause: Pause) -> None:
+        self._in_thread += 1
+        self._inbox.put(pause)
+
+    def _pause_here(self, pause: Pause) -> None:
+        super()._pause_here(pause)
+        self._hand_back(1)
