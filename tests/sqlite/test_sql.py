@@ -20,6 +20,7 @@ FOLDER = Path(inspect.getfile(package)).parent
 WITHOUT_FILE = {
     "open": "the migrations",
     "close": "no statement",
+    "fresh": "no statement",
     "durability": "known from the settings",
     "health": "one PRAGMA",
     "mark": "kept in the process",

@@ -63,6 +63,10 @@ class Engine(ABC):
     async def close(self) -> None:
         """Finish what was accepted and let go of every resource. A second close does nothing."""
 
+    @abstractmethod
+    def fresh(self) -> Engine:
+        """Another engine on the same store, with the same settings, not open: an open one belongs to one event loop."""
+
     @property
     @abstractmethod
     def durability(self) -> Durability:

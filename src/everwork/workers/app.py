@@ -24,7 +24,7 @@ from everwork.service.intake import new_job
 from everwork.service.service import JobService
 from everwork.workers.function import TIMEOUT_DEFAULT, JobFunction, JobKey
 from everwork.workers.home import Home
-from everwork.workers.runtime import Runtime, run_loop
+from everwork.workers.runtime import Runtime, StopSignal, run_loop
 from everwork.workers.twin import SyncEverwork
 
 P = ParamSpec("P")
@@ -49,7 +49,7 @@ class Everwork:
         self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers)
         self._runtime: Runtime | None = None
         self._is_working = False
-        self._stops = 0
+        self._stopped: StopSignal | None = None
 
     # Declare ------------------------------------------------------------------------------------
 
@@ -168,21 +168,21 @@ class Everwork:
             raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
         if self._is_working:
             raise BadConfiguration("the workers of this application run already")
-        self._is_working, self._stops = True, 0
+        self._is_working = True
+        self._stopped = StopSignal()
         try:
-            await self._home.call(self._home.prepare)
-            self._runtime = Runtime(self._home.portal, self.functions, self.worker)
-            for _ in range(self._stops):
-                self._runtime.stop()
+            # Opening may have to wait for another program; a stop does not wait with it.
+            if await self._stopped.comes_before(self._home.call(self._home.prepare)):
+                return
+            self._runtime = Runtime(self._home.portal, self.functions, self.worker, self._stopped)
             await self._runtime.run(shutdown_timeout)
         finally:
-            self._is_working, self._runtime = False, None
+            self._is_working, self._runtime, self._stopped = False, None, None
 
     def stop(self) -> None:
         """Ask the workers to stop: finish what runs, begin nothing. The second call cancels what runs."""
-        self._stops += 1
-        if self._runtime is not None:
-            self._runtime.stop()
+        if self._stopped is not None:
+            self._stopped.ask()
 
     async def _run_with_signals(self, shutdown_timeout: float) -> None:
         loop = asyncio.get_running_loop()
@@ -206,7 +206,7 @@ class Everwork:
         if runtime is not None:
             if runtime.is_runner(asyncio.current_task()):
                 raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
-            runtime.stop()
+            self.stop()
             await asyncio.shield(asyncio.wrap_future(runtime.ended))
         await asyncio.to_thread(self._home.close)
 
@@ -235,7 +235,7 @@ class Everwork:
         if runtime is not None:
             if runtime.is_in_its_thread:
                 raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
-            runtime.stop()
+            self.stop()
             runtime.ended.result()
 
 

@@ -121,4 +121,4 @@ class Home:
             return self._portal.open(self.prepare)
 
     def _make_service(self) -> JobService:
-        return JobService(self._engine, self._worker)
+        return JobService(self._engine.fresh(), self._worker)

@@ -64,18 +64,30 @@ class Portal:
 
     async def call(self, use: Use[T]) -> T:
         """Use the service from a coroutine of any loop."""
-        here = asyncio.get_running_loop()
-        if here is self.loop:
+        if asyncio.get_running_loop() is self.loop:
             return await use(self.service)
-        future: asyncio.Future[T] = here.create_future()
-        started: list[asyncio.Task[T]] = []
-        self._in_loop(self._start, use, (here, future), started)
+        future, cancel = self.start(use)
         try:
             return await future
         except asyncio.CancelledError:
+            cancel()
+            raise
+
+    def start(self, use: Use[T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+        """Begin to use the service: a future of the calling loop, and what cancels the use.
+
+        A future and not a task, so that nobody who cancels the tasks of a loop ends it by the way.
+        """
+        here = asyncio.get_running_loop()
+        future: asyncio.Future[T] = here.create_future()
+        started: list[asyncio.Task[T]] = []
+        self._in_loop(self._start, use, (here, future), started)
+
+        def cancel() -> None:
             with suppress(EngineUnavailable):
                 self._in_loop(lambda: [task.cancel() for task in started])
-            raise
+
+        return future, cancel
 
     def run(self, use: Use[T]) -> T:
         """Use the service from a thread that has no event loop."""

@@ -23,10 +23,46 @@ CANCEL_SECONDS = 5.0
 """How long cancelled handlers may take to end before their leases are left to lapse."""
 
 
+class StopSignal:
+    """Asked once: stop softly. Asked again: cancel. From any thread, for the loop that has made it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.soft = asyncio.Event()
+        self.hard = asyncio.Event()
+
+    def ask(self) -> None:
+        """Ask to stop."""
+        with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+            self._loop.call_soon_threadsafe(self._ask)
+
+    def _ask(self) -> None:
+        if self.soft.is_set():
+            self.hard.set()
+        self.soft.set()
+
+    async def comes_before(self, preparation: Coroutine[Any, Any, None]) -> bool:
+        """Whether the stop is asked for before a preparation has ended, which is then left."""
+        preparing = asyncio.ensure_future(preparation)
+        stopping = asyncio.ensure_future(self.soft.wait())
+        try:
+            await asyncio.wait((preparing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not preparing.done():
+                preparing.cancel()
+        if preparing.done():
+            preparing.result()
+            return False
+        return True
+
+
 class Runtime:
     """Runs once."""
 
-    def __init__(self, portal: Portal, functions: Mapping[str, JobFunction[..., Any]], worker: str) -> None:
+    def __init__(
+        self, portal: Portal, functions: Mapping[str, JobFunction[..., Any]], worker: str, stopped: StopSignal
+    ) -> None:
         self._portal = portal
         self._functions = dict(functions)
         self._worker = worker
@@ -34,15 +70,9 @@ class Runtime:
         self._executor = Executor(self._functions, self._send, worker)
         self._thread = threading.get_ident()
         self._fetcher: Fetcher | None = None
-        self._stop = asyncio.Event()
-        self._cancel = asyncio.Event()
+        self._stopped = stopped
         self.ended: Future[None] = Future()
         """Resolved at the end of `run`, for whoever waits in another thread or loop."""
-
-    def stop(self) -> None:
-        """Stop softly; the second call cancels. From any thread."""
-        with suppress(RuntimeError):  # The loop is closed: everything has stopped.
-            self._loop.call_soon_threadsafe(self._ask_to_stop)
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -57,39 +87,34 @@ class Runtime:
         """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels."""
         try:
             self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
-            fetching = asyncio.ensure_future(self._portal.call(lambda _: fetcher.run()))
+            fetching, cancel = self._portal.start(lambda _: fetcher.run())
             try:
-                await _first(fetching, self._stop.wait())
+                await _first(fetching, self._stopped.soft.wait())
                 self._in_engine(fetcher.stop_fetching)
                 self._executor.stop_soft()
-                await _first(fetching, self._cancel.wait(), seconds=shutdown_timeout)
+                await _first(fetching, self._stopped.hard.wait(), seconds=shutdown_timeout)
             finally:
-                await self._end(fetching, fetcher)
+                try:
+                    await self._end(fetching, fetcher)
+                finally:
+                    cancel()
         finally:
             self._executor.close()
             self.ended.set_result(None)
 
     async def _end(self, fetching: asyncio.Future[None], fetcher: Fetcher) -> None:
         """Cancel what still runs, give it a little time, and leave the rest to its leases."""
-        try:
-            if not fetching.done():
-                self._in_engine(fetcher.stop_fetching)
-                self._executor.stop_soft()
-                self._executor.stop_running()
-                await _first(fetching, seconds=CANCEL_SECONDS)
-                self._in_engine(fetcher.abandon)
-                await _first(fetching, seconds=CANCEL_SECONDS)
-            if fetching.done():
-                await fetching
-            else:
-                log.error("the engine does not answer: what is not stored now is left to its leases")
-        finally:
-            fetching.cancel()
-
-    def _ask_to_stop(self) -> None:
-        if self._stop.is_set():
-            self._cancel.set()
-        self._stop.set()
+        if not fetching.done():
+            self._in_engine(fetcher.stop_fetching)
+            self._executor.stop_soft()
+            self._executor.stop_running()
+            await _first(fetching, seconds=CANCEL_SECONDS)
+            self._in_engine(fetcher.abandon)
+            await _first(fetching, seconds=CANCEL_SECONDS)
+        if fetching.done():
+            await fetching
+        else:
+            log.error("the engine does not answer: what is not stored now is left to its leases")
 
     async def _make_fetcher(self, service: JobService) -> Fetcher:
         return Fetcher(service, self._worker, self._functions, self._deliver, self._stop_attempt)

@@ -58,7 +58,7 @@ class SqliteEngine(Engine):
 
     def __init__(self, place: Place, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         self._place = place
-        self._writer_class = LoopWriter if own_loop else ThreadWriter
+        self._own_loop = own_loop
         self._clock = clock or host_clock_ms
         self._opened: Opened | None = None
 
@@ -70,7 +70,8 @@ class SqliteEngine(Engine):
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
             connection, lock, schema_version = await asyncio.to_thread(self._connect, create)
-            writer = self._writer_class(self._place, connection, lock, self._clock)
+            make = LoopWriter if self._own_loop else ThreadWriter
+            writer = make(self._place, connection, lock, self._clock)
             self._opened = Opened(self._place, self._clock, writer, lock, schema_version)
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
@@ -100,6 +101,9 @@ class SqliteEngine(Engine):
         if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use {self._place.path}: the engine is not open in this process")
         return self._opened
+
+    def fresh(self) -> SqliteEngine:
+        return SqliteEngine(self._place, self._clock, own_loop=self._own_loop)
 
     @property
     def durability(self) -> Durability:
