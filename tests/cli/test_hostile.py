@@ -47,7 +47,7 @@ def change(cli: Cli, *statements: str) -> None:
 @COMMANDS
 def test_a_file_without_its_version_is_refused(cli: Cli, command: str) -> None:
     change(cli, "DROP TABLE ew_schema")
-    answer = cli(*command.split())
+    answer = cli(*command.split(), "--engine", f"sqlite:///{cli.file}")
     assert str(cli.file) in answer.complaint
     assert answer.code == 2
 
@@ -55,6 +55,6 @@ def test_a_file_without_its_version_is_refused(cli: Cli, command: str) -> None:
 @COMMANDS
 def test_a_version_that_is_a_text_is_told(cli: Cli, command: str) -> None:
     change(cli, "DROP TABLE ew_schema", "CREATE TABLE ew_schema (version)", "INSERT INTO ew_schema VALUES ('two')")
-    answer = cli(*command.split())
+    answer = cli(*command.split(), "--engine", f"sqlite:///{cli.file}")
     assert "ew_schema is damaged: 'two' is no version" in answer.complaint
     assert answer.code == 2

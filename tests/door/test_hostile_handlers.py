@@ -191,7 +191,7 @@ async def test_a_handler_that_has_blocked_the_loop_past_its_time_has_timed_out(a
 
     @app.job("block", retry=None, timeout=0.05)
     async def block() -> str:
-        never.wait(0.1)  # noqa: ASYNC251 - it blocks on purpose
+        never.wait(0.1)
         return "too late"
 
     job = await run_one(app, "block")
@@ -207,7 +207,7 @@ def test_what_waits_behind_a_blocked_loop_is_done_by_another_worker(
     @sync_app.job("work", concurrency=2)
     async def work() -> str:
         begun.set()
-        release.wait(DEADLINE_S)  # noqa: ASYNC251 - it blocks on purpose
+        release.wait(DEADLINE_S)
         return "blocked"
 
     other = Everwork(url, worker="w2")
