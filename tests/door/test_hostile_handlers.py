@@ -252,3 +252,26 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone(app: Everwork, monk
     assert (cursed.state, cursed.attempts) == (State.FAILED, 1)
     assert str(cursed.last_error) == "its outcome cannot be stored: this one is cursed"
     assert [job.state for job in jobs] == [State.COMPLETED] * 6
+
+
+async def test_an_outcome_that_cannot_be_stored_at_all_is_left_to_its_lease(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job("work", concurrency=3)
+    async def work() -> str:
+        return "done"
+
+    keys = await app.enqueue_many([("work", {})] * 3)
+    engine = app.service.engine
+    settle = engine.settle
+
+    async def refusing(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        if any(one.key == keys[1] for one in outcomes):
+            raise ValueError("this one is cursed")
+        return await settle(outcomes, demands)
+
+    monkeypatch.setattr(engine, "settle", refusing)
+    async with working(app):
+        assert [await app.result(key, DEADLINE_S) for key in (keys[0], keys[2])] == ["done", "done"]
+        assert await app.result(await work.enqueue(), DEADLINE_S) == "done"
+    assert (await app.get(keys[1])).state is State.PROCESSING

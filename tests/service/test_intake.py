@@ -12,6 +12,7 @@ import pytest
 
 from everwork import Everwork, RetryPolicy
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, PAYLOAD_BYTES_MAX
+from everwork.engines.codec import decode_policy
 from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.service.intake import new_job
@@ -186,3 +187,9 @@ def test_a_wrong_type_stays_wrong_when_it_is_given_again() -> None:
     for _ in range(2):
         with pytest.raises(InvalidInput, match=r"^type: must "):
             new_job("a\nb", {})
+
+
+def test_a_stored_policy_that_was_damaged_by_hand_is_replaced_by_the_default() -> None:
+    assert [decode_policy(text) for text in ("{", "[]", '{"retry": 5}', '{"retry": {"base": "x"}}')] == [
+        RetryPolicy()
+    ] * 4

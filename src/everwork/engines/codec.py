@@ -16,6 +16,9 @@ from everwork.core.checks import shown
 from everwork.core.limits import JSON_DEPTH_MAX
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.exceptions import InvalidInput
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
 
 
 def encode_object(field: str, value: object, bytes_max: int) -> str:
@@ -76,9 +79,14 @@ def decode_policy(text: str | None) -> RetryPolicy:
     """The retry policy inside a stored policy; what is not said there has its default."""
     if text is None:
         return DEFAULT_POLICY
-    said = orjson.loads(text).get("retry", {})
     known = {f.name for f in fields(RetryPolicy)}
-    return RetryPolicy(**{name: value for name, value in said.items() if name in known})
+    try:
+        said = orjson.loads(text).get("retry", {})
+        return RetryPolicy(**{name: value for name, value in said.items() if name in known})
+    except (ValueError, TypeError, AttributeError) as error:
+        # Somebody has changed it by hand: jobs must go on.
+        log.error("a stored policy cannot be read, the default holds", policy=text, error=str(error))
+        return DEFAULT_POLICY
 
 
 _LONG_NUMBER = re.compile(r"\d{19}")

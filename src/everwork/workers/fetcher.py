@@ -76,6 +76,7 @@ class Fetcher:
         self._stop = stop
         self._here: dict[tuple[int, int], Attempt] = {}
         self._outcomes: list[Outcome] = []
+        self._spoilt: set[tuple[int, int]] = set()
         self._news = asyncio.Event()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
@@ -169,6 +170,9 @@ class Fetcher:
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
             log.error("an outcome cannot be stored", key=key, attempt=attempt, exc_info=error)
+            if (key, attempt) in self._spoilt:
+                return []  # Not even as a failure: the lease lapses.
+            self._spoilt.add((key, attempt))
             return [Fail(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
         middle = len(outcomes) // 2
         checked: list[Outcome] = []
