@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
+from everwork.engines import rules
 from everwork.engines.sqlite import change, finish, settle, writer
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -148,7 +149,8 @@ def _events_without_completion() -> None:
 
 
 def _repeat_forgotten() -> None:
-    replace_source(settle, "_refusal", "Judged(Verdict.REPEATED, state)", "Judged(Verdict.LEASE_LOST, state)")
+    replace_source(rules, "refused", "Judged(Verdict.REPEATED, state)", "Judged(Verdict.LEASE_LOST, state)")
+    vars(settle)["refused"] = rules.refused
 
 
 _MUTATIONS: Final[dict[str, Callable[[], None]]] = {

@@ -8,20 +8,19 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
 from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import limit_key_of, tenant_of
-from everwork.engines.values import Count, Explanation, JobFilter, Page, Reason, Stats, WorkerHour
+from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
 
 GET = statements("get")
 LIST = statements("list")
 EXPLAIN = statements("explain")
-AHEAD_MAX = 10_000
 
 
 def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
@@ -49,7 +48,7 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, limit: int, cursor_key:
     while seen < LIST_SCAN_MAX:
         keys = _candidates(cursor, wanted, below, step)
         for job in get(cursor, keys):
-            if job is not None and _matches(job, wanted):
+            if job is not None and matches(job, wanted):
                 if len(jobs) == limit:
                     return Page(jobs, jobs[-1].key)
                 jobs.append(job)
@@ -75,40 +74,28 @@ def stats(cursor: sqlite3.Cursor, hours: int, now_ms: int) -> Stats:
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:
-    """The first reason, in the order in which a claim would meet them."""
+    """Read what a claim would look at; what it means is said in one place for every engine."""
     row = cursor.execute(GET["where"], (key,)).fetchone()
     if row is None:
         return None
-    found, state = Where._make(row), State(row[3])
-    if state is State.PROCESSING:
-        worker, until_ms = cursor.execute(EXPLAIN["lease"], (key,)).fetchone()
-        text = f"running: worker '{worker}' holds the lease until {utc_text(until_ms)}"
-        return Explanation(key, state, Reason.RUNNING, text, until_ms, worker)
-    if state is not State.PENDING:
-        return Explanation(key, state, Reason.FINISHED, f"it is {state.label} and will not run again by itself")
-    return _explain_pending(cursor, found, now_ms)
-
-
-def _explain_pending(cursor: sqlite3.Cursor, found: Where, now_ms: int) -> Explanation:
-    type, group, paused, open_until_ms, asked_at_ms = cursor.execute(EXPLAIN["type"], (found.key,)).fetchone()
-    key, state = found.key, State.PENDING
-    if found.run_at_ms > now_ms:
-        text = f"scheduled: it may start from {utc_text(found.run_at_ms)} on"
-        return Explanation(key, state, Reason.SCHEDULED, text, found.run_at_ms)
-    if paused:
-        return Explanation(key, state, Reason.PAUSED, f"type '{type}' is paused; resume it to let its jobs start")
-    if open_until_ms is not None and open_until_ms > now_ms:
-        text = f"the circuit breaker of type '{type}' is open until {utc_text(open_until_ms)}"
-        return Explanation(key, state, Reason.BREAKER, text, open_until_ms)
-    ahead = cursor.execute(EXPLAIN["ahead"], (*found.pending[:5], AHEAD_MAX)).fetchone()[0]
-    if asked_at_ms is None or now_ms - asked_at_ms > 60_000:
-        since = "yet" if asked_at_ms is None else f"since {utc_text(asked_at_ms)}"
-        whom = f"group '{group}' of type '{type}'" if group else f"type '{type}'"
-        text = f"no worker has asked for {whom} {since}; start one"
-        return Explanation(key, state, Reason.NOT_ASKED, text, ahead=ahead)
-    more = f"{ahead:,}{'+' if ahead == AHEAD_MAX else ''}"
-    text = f"ready: waiting for a free worker, {more} jobs of its lane stand ahead of it"
-    return Explanation(key, state, Reason.QUEUED, text, ahead=ahead)
+    found = Where._make(row)
+    worker, until_ms = cursor.execute(EXPLAIN["lease"], (key,)).fetchone() or (None, None)
+    type, group, paused, open_until_ms, asked_at_ms = cursor.execute(EXPLAIN["type"], (key,)).fetchone()
+    ahead = cursor.execute(EXPLAIN["ahead"], (*found.pending[:5], AHEAD_MAX)).fetchone()[0] if found.is_ready else 0
+    facts = Facts(
+        key,
+        State(found.state),
+        type,
+        group,
+        found.run_at_ms,
+        bool(paused),
+        open_until_ms,
+        asked_at_ms,
+        ahead,
+        worker,
+        until_ms,
+    )
+    return explained(facts, now_ms)
 
 
 def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, below: int, step: int) -> list[int]:
@@ -138,20 +125,6 @@ def _keys_of(cursor: sqlite3.Cursor, queue: int, state: State, window: tuple[int
         case _:
             rows = cursor.execute(LIST["finished"], (queue, *window, state))
     return [key for (key,) in rows.fetchall()]
-
-
-def _matches(job: Job, wanted: JobFilter) -> bool:
-    return (
-        wanted.type in (None, job.type)
-        and wanted.group in (None, job.group)
-        and (not wanted.states or job.state in wanted.states)
-        and (not wanted.tenants or job.tenant in wanted.tenants)
-        and wanted.worker in (None, job.worker)
-        and wanted.correlation_id in (None, job.correlation_id)
-        and (wanted.created_after_ms is None or job.created_at_ms >= wanted.created_after_ms)
-        and (wanted.created_before_ms is None or job.created_at_ms < wanted.created_before_ms)
-        and (wanted.error_text is None or wanted.error_text.casefold() in (job.last_error or "").casefold())
-    )
 
 
 def _job(row: tuple[Any, ...]) -> Job:

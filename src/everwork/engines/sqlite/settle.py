@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release, kind_of
+from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import Cause, State
 from everwork.engines.codec import decode_policy
+from everwork.engines.rules import refused
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.finish import ENDED, Ended, Pending, enter_pending, record, where
 from everwork.engines.sqlite.statements import statements
@@ -197,18 +198,10 @@ def _work(tx: Transaction, row: Leased, decision: Decision) -> Work:
 
 
 def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
-    """Say why the guard did not let this outcome pass, or that it is a repeat of one that it did."""
+    """Find out how the attempt ended that this outcome names; what follows is the same on every engine."""
     found = where(tx, outcome.key)
     if found is None:
         return Judged(Verdict.NOT_FOUND)
-    state = State(found.state)
-    if outcome.attempt == 0:
-        return Judged(Verdict.WRONG_STATE, state)
     row = tx.cursor.execute(SQL["past_end"], (outcome.key, outcome.attempt)).fetchone()
-    is_last = outcome.attempt == found.attempt
-    ended = row[0] if row else found.kind if is_last else None
-    if ended == kind_of(outcome):
-        return Judged(Verdict.REPEATED, state)
-    if is_last and ended != Cause.LAPSE.value:
-        return Judged(Verdict.WRONG_STATE, state)
-    return Judged(Verdict.LEASE_LOST, state)
+    ended = row[0] if row else found.kind if outcome.attempt == found.attempt else None
+    return refused(outcome, State(found.state), found.attempt, ended)

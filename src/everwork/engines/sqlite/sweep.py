@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass, replace
 
-from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
+from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
 from everwork.engines.sqlite.activate import expire
 from everwork.engines.sqlite.change import remove
@@ -20,7 +21,6 @@ SQL = statements("sweep")
 FOLD_FROM_DELTAS = 500
 TIDY_EVERY_MS = 3_600_000
 START = (0, 0, 0)
-KEEP_MS = {State.COMPLETED: COMPLETED_KEEP_MS, State.CANCELLED: COMPLETED_KEEP_MS, State.FAILED: FAILED_KEEP_MS}
 
 
 @dataclass(slots=True)

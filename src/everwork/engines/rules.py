@@ -1,0 +1,92 @@
+"""What every engine says alike: why an outcome is refused, why a job is not running, which jobs a filter shows."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from everwork.core.instants import utc_text
+from everwork.core.job import Job
+from everwork.core.outcome import Lapse, Outcome, kind_of
+from everwork.core.states import State
+from everwork.engines.values import Explanation, JobFilter, Judged, Reason, Verdict
+
+AHEAD_MAX: Final = 10_000
+"""How many jobs ahead are counted."""
+ASKED_LATELY_MS: Final = 60_000
+_LAPSED: Final = kind_of(Lapse(0, 0, ""))
+
+
+def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> Judged:
+    """The judgement on an outcome that the guard did not let pass.
+
+    `latest` is the job's latest attempt; `ended` says how the attempt that the outcome names had ended, if at all.
+    """
+    if outcome.attempt == 0:
+        return Judged(Verdict.WRONG_STATE, state)
+    if ended == kind_of(outcome):
+        return Judged(Verdict.REPEATED, state)
+    if outcome.attempt == latest and ended != _LAPSED:
+        return Judged(Verdict.WRONG_STATE, state)
+    return Judged(Verdict.LEASE_LOST, state)
+
+
+class Facts(NamedTuple):
+    """What an engine knows of a job that somebody asks about."""
+
+    key: int
+    state: State
+    type: str
+    group: str
+    run_at_ms: int
+    is_paused: bool
+    breaker_open_until_ms: int | None
+    asked_at_ms: int | None
+    ahead: int
+    worker: str | None
+    lease_until_ms: int | None
+
+
+def explained(facts: Facts, now_ms: int) -> Explanation:
+    """The first reason, in the order in which a claim would meet them."""
+    key, state = facts.key, facts.state
+    if state is State.PROCESSING and facts.lease_until_ms is not None:
+        text = f"running: worker '{facts.worker}' holds the lease until {utc_text(facts.lease_until_ms)}"
+        return Explanation(key, state, Reason.RUNNING, text, facts.lease_until_ms, facts.worker)
+    if state is not State.PENDING:
+        return Explanation(key, state, Reason.FINISHED, f"it is {state.label} and will not run again by itself")
+    if facts.run_at_ms > now_ms:
+        text = f"scheduled: it may start from {utc_text(facts.run_at_ms)} on"
+        return Explanation(key, state, Reason.SCHEDULED, text, facts.run_at_ms)
+    if facts.is_paused:
+        text = f"type '{facts.type}' is paused; resume it to let its jobs start"
+        return Explanation(key, state, Reason.PAUSED, text)
+    if facts.breaker_open_until_ms is not None and facts.breaker_open_until_ms > now_ms:
+        text = f"the circuit breaker of type '{facts.type}' is open until {utc_text(facts.breaker_open_until_ms)}"
+        return Explanation(key, state, Reason.BREAKER, text, facts.breaker_open_until_ms)
+    return _waiting(facts, now_ms)
+
+
+def _waiting(facts: Facts, now_ms: int) -> Explanation:
+    if facts.asked_at_ms is None or now_ms - facts.asked_at_ms > ASKED_LATELY_MS:
+        since = "yet" if facts.asked_at_ms is None else f"since {utc_text(facts.asked_at_ms)}"
+        whom = f"group '{facts.group}' of type '{facts.type}'" if facts.group else f"type '{facts.type}'"
+        text = f"no worker has asked for {whom} {since}; start one"
+        return Explanation(facts.key, facts.state, Reason.NOT_ASKED, text, ahead=facts.ahead)
+    more = f"{facts.ahead:,}{'+' if facts.ahead == AHEAD_MAX else ''}"
+    text = f"ready: waiting for a free worker, {more} jobs of its lane stand ahead of it"
+    return Explanation(facts.key, facts.state, Reason.QUEUED, text, ahead=facts.ahead)
+
+
+def matches(job: Job, wanted: JobFilter) -> bool:
+    """Whether a filter shows a job."""
+    return (
+        wanted.type in (None, job.type)
+        and wanted.group in (None, job.group)
+        and (not wanted.states or job.state in wanted.states)
+        and (not wanted.tenants or job.tenant in wanted.tenants)
+        and wanted.worker in (None, job.worker)
+        and wanted.correlation_id in (None, job.correlation_id)
+        and (wanted.created_after_ms is None or job.created_at_ms >= wanted.created_after_ms)
+        and (wanted.created_before_ms is None or job.created_at_ms < wanted.created_before_ms)
+        and (wanted.error_text is None or wanted.error_text.casefold() in (job.last_error or "").casefold())
+    )
