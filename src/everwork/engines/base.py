@@ -18,10 +18,11 @@ decided by the pure core.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.outcome import Outcome
+from everwork.core.outcome import Complete, Outcome
+from everwork.core.states import State
 from everwork.engines.values import (
     Activation,
     Count,
@@ -31,6 +32,7 @@ from everwork.engines.values import (
     Explanation,
     Health,
     JobFilter,
+    JobRecord,
     Judged,
     Lease,
     LeaseStatus,
@@ -72,6 +74,11 @@ class Engine(ABC):
     def durability(self) -> Durability:
         """What an accepted job survives with the settings in force (G1)."""
 
+    @property
+    @abstractmethod
+    def retention(self) -> Mapping[State, int]:
+        """How long, in milliseconds, a job is kept after it finished, by the state it finished in."""
+
     @abstractmethod
     async def health(self) -> Health:
         """Reach the store and tell its version, schema and settings, without secrets."""
@@ -95,7 +102,16 @@ class Engine(ABC):
 
         With a synchronous driver the call runs in the caller's thread and never suspends. A connection that
         is not on this store, or is in no transaction and would begin none by itself, is an `InvalidInput` on
-        `tx`. The engine need not be open, but its schema must exist.
+        `tx`. The engine need not be open, but its schema must exist. A store whose transactions nobody can join
+        (Redis) refuses every `tx`.
+        """
+
+    @abstractmethod
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+        """Complete attempts inside the caller's own transaction, so that the work and its completion are one step.
+
+        Judged, and refused for a wrong `tx`, as by `settle` and `create_in`. The same outcome reported by
+        `settle` after the commit is REPEATED; after a rollback the attempt is as live as before.
         """
 
     @abstractmethod
@@ -221,6 +237,20 @@ class Engine(ABC):
         finished jobs past their retention and folds counts.
         """
 
+    # Moving to another store ----------------------------------------------------------------------
+
+    @abstractmethod
+    async def dump(self, after: int, limit: int) -> list[JobRecord]:
+        """Every job with a key over `after`, lowest first, with all that is known of it; empty at the end."""
+
+    @abstractmethod
+    async def load(self, records: Sequence[JobRecord]) -> int:
+        """Write jobs as another store has dumped them, with their keys; answer how many.
+
+        One whose key exists is left as it is, so that a copy that was cut short can be repeated. Types and
+        groups appear as they are met. Keys given later are higher than every key loaded.
+        """
+
     # Registry -----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -255,8 +285,8 @@ class Engine(ABC):
         """Take an entry away; False if there was none."""
 
     @abstractmethod
-    async def registered(self, kind: str) -> list[Registered]:
-        """The entries of a kind that have not run out, by name."""
+    async def registered(self, kind: str | None) -> list[Registered]:
+        """The entries of a kind that have not run out, by name; None: of every kind, by kind and name. Turns are none."""
 
     @abstractmethod
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:

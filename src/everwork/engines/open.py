@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from everwork.core.checks import shown
 from everwork.engines.base import Clock, Engine
 from everwork.exceptions import BadConfiguration
 
-SCHEMES = ("sqlite",)
+SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 
 
 def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False) -> Engine:
@@ -27,6 +29,27 @@ def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False)
             from everwork.engines.sqlite.engine import SqliteEngine  # noqa: PLC0415 - only what is used is loaded
 
             return SqliteEngine.from_url(url, clock=clock, own_loop=own_loop)
+        case "postgresql" | "postgres":
+            with _extra("postgres"):
+                from everwork.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
+            return PostgresEngine.from_url(url, clock=clock)
+        case "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+unix":
+            with _extra("redis"):
+                from everwork.engines.redis.engine import RedisEngine  # noqa: PLC0415
+            return RedisEngine.from_url(url, clock=clock)
         case _:
             allowed = ", ".join(f"{known}://" for known in SCHEMES)
             raise BadConfiguration(f"engine URL: unknown scheme {scheme!r}; it must start with one of {allowed}")
+
+
+@contextmanager
+def _extra(name: str) -> Iterator[None]:
+    """Say which extra a missing driver comes with."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("everwork"):
+            raise
+        raise BadConfiguration(
+            f"engine URL: the driver {error.name!r} is not installed; run: pip install 'everwork[{name}]'"
+        ) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from everwork.core.job import Job, LeasedJob
+from everwork.core.job import HistoryEntry, Job, LeasedJob
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT
 from everwork.core.states import State
 
@@ -129,6 +129,18 @@ class Page(NamedTuple):
 
     jobs: list[Job]
     next: int | None
+
+
+class JobRecord(NamedTuple):
+    """A job with all that a store knows of it, so that another store can take it over.
+
+    `created_max_attempts` is what a requeue goes back to, `retry` the job's own policy.
+    """
+
+    job: Job
+    created_max_attempts: int
+    retry: str | None
+    history: tuple[HistoryEntry, ...]
 
 
 class Count(NamedTuple):

@@ -6,10 +6,12 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.outcome import Outcome
+from everwork.core.outcome import Complete, Outcome
+from everwork.core.retention import KEEP_MS
+from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.sqlite import change, leases, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
@@ -32,6 +34,7 @@ from everwork.engines.values import (
     Explanation,
     Health,
     JobFilter,
+    JobRecord,
     Judged,
     Lease,
     LeaseStatus,
@@ -111,6 +114,10 @@ class SqliteEngine(Engine):
             return Durability.NONE
         return Durability.POWER_LOSS if self._place.synchronous == "FULL" else Durability.PROCESS_CRASH
 
+    @property
+    def retention(self) -> Mapping[State, int]:
+        return KEEP_MS
+
     async def health(self) -> Health:
         mode = await self._parts.ask(lambda cursor, _: cursor.execute("PRAGMA journal_mode").fetchone()[0])
         details = {"path": self._place.path, "journal_mode": mode, "synchronous": self._place.synchronous}
@@ -123,6 +130,9 @@ class SqliteEngine(Engine):
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
         return create_in(self._place, transaction, jobs, self._clock())
+
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+        raise NotImplementedError
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return await self._parts.writer.submit(
@@ -220,6 +230,14 @@ class SqliteEngine(Engine):
         await parts.writer.ask(lambda *_: parts.writer.truncate_wal())
         return swept
 
+    # Moving to another store ----------------------------------------------------------------------
+
+    async def dump(self, after: int, limit: int) -> list[JobRecord]:
+        raise NotImplementedError
+
+    async def load(self, records: Sequence[JobRecord]) -> int:
+        raise NotImplementedError
+
     # Registry -----------------------------------------------------------------------------------
 
     async def pause(self, type: str, paused: bool) -> None:
@@ -243,7 +261,7 @@ class SqliteEngine(Engine):
     async def unregister(self, kind: str, name: str) -> bool:
         return await self._parts.writer.submit(lambda tx: registry.unregister(tx, kind, name))
 
-    async def registered(self, kind: str) -> list[Registered]:
+    async def registered(self, kind: str | None) -> list[Registered]:
         return await self._parts.ask(lambda cursor, now_ms: registry.registered(cursor, kind, now_ms))
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
