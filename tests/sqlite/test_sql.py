@@ -22,12 +22,14 @@ WITHOUT_FILE = {
     "close": "no statement",
     "fresh": "no statement",
     "durability": "known from the settings",
+    "retention": "known from the core",
     "health": "one PRAGMA",
     "mark": "kept in the process",
     "mark_finished": "kept in the process",
     "wait": "sockets and one PRAGMA",
     "wait_finished": "sockets and one PRAGMA",
     "create_in": "create.sql, in the caller's transaction",
+    "complete_in": "settle.sql, in the caller's transaction",
     "history": "get.sql, which reads what belongs to a job",
     **dict.fromkeys(
         [

@@ -13,13 +13,13 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
-from everwork.engines.sqlite import change, leases, read, registry
+from everwork.engines.sqlite import change, leases, move, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate
 from everwork.engines.sqlite.opened import Opened
-from everwork.engines.sqlite.own_transaction import create_in
+from everwork.engines.sqlite.own_transaction import complete_in, create_in
 from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.sweep import has_lapsed, look, sweep_finished, sweep_lapsed
@@ -132,7 +132,7 @@ class SqliteEngine(Engine):
         return create_in(self._place, transaction, jobs, self._clock())
 
     async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
-        raise NotImplementedError
+        return complete_in(self._place, transaction, completions, self._clock())
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return await self._parts.writer.submit(
@@ -233,10 +233,10 @@ class SqliteEngine(Engine):
     # Moving to another store ----------------------------------------------------------------------
 
     async def dump(self, after: int, limit: int) -> list[JobRecord]:
-        raise NotImplementedError
+        return await self._parts.ask(lambda cursor, _: move.dump(cursor, after, limit))
 
     async def load(self, records: Sequence[JobRecord]) -> int:
-        raise NotImplementedError
+        return await self._parts.writer.submit(lambda tx: move.load(tx, records))
 
     # Registry -----------------------------------------------------------------------------------
 

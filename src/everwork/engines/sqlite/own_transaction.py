@@ -1,29 +1,43 @@
-"""Jobs created inside the user's own transaction, on the user's own connection."""
+"""Jobs created and completed inside the user's own transaction, on the user's own connection."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from everwork.core.job import NewJob
+from everwork.core.outcome import Complete
 from everwork.engines.sqlite.calls import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.place import Place, unavailable
+from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Created
+from everwork.engines.values import Created, Judged
 from everwork.exceptions import EngineBusy, InvalidInput
+
+T = TypeVar("T")
 
 
 def create_in(place: Place, transaction: object, jobs: Sequence[NewJob], now_ms: int) -> list[Created]:
     """Create jobs that exist only if the user commits."""
+    return _act_in(place, transaction, now_ms, lambda tx: create(tx, jobs))
+
+
+def complete_in(place: Place, transaction: object, completions: Sequence[Complete], now_ms: int) -> list[Judged]:
+    """Complete attempts that stay live unless the user commits."""
+    return _act_in(place, transaction, now_ms, lambda tx: settle(tx, completions))
+
+
+def _act_in(place: Place, transaction: object, now_ms: int, act: Callable[[Transaction], T]) -> T:
     connection = _checked(place, transaction)
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
         if not connection.in_transaction:
             cursor.execute("BEGIN IMMEDIATE")  # Python would begin one by itself, less well.
-        return _all_or_none(Transaction(cursor, now_ms), jobs)
+        return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             raise InvalidInput(
@@ -57,15 +71,15 @@ def _checked(place: Place, transaction: object) -> sqlite3.Connection:
     return transaction
 
 
-def _all_or_none(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
+def _all_or_none(tx: Transaction, act: Callable[[Transaction], T]) -> T:
     """A failure in the middle must not leave half a job in the caller's transaction."""
-    tx.cursor.execute("SAVEPOINT everwork_create")
+    tx.cursor.execute("SAVEPOINT everwork_step")
     try:
-        created = create(tx, jobs)
+        answer = act(tx)
         tx.flush()
     except BaseException:
-        tx.cursor.execute("ROLLBACK TO everwork_create")
+        tx.cursor.execute("ROLLBACK TO everwork_step")
         raise
     finally:
-        tx.cursor.execute("RELEASE everwork_create")
-    return created
+        tx.cursor.execute("RELEASE everwork_step")
+    return answer

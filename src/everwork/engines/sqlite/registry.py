@@ -68,9 +68,13 @@ def unregister(tx: Transaction, kind: str, name: str) -> bool:
     return tx.cursor.execute(SQL["unregister"], (kind, name, tx.now_ms)).rowcount == 1
 
 
-def registered(cursor: sqlite3.Cursor, kind: str, now_ms: int) -> list[Registered]:
-    """The entries of a kind."""
-    return [Registered._make(row) for row in cursor.execute(SQL["registered"], (kind, now_ms)).fetchall()]
+def registered(cursor: sqlite3.Cursor, kind: str | None, now_ms: int) -> list[Registered]:
+    """The entries of a kind, or of every kind."""
+    if kind is None:
+        rows = cursor.execute(SQL["all_registered"], (now_ms,))
+    else:
+        rows = cursor.execute(SQL["registered"], (kind, now_ms))
+    return [Registered._make(row) for row in rows.fetchall()]
 
 
 def take_turn(tx: Transaction, name: str, holder: str, ttl_ms: int) -> bool:

@@ -2,8 +2,8 @@
 -- Inputs: a JSON array of keys, all of them finished. Returns: nothing. The finished rows go by shared.sql, delete_finished.
 
 -- name: dedupe
-DELETE FROM ew_dedupe WHERE (type, tenant, dedupe_key) IN (SELECT q.type,
-    CASE j.lane WHEN '' THEN ?2 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END, j.dedupe_key
+DELETE FROM ew_dedupe WHERE (type, tenant, dedupe_key, key) IN (SELECT q.type,
+    CASE j.lane WHEN '' THEN ?2 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END, j.dedupe_key, j.key
   FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value CROSS JOIN ew_queue q ON q.id = j.queue
   WHERE j.dedupe_key IS NOT NULL);
 

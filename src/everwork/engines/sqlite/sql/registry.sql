@@ -29,7 +29,10 @@ ON CONFLICT DO UPDATE SET body = excluded.body, until_ms = excluded.until_ms;
 DELETE FROM ew_registry WHERE kind = ?1 AND name = ?2 AND COALESCE(until_ms > ?3, 1);
 
 -- name: registered
-SELECT kind, name, body, until_ms FROM ew_registry WHERE kind = ? AND COALESCE(until_ms > ?, 1) ORDER BY name;
+SELECT kind, name, body, until_ms FROM ew_registry WHERE kind = ?1 AND COALESCE(until_ms > ?2, 1) ORDER BY name;
+
+-- name: all_registered
+SELECT kind, name, body, until_ms FROM ew_registry WHERE kind <> '#turn' AND COALESCE(until_ms > ?1, 1) ORDER BY kind, name;
 
 -- name: take_turn
 INSERT INTO ew_registry (kind, name, body, until_ms) VALUES ('#turn', ?1, ?2, ?4)

@@ -1,0 +1,120 @@
+"""dump and load: jobs with all that is known of them, out of one store and into another."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import HISTORY_ENTRIES_MAX
+from everwork.core.states import LIVE_STATES, Cause, State
+from everwork.engines.sqlite.finish import ENDED, REQUEUED, Ended, Pending, enter_pending, record
+from everwork.engines.sqlite.read import get
+from everwork.engines.sqlite.registry import add_group
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction, lane_of
+from everwork.engines.values import JobRecord
+
+CREATE = statements("create")
+DUMP = statements("dump")
+LOAD = statements("load")
+SETTLE = statements("settle")
+SHARED = statements("shared")
+
+
+def dump(cursor: sqlite3.Cursor, after: int, limit: int) -> list[JobRecord]:
+    """The next jobs over a key, as they stand in one snapshot."""
+    rows = cursor.execute(DUMP["created_with"], (after, limit)).fetchall()
+    keys = [row[0] for row in rows]
+    histories = _histories(cursor, keys)
+    return [
+        JobRecord(job, max_attempts, retry, tuple(histories[key][-HISTORY_ENTRIES_MAX:]))
+        for job, (key, max_attempts, retry) in zip(get(cursor, keys), rows, strict=True)
+        if job is not None
+    ]
+
+
+def load(tx: Transaction, records: Sequence[JobRecord]) -> int:
+    """Write the jobs whose keys are free."""
+    known = json.dumps([record.job.key for record in records])
+    existing = {key for (key,) in tx.cursor.execute(LOAD["existing"], (known,)).fetchall()}
+    fresh = {record.job.key: record for record in records if record.job.key not in existing}
+    for one in fresh.values():
+        _load(tx, one)
+    if fresh:
+        tx.cursor.execute(LOAD["raise_keys"], (max(fresh),))
+        tx.woken = True
+    return len(fresh)
+
+
+def _histories(cursor: sqlite3.Cursor, keys: Sequence[int]) -> dict[int, list[HistoryEntry]]:
+    """What is written as history, and the ends that stand with the finished jobs."""
+    histories: dict[int, list[HistoryEntry]] = {key: [] for key in keys}
+    wanted = (json.dumps(list(keys)),)
+    for name in ("histories", "ends"):
+        for key, *entry in cursor.execute(DUMP[name], wanted).fetchall():
+            histories[key].append(HistoryEntry(*entry))
+    return histories
+
+
+def _load(tx: Transaction, loaded: JobRecord) -> None:
+    job = loaded.job
+    queue, lane = _queue(tx, job.type, job.group), lane_of(job.tenant, job.limit_key)
+    _insert_job(tx, loaded, queue, lane)
+    if job.state is State.PENDING:
+        enter_pending(tx, [_place(job, queue, lane)])
+    elif job.state is State.PROCESSING:
+        place = (job.key, queue, lane, -job.priority, job.run_at_ms, job.attempt, job.attempts, job.max_attempts)
+        tx.cursor.execute(LOAD["insert_leased"], (*place, job.activated_at_ms, job.lease_until_ms, job.worker))
+    else:
+        _insert_finished(tx, loaded, queue)
+    record(tx, [_ended(job.key, entry) for entry in _kept_apart(loaded)])
+    tx.count(queue, lane, job.state, 1)
+
+
+def _queue(tx: Transaction, type: str, group: str) -> int:
+    """The queue of a group; one that was never seen, or was dropped, is registered."""
+    if group not in (known for _, known in tx.type(type).queues):
+        add_group(tx, type, group)
+    return next(queue for queue, known in tx.type(type).queues if known == group)
+
+
+def _insert_job(tx: Transaction, loaded: JobRecord, queue: int, lane: str) -> None:
+    job = loaded.job
+    first = (job.key, queue, lane, job.priority, job.run_at_ms, job.created_at_ms, loaded.created_max_attempts)
+    rare = (job.dedupe_key, job.correlation_id, job.expires_at_ms, job.timeout_ms, job.headers, loaded.retry, job.extra)
+    tx.cursor.execute(CREATE["insert_job"], (*first, job.variables, *rare, job.copy_of))
+    if job.dedupe_key is not None:
+        tx.cursor.execute(CREATE["claim_dedupe"], (job.type, job.tenant, job.dedupe_key, job.key))
+    if job.result is not None:
+        tx.cursor.execute(SETTLE["insert_result"], (job.key, job.result))
+
+
+def _insert_finished(tx: Transaction, loaded: JobRecord, queue: int) -> None:
+    job = loaded.job
+    end = loaded.history[-1].kind if loaded.history else None
+    kind = None if job.state is State.COMPLETED else end
+    tx.cursor.execute(
+        SHARED["insert_finished"],
+        (
+            job.key, queue, job.state, job.attempt, job.attempts, job.max_attempts, job.finished_at_ms,
+            job.activated_at_ms, job.worker, kind, job.last_error, job.error_code,
+        ),
+    )  # fmt: skip
+    tx.finished = True
+
+
+def _kept_apart(loaded: JobRecord) -> Sequence[HistoryEntry]:
+    """The entries that are written as history: how a job was completed or cancelled stands with the finished job."""
+    job = loaded.job
+    return loaded.history if job.state in LIVE_STATES or job.state is State.FAILED else loaded.history[:-1]
+
+
+def _ended(key: int, entry: HistoryEntry) -> Ended:
+    step = REQUEUED if entry.kind == Cause.REQUEUE.value else ENDED
+    return Ended(key, entry.attempt, step, *entry[1:])
+
+
+def _place(job: Job, queue: int, lane: str) -> Pending:
+    return Pending(queue, lane, -job.priority, job.run_at_ms, job.key, job.attempt, job.attempts, job.max_attempts)

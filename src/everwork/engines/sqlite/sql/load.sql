@@ -1,0 +1,12 @@
+-- Purpose: write jobs as another store has dumped them, with their keys.
+-- Inputs: rows built from JobRecord. Returns: the keys that exist already. The rest is written by create.sql and shared.sql.
+
+-- name: existing
+SELECT j.key FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value;
+
+-- name: raise_keys
+UPDATE ew_seq SET last = max(last, ?);
+
+-- name: insert_leased
+INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts, activated_at_ms, lease_until_ms, worker)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
