@@ -6,13 +6,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.stores import ENGINES, VirtualClock, open_store
+from tests import shared_servers
+from tests.stores import ENGINES, VirtualClock, drop_stores, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from everwork.engines.base import Engine
+
+
+def pytest_configure() -> None:
+    """The main process begins the run before it starts others, so that they all find the same servers."""
+    shared_servers.begin_run()
+
+
+def pytest_unconfigure() -> None:
+    """Only the main process ends it."""
+    shared_servers.end_run()
+
+
+@pytest.fixture(autouse=True)
+def _stores_are_dropped() -> Iterator[None]:
+    yield
+    drop_stores()
 
 
 @pytest.fixture

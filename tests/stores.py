@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+import os
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+import redis
 
 from everwork.engines.open import open_engine
+from tests.shared_servers import shared_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from everwork.engines.base import Engine
 
-ENGINES = ["sqlite"]
+_CHOSEN: Final = os.environ.get("EVERWORK_TEST_ENGINES", "sqlite").split(",")
+_WAYS_OF: Final = {
+    "sqlite": ["sqlite", "sqlite-own-loop"],
+    "postgres": ["postgres"],
+    "redis": ["redis", "redis-cluster"],
+}
+ENGINES: Final = _CHOSEN
 """Every model, race and crash test runs on each of these."""
-WAYS = [*ENGINES, "sqlite-own-loop"]
+WAYS: Final = [way for name in ENGINES for way in _WAYS_OF.get(name, [name])]
 """Every conformance test runs on each of these: an engine may have more than one way to write."""
 
 SECOND_MS = 1_000
@@ -23,6 +35,10 @@ DAY_MS = 24 * HOUR_MS
 
 START_MS = 1_699_999_200_000
 """Where the clock of every test begins: a full hour."""
+
+_handed_out: Final[set[str]] = set()
+_connections: Final[dict[str, psycopg.Connection]] = {}
+_clients: Final[dict[str, redis.Redis | redis.RedisCluster]] = {}
 
 
 class VirtualClock:
@@ -41,13 +57,86 @@ class VirtualClock:
 
 
 async def open_store(name: str, folder: Path, clock: VirtualClock) -> Engine:
-    """An opened engine on the store that belongs to this folder; another engine joins with one more case."""
-    match name:
-        case "sqlite-own-loop":
-            engine = open_engine(f"sqlite:///{folder / 'jobs.db'}", clock=clock, own_loop=True)
-        case "sqlite":
-            engine = open_engine(f"sqlite:///{folder / 'jobs.db'}", clock=clock)
-        case _:
-            raise ValueError(f"no engine is called {name!r}")
+    """An opened engine on the store that belongs to this folder."""
+    engine = open_engine(url_of(name, folder), clock=clock, own_loop=name == "sqlite-own-loop")
     await engine.open()
     return engine
+
+
+def url_of(name: str, folder: Path) -> str:
+    """The store that belongs to this folder: the same for the same folder, a fresh one for another."""
+    match name:
+        case "sqlite" | "sqlite-own-loop":
+            return f"sqlite:///{folder / 'jobs.db'}"
+        case "postgres":
+            url = _with(_postgres_database(), f"schema=ew_{_word(folder)}")
+        case "postgres-poll":
+            url = _with(_postgres_database(), f"schema=ew_{_word(folder)}&notify=off")
+        case "redis" | "redis-cluster":
+            url = _with(shared_url(name), f"namespace=t{_word(folder)}")
+        case _:
+            raise ValueError(f"no engine is called {name!r}")
+    _handed_out.add(url)
+    return url
+
+
+def drop_stores() -> None:
+    """Delete from the shared servers every store that this process was given."""
+    while _handed_out:
+        drop_store(_handed_out.pop())
+
+
+def drop_store(url: str) -> None:
+    """Delete one store from its server; a file is left to its folder."""
+    place, _, parameters = url.partition("?")
+    named = dict(part.split("=", 1) for part in parameters.split("&") if part)
+    if url.startswith("postgres"):
+        _connection(place).execute(f'DROP SCHEMA IF EXISTS "{named["schema"]}" CASCADE'.encode())
+    elif url.startswith("redis"):
+        _delete_keys(place, f"*{{{named['namespace']}}}*")
+
+
+def _delete_keys(place: str, pattern: str) -> None:
+    client = _client(place)
+    keys = list(client.scan_iter(pattern, count=10_000))
+    for start in range(0, len(keys), 1_000):
+        client.unlink(*keys[start : start + 1_000])
+
+
+def _postgres_database() -> str:
+    """A database of this process's own, so that nobody's catalogue gets crowded by the others."""
+    server = shared_url("postgres")
+    if os.environ.get("EVERWORK_TEST_POSTGRES"):
+        return server
+    name = f"ew_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    place = f"{server.rpartition('/')[0]}/{name}"
+    if place not in _connections:
+        known = _connection(server).execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
+        if known is None:
+            _connection(server).execute(f"CREATE DATABASE {name}".encode())
+        _connection(place)
+    return place
+
+
+def _connection(place: str) -> psycopg.Connection:
+    if place not in _connections:
+        _connections[place] = psycopg.connect(place, autocommit=True)
+    return _connections[place]
+
+
+def _client(place: str) -> redis.Redis | redis.RedisCluster:
+    if place not in _clients:
+        if place.startswith("redis+cluster"):
+            _clients[place] = redis.RedisCluster.from_url(place.replace("redis+cluster", "redis", 1))
+        else:
+            _clients[place] = redis.Redis.from_url(place)
+    return _clients[place]
+
+
+def _with(place: str, parameters: str) -> str:
+    return f"{place}{'&' if '?' in place else '?'}{parameters}"
+
+
+def _word(folder: Path) -> str:
+    """A name for a folder: processes that know the folder find the same store."""
+    return hashlib.blake2b(str(folder).encode(), digest_size=6).hexdigest()
