@@ -69,11 +69,11 @@ def url_of(name: str, folder: Path) -> str:
         case "sqlite" | "sqlite-own-loop":
             return f"sqlite:///{folder / 'jobs.db'}"
         case "postgres":
-            url = _with(_postgres_database(), f"schema=ew_{_word(folder)}")
+            url = _with(_postgres_database(), f"schema=ew_{word_of(folder)}")
         case "postgres-poll":
-            url = _with(_postgres_database(), f"schema=ew_{_word(folder)}&notify=off")
+            url = _with(_postgres_database(), f"schema=ew_{word_of(folder)}&notify=off")
         case "redis" | "redis-cluster":
-            url = _with(shared_url(name), f"namespace=t{_word(folder)}")
+            url = _with(shared_url(name), f"namespace=t{word_of(folder)}")
         case _:
             raise ValueError(f"no engine is called {name!r}")
     _handed_out.add(url)
@@ -137,6 +137,6 @@ def _with(place: str, parameters: str) -> str:
     return f"{place}{'&' if '?' in place else '?'}{parameters}"
 
 
-def _word(folder: Path) -> str:
+def word_of(folder: Path) -> str:
     """A name for a folder: processes that know the folder find the same store."""
     return hashlib.blake2b(str(folder).encode(), digest_size=6).hexdigest()

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from everwork import Everwork
-from tests.stores import VirtualClock
-from tests.torture.urls import fresh_url
+from tests.stores import VirtualClock, url_of
 
 
 @pytest.fixture
 def url(engine_name: str, tmp_path: Path) -> str:
     """A store that nobody has opened yet."""
-    return fresh_url(engine_name, tmp_path)
+    return url_of(engine_name, tmp_path)
 
 
 @pytest.fixture

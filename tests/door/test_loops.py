@@ -126,7 +126,7 @@ def test_a_child_forked_in_the_middle_of_a_write_may_enqueue(sync_app: Everwork)
 
 def intact(folder: Path) -> bool:
     """Whether SQLite finds nothing wrong with the file."""
-    connection = sqlite3.connect(folder / "torture.db")
+    connection = sqlite3.connect(folder / "jobs.db")
     try:
         return bool(connection.execute("PRAGMA integrity_check").fetchone() == ("ok",))
     finally:

@@ -176,7 +176,7 @@ async def test_the_application_is_open_inside_async_with(app: Everwork) -> None:
 async def test_a_stop_that_comes_while_the_engine_opens_is_not_forgotten(url: str, tmp_path: Path) -> None:
     app = Everwork(url)
     Gate(app)
-    lock = os.open(tmp_path / "torture.db.lock", os.O_RDWR | os.O_CREAT)
+    lock = os.open(tmp_path / "jobs.db.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)  # Opening waits for this.
     work = asyncio.create_task(app.work())
     await until(lambda: app._home._portal is not None)

@@ -9,13 +9,13 @@ import pytest
 
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from tests.torture.urls import fresh_url
+from tests.stores import url_of
 
 
 @pytest.fixture
 def url(engine_name: str, tmp_path: Path) -> str:
     """A store that nobody has opened yet."""
-    return fresh_url(engine_name, tmp_path)
+    return url_of(engine_name, tmp_path)
 
 
 @pytest.fixture

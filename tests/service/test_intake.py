@@ -16,7 +16,7 @@ from everwork.engines.codec import decode_policy
 from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.service.intake import new_job
-from tests.torture.urls import fresh_url
+from tests.stores import url_of
 
 NAN, INFINITY = float("nan"), float("inf")
 NAMES = ["", "x" * 256, "a\nb", "a\0b", "\u200b", "\udcff", 5, 1.5, True, b"bytes", ["a"], {}]
@@ -40,7 +40,7 @@ def nested(levels: int) -> Any:
 @pytest.fixture
 async def app(engine_name: str, tmp_path: Path) -> AsyncIterator[Everwork]:
     """An application on a fresh store."""
-    made = Everwork(fresh_url(engine_name, tmp_path))
+    made = Everwork(url_of(engine_name, tmp_path))
     yield made
     await made.close()
 

@@ -13,8 +13,8 @@ from typing import Final
 from tests.stores import ENGINES
 from tests.torture import mutants, report
 from tests.torture.controller import Settings, torture
+from tests.torture.places import own_place
 from tests.torture.scenarios import run_scenarios
-from tests.torture.urls import fresh_url
 
 _SECONDS_BETWEEN_LINES: Final = 10
 
@@ -22,38 +22,51 @@ _SECONDS_BETWEEN_LINES: Final = 10
 def main() -> int:
     """Run the load and the mutants; 0 when nothing was violated and every mutant was caught."""
     options, progress = _options(), Progress()
-    with tempfile.TemporaryDirectory(prefix="everwork-torture-", ignore_cleanup_errors=True) as temporary:
-        folder = options.keep or Path(temporary)
+    judged = [_torture(engine, options, progress) for engine in options.engine or ENGINES]
+    report.write(options.out, judged)
+    if options.mutant:
+        return 0 if all(not one.run.verdict.passed for one in judged) else 1
+    return 0 if all(one.passed for one in judged) else 1
+
+
+def _torture(engine: str, options: argparse.Namespace, progress: Progress) -> report.Judgement:
+    """One engine: the load, then the mutants, each on stores of their own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="everwork-torture-", ignore_cleanup_errors=True) as temporary,
+        own_place(engine) as place,
+    ):
+        folder = options.keep / engine if options.keep else Path(temporary) / "load"
         folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(
-            fresh_url(options.engine, folder), folder, options.kills, options.minutes, options.seed, options.workers,
-            options.producers, mutant=options.mutant,
+            place, folder, options.kills, options.server_kills if place.server else 0, options.minutes, options.seed,
+            options.workers, options.producers, mutant=options.mutant,
         )  # fmt: skip
         run = asyncio.run(torture(settings, progress))
-        caught = {} if options.mutant else run_scenarios(Path(temporary), progress)
+        caught = {} if options.mutant else run_scenarios(place, Path(temporary), progress)
+    judged = report.Judgement(run, caught)
     progress("")
-    print(report.table(run, caught))
-    report.write(options.out, run, caught)
-    if options.mutant:
-        return 1 if run.verdict.passed else 0
-    return 0 if run.verdict.passed_in_time and all(how != mutants.MISSED for how in caught.values()) else 1
+    print(report.table(judged))
+    return judged
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.torture", description=__doc__)
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite")
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="may be repeated (default: every engine)")
     parser.add_argument(
         "--minutes", type=float, default=0.0, help="go on for at least this long (default: until the kills are done)"
     )
     parser.add_argument(
         "--kills", type=int, default=200, help="SIGKILLs of workers, from outside and at fault points (default 200)"
     )
+    parser.add_argument(
+        "--server-kills", type=int, default=20, help="SIGKILLs of the database server, which comes back (default 20)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--producers", type=int, default=2)
     parser.add_argument(
         "--mutant",
-        choices=mutants.NAMES,
+        choices=mutants.EVERY,
         default="",
         help="run the load on a broken engine; exits 0 when that was noticed",
     )

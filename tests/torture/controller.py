@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from everwork.core.job import Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.states import LIVE_STATES
 from everwork.engines.base import Engine
@@ -24,10 +24,12 @@ from everwork.engines.open import open_engine
 from everwork.engines.values import JobFilter
 from everwork.service.loops import BackgroundLoop
 from everwork.service.service import SWEEP_SECONDS
+from tests.servers import Server
 from tests.torture import faults, plan
 from tests.torture.checker import DRAIN_MS_MAX, check
 from tests.torture.history import host_clock_ms, read_histories
-from tests.torture.process import Life
+from tests.torture.places import Place
+from tests.torture.process import Life, patiently
 from tests.torture.verdict import FinalState, Verdict
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -35,21 +37,30 @@ _PAUSE_SECONDS: Final = (0.05, 0.3)
 _STOP_EVERY: Final = 6
 _STOP_SECONDS_MAX: Final = 20
 _TICK_SECONDS: Final = 0.02
+_DISTURBANCE_SHARE: Final = 0.25
+_DOWN_SECONDS_MAX: Final = 1.0
+_HISTORIES_AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run is made of."""
 
-    url: str
+    place: Place
     folder: Path
     kills: int = 200
+    server_kills: int = 0
     minutes: float = 0.0
     seed: int = 1
     workers: int = 4
     producers: int = 2
     lease_ms: int = 700
     mutant: str = ""
+
+    @property
+    def url(self) -> str:
+        """The store of the run."""
+        return self.place.url(self.folder)
 
 
 @dataclass(slots=True)
@@ -118,10 +129,9 @@ class Nemesis:
         self._blows = 0
         self._children: list[Child] = []
         epoch_ms = host_clock_ms()
-        roles = [("worker", faults.WORKER_POINTS)] * settings.workers + [
-            ("producer", faults.PRODUCER_POINTS)
-        ] * settings.producers
-        for number, (role, points) in enumerate(roles):
+        roles = ["worker"] * settings.workers + ["producer"] * settings.producers
+        for number, role in enumerate(roles):
+            points = faults.points(settings.place.engine, role)
             life = Life(
                 f"{role}-{number}",
                 0,
@@ -137,18 +147,36 @@ class Nemesis:
     async def rage(self) -> None:
         """Kill, stop and restart until the settings are met."""
         begun = time.monotonic()
-        while self.kills < self._settings.kills or time.monotonic() - begun < self._settings.minutes * 60:
+        while self._goes_on(time.monotonic() - begun):
             await self._pass_time(self._rng.uniform(*_PAUSE_SECONDS))
             victim = self._rng.choice(self._children)
             has_begun = victim.life.file(victim.life.life).exists()
             if has_begun and victim.resume_at is None:
                 self._strike(victim)
+            if self._settings.place.server is not None:
+                await self._strike_the_server(self._settings.place.server)
             self._progress(f"{self.kills} of {self._settings.kills} kills, {time.monotonic() - begun:.0f} s")
+
+    def _goes_on(self, seconds: float) -> bool:
+        settings = self._settings
+        return (
+            self.kills < settings.kills or self.server_kills < settings.server_kills or seconds < settings.minutes * 60
+        )
+
+    @property
+    def server_kills(self) -> int:
+        """Deaths of the database server by SIGKILL."""
+        return self.done["kills of the server"]
 
     @property
     def kills(self) -> int:
         """Deaths of workers by SIGKILL, from outside or at a fault point; producers die on top of these."""
         return self.done["kills of workers"] + self.done["kills of workers at fault points"]
+
+    @property
+    def has_server(self) -> bool:
+        """Whether there is a server that may have been killed."""
+        return self._settings.place.server is not None
 
     def heal(self) -> None:
         """Let everybody run, start whoever is dead, without faults."""
@@ -190,6 +218,20 @@ class Nemesis:
             late_ms = int((time.monotonic() - slept - _TICK_SECONDS) * 1000)
             self.slack_ms = max(self.slack_ms, late_ms)
             self.watch()
+
+    async def _strike_the_server(self, server: Server) -> None:
+        """Kill the server whenever its share of the kills has come, and let it come back; disturb it in between."""
+        settings = self._settings
+        due = (self.server_kills + 1) * settings.kills <= self.kills * (settings.server_kills + 1)
+        if due and self.server_kills < settings.server_kills:
+            begun_ms = host_clock_ms()
+            server.kill()
+            await self._pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
+            server.start()
+            self.stops.append((begun_ms, host_clock_ms()))
+            self.done["kills of the server"] += 1
+        elif self._rng.random() < _DISTURBANCE_SHARE:
+            self.done[settings.place.disturb(self._rng)] += 1
 
     def _strike(self, child: Child) -> None:
         is_worker = child.module.endswith("worker")
@@ -263,9 +305,10 @@ async def _drain(engine: Engine, nemesis: Nemesis) -> int:
     nemesis.stop_producers()
     while (passed_ms := int((time.monotonic() - begun) * 1000)) <= DRAIN_MS_MAX:
         nemesis.watch(faulty=False)
-        if not any(one.state in LIVE_STATES and one.jobs for one in await engine.count()):
+        counts = await patiently(engine.count, outages=nemesis.has_server)
+        if not any(one.state in LIVE_STATES and one.jobs for one in counts):
             break
-        await engine.wait_finished(100)
+        await patiently(lambda: engine.wait_finished(100), outages=nemesis.has_server)
     return passed_ms
 
 
@@ -281,7 +324,10 @@ async def read_final_state(engine: Engine) -> FinalState:
             break
     full = [job for start in range(0, len(jobs), 500) for job in await engine.get(list(jobs)[start : start + 500])]
     jobs = {job.key: job for job in full if job is not None}
-    events = {key: await engine.history(key) for key in jobs}
+    events: dict[int, list[HistoryEntry]] = {}
+    for start in range(0, len(jobs), _HISTORIES_AT_ONCE):
+        keys = list(jobs)[start : start + _HISTORIES_AT_ONCE]
+        events.update(zip(keys, await asyncio.gather(*map(engine.history, keys)), strict=True))
     stats = await engine.stats(24)
     groups = {known.type: tuple(group for group in known.groups if group) for known in await engine.types()}
     return FinalState(jobs, events, await engine.count(), stats.hours, groups)

@@ -1,8 +1,8 @@
-"""Named fault points: the process kills itself with SIGKILL inside the engine's own transactions.
+"""Fault points: the process kills itself with SIGKILL around and inside the engine's own transactions.
 
-`EVERWORK_FAULT=<point>:<n>` kills at the n-th passage of the point. Points: `before-commit`, `after-commit` (before
-the caller has its answer), `mid-create`, `mid-activate`, `mid-settle`, `mid-sweep` (between the statements of that
-operation). Understood by the torture's processes only.
+`EVERWORK_FAULT=<point>:<n>` kills at the n-th passage of the point. `before-commit`: before the store is told to keep
+something; `after-commit`: the store has done it, and the caller has not heard of it. `mid-...`: between the statements
+of an operation or transaction. Understood by the torture's processes only.
 """
 
 from __future__ import annotations
@@ -10,20 +10,40 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeVar
+
+import asyncpg.protocol
+import redis.asyncio.connection
 
 from everwork.engines.sqlite.statements import statements
 
 VARIABLE: Final = "EVERWORK_FAULT"
-WORKER_POINTS: Final = ("before-commit", "after-commit", "mid-activate", "mid-settle", "mid-sweep")
-PRODUCER_POINTS: Final = ("before-commit", "after-commit", "mid-create")
+_POINTS: Final = {
+    ("sqlite", "worker"): ("before-commit", "after-commit", "mid-activate", "mid-settle", "mid-sweep"),
+    ("sqlite", "producer"): ("before-commit", "after-commit", "mid-create"),
+    ("postgres", "worker"): ("before-commit", "after-commit", "mid-transaction"),
+    ("postgres", "producer"): ("before-commit", "after-commit"),
+    ("redis", "worker"): ("before-commit", "after-commit"),
+    ("redis", "producer"): ("before-commit", "after-commit"),
+}
 
 Answer = TypeVar("Answer")
 
 
 _waiting = False
+
+
+def points(engine: str, role: str) -> tuple[str, ...]:
+    """The points that a worker or a producer passes on this engine."""
+    return _POINTS[engine, role]
+
+
+def engine_of(url: str) -> str:
+    """The name of the engine that a URL is for."""
+    scheme = url.partition(":")[0].partition("+")[0]
+    return {"postgresql": "postgres", "rediss": "redis"}.get(scheme, scheme)
 
 
 def set_going() -> None:
@@ -39,8 +59,8 @@ def arm(url: str, setting: str | None, *, waiting: bool = False) -> None:
     if not setting:
         return
     point, _, passages = setting.partition(":")
-    engine = url.partition(":")[0]
-    if point not in (*WORKER_POINTS, *PRODUCER_POINTS) or engine not in _ENGINES:
+    engine = engine_of(url)
+    if not any(point in known for (name, _), known in _POINTS.items() if name == engine):
         raise SystemExit(f"{VARIABLE}: no point {point!r} for engine {engine!r}")
     _ENGINES[engine](point, int(passages))
 
@@ -51,32 +71,43 @@ def die() -> None:
 
 
 class _Point:
-    """Counts the passages of one point of the SQLite engine, statement by statement."""
+    """Counts the passages of one point."""
 
     def __init__(self, point: str, passages: int) -> None:
-        self._point = point
+        self.name = point
         self._left = passages
+
+    def is_passed(self, name: str) -> None:
+        """Die when the point of this name is the one, and its time has come."""
+        if name == self.name:
+            self._left -= not _waiting
+            if self._left <= 0:
+                die()
+
+
+class _StatementPoint(_Point):
+    """Knows the statements of the SQLite engine."""
+
+    def __init__(self, point: str, passages: int) -> None:
+        super().__init__(point, passages)
         operation = point.removeprefix("mid-") if point.startswith("mid-") else ""
         self._texts = frozenset(statements(operation).values()) if operation else frozenset()
 
     def around(self, sql: str, run: Callable[[], Answer]) -> Answer:
         """Run a statement, and die before or after it when its time has come."""
         is_commit = sql.strip().upper().startswith(("COMMIT", "END"))
-        if (is_commit and self._point == "before-commit") or sql in self._texts:
-            self._pass()
+        if is_commit:
+            self.is_passed("before-commit")
+        if sql in self._texts:
+            self.is_passed(self.name)
         answer = run()
-        if is_commit and self._point == "after-commit":
-            self._pass()
+        if is_commit:
+            self.is_passed("after-commit")
         return answer
-
-    def _pass(self) -> None:
-        self._left -= not _waiting
-        if self._left <= 0:
-            die()
 
 
 def _arm_sqlite(point: str, passages: int) -> None:
-    watch = _Point(point, passages)
+    watch = _StatementPoint(point, passages)
 
     class WatchedCursor(sqlite3.Cursor):
         def execute(self, sql: str, parameters: Any = ()) -> Any:
@@ -104,4 +135,51 @@ def _arm_sqlite(point: str, passages: int) -> None:
     module.connect = partial(sqlite3.connect, factory=WatchedConnection)
 
 
-_ENGINES: dict[str, Callable[[str, int], None]] = {"sqlite": _arm_sqlite}
+def _arm_postgres(point: str, passages: int) -> None:
+    """Watch what asyncpg sends: a COMMIT, or a statement that is a transaction by itself, is what the server keeps."""
+    watch = _Point(point, passages)
+
+    async def around(protocol: Any, sql: str, sent: Awaitable[Answer]) -> Answer:
+        keeps = not protocol.is_in_transaction() or sql.strip().upper().startswith("COMMIT")
+        watch.is_passed("before-commit" if keeps else "mid-transaction")
+        answer = await sent
+        if keeps:
+            watch.is_passed("after-commit")
+        return answer
+
+    class WatchedProtocol(asyncpg.protocol.Protocol):  # type: ignore[misc]
+        async def query(self, query: str, timeout: Any) -> Any:
+            return await around(self, query, super().query(query, timeout))
+
+        async def bind_execute(self, state: Any, *rest: Any, **named: Any) -> Any:
+            return await around(self, state.query, super().bind_execute(state, *rest, **named))
+
+        async def bind_execute_many(self, state: Any, *rest: Any, **named: Any) -> Any:
+            return await around(self, state.query, super().bind_execute_many(state, *rest, **named))
+
+    asyncpg.protocol.Protocol = WatchedProtocol
+
+
+def _arm_redis(point: str, passages: int) -> None:
+    """Watch what the driver sends and hears: a script is one step, so there is nothing in between."""
+    watch = _Point(point, passages)
+    connection: Any = redis.asyncio.connection.AbstractConnection
+    send, read = connection.send_packed_command, connection.read_response
+
+    async def send_packed_command(self: Any, *rest: Any, **named: Any) -> Any:
+        watch.is_passed("before-commit")
+        return await send(self, *rest, **named)
+
+    async def read_response(self: Any, *rest: Any, **named: Any) -> Any:
+        answer = await read(self, *rest, **named)
+        watch.is_passed("after-commit")
+        return answer
+
+    connection.send_packed_command, connection.read_response = send_packed_command, read_response
+
+
+_ENGINES: Final[dict[str, Callable[[str, int], None]]] = {
+    "sqlite": _arm_sqlite,
+    "postgres": _arm_postgres,
+    "redis": _arm_redis,
+}

@@ -12,8 +12,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeVar
 
+from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
+from everwork.exceptions import EngineUnavailable
 from tests.torture import faults, mutants
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import LoggedEngine
@@ -31,6 +34,11 @@ class Life:
     lease_ms: int
     epoch_ms: int
     mutant: str
+
+    @property
+    def outages(self) -> bool:
+        """Whether the store has a server, which is killed too; a file has no excuse."""
+        return not self.url.startswith("sqlite")
 
     @property
     def rng(self) -> random.Random:
@@ -58,6 +66,7 @@ def read_life(arguments: list[str]) -> Life:
     return Life(**{**vars(given), "folder": Path(given.folder)})
 
 
+_PAUSES: Final = (0.02, 0.05, 0.1, *[0.2] * 100)
 Body = Callable[[Life, LoggedEngine, asyncio.Event], Awaitable[None]]
 
 
@@ -81,12 +90,33 @@ def _die_with_the_controller() -> None:
 async def _live(life: Life, history: HistoryWriter, body: Body) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    mutants.apply(life.mutant)
-    faults.arm(life.url, os.environ.get(faults.VARIABLE))
-    # Both ways to write are killed: with a writer's thread, and in the loop itself (mutants break the first).
-    engine = open_engine(life.url, own_loop=life.life % 2 == 1 and not life.mutant)
-    await engine.open()
+    mutants.apply(life.mutant, life.url)
+    faults.arm(life.url, os.environ.get(faults.VARIABLE), waiting=True)
+    engine = await patiently(lambda: _opened(life), outages=life.outages)
+    faults.set_going()
     try:
         await body(life, LoggedEngine(engine, history), stop)
     finally:
         await engine.close()
+
+
+async def _opened(life: Life) -> Engine:
+    # Both ways to write are killed: with a writer's thread, and in the loop itself (mutants break the first).
+    engine = open_engine(life.url, own_loop=life.life % 2 == 1 and not life.mutant)
+    await engine.open()
+    return engine
+
+
+Answer = TypeVar("Answer")
+
+
+async def patiently(call: Callable[[], Awaitable[Answer]], *, outages: bool) -> Answer:
+    """Call until the server answers, with growing pauses; without outages to be expected, the first error counts."""
+    for pause in _PAUSES:
+        try:
+            return await call()
+        except EngineUnavailable:
+            if not outages:
+                raise
+        await asyncio.sleep(pause)
+    return await call()

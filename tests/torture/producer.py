@@ -11,7 +11,7 @@ from everwork.core.states import State
 from tests.torture import mutants, plan
 from tests.torture.history import entries_of, host_clock_ms
 from tests.torture.logged import LoggedEngine, request_again
-from tests.torture.process import Life, main
+from tests.torture.process import Life, main, patiently
 
 _PENDING_MAX = 1_500
 _PAUSE_SECONDS = 0.02
@@ -23,14 +23,14 @@ async def produce(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None
     rng = life.rng
     names = (f"{life.name}.{life.life}.{number}" for number in count())
     again = unanswered(life)
-    if again:
-        await engine.create(again)
     while not stop.is_set():
-        wanted = [*batch(life, rng, names), *trigger_points(life, names)]
+        wanted = [*again, *batch(life, rng, names), *trigger_points(life, names)]
         created = await engine.create(wanted)
+        # What has a dedupe key is asked for again until there is an answer.
+        again = [] if created else [one for one in wanted if one.job.dedupe_key is not None]
         if created and rng.random() < 0.1:
             await engine.cancel([rng.choice(created).key])
-        await _pause(engine, stop)
+        await _pause(life, engine, stop)
 
 
 def batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
@@ -66,13 +66,14 @@ def unanswered(life: Life) -> list[plan.Request]:
     return [request_again(item) for items in invoked.values() for item in items if item["dedupe"] is not None]
 
 
-async def _pause(engine: LoggedEngine, stop: asyncio.Event) -> None:
+async def _pause(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None:
     """Leave the workers time: a moment, or until the backlog is small again."""
     while not stop.is_set():
         try:
             await asyncio.wait_for(stop.wait(), _PAUSE_SECONDS)
         except TimeoutError:
-            pending = sum(one.jobs for one in await engine.engine.count() if one.state is State.PENDING)
+            counts = await patiently(engine.engine.count, outages=life.outages)
+            pending = sum(one.jobs for one in counts if one.state is State.PENDING)
             if pending < _PENDING_MAX:
                 return
 

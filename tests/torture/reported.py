@@ -108,7 +108,7 @@ def _requeue_instants(calls: Iterable[Call]) -> dict[int, list[int]]:
     requeues: dict[int, list[int]] = defaultdict(list)
     for call, key, answer in _items(calls, "requeue"):
         if answer in (*OK, "unknown"):
-            requeues[key].append(call.answered_m or 0)
+            requeues[key].append(0 if answer == "unknown" else call.answered_m or 0)
     return requeues
 
 

@@ -28,7 +28,7 @@ from tests.torture.checker import check
 from tests.torture.controller import ROOT, read_final_state
 from tests.torture.history import HistoryWriter, read_histories
 from tests.torture.logged import LoggedEngine
-from tests.torture.urls import fresh_url
+from tests.torture.places import Place
 from tests.torture.verdict import TIMING, Verdict
 
 LEASE_MS: Final = 1_000
@@ -178,13 +178,15 @@ STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
 }
 
 
-def run_scenarios(folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
+def run_scenarios(place: Place, folder: Path, progress: Callable[[str], None]) -> dict[str, str]:
     """Tell every story, sound and mutated; how each mutant was caught."""
     caught = {}
-    for mutant, (_, expected) in STORIES.items():
-        progress(f"mutant: {mutant}")
-        sound = violations(tell(f"sound:{mutant}", folder / f"sound-{mutant}"))
-        found = violations(tell(mutant, folder / mutant))
+    for mutant in mutants.names(place.engine):
+        progress(f"{place.engine}, mutant: {mutant}")
+        _, expected = STORIES[mutant]
+        sound_folder, mutant_folder = folder / f"sound-{mutant}", folder / mutant
+        sound = violations(tell(f"sound:{mutant}", sound_folder, place.url(sound_folder)))
+        found = violations(tell(mutant, mutant_folder, place.url(mutant_folder)))
         caught[mutant] = ", ".join(sorted(found & expected)) or mutants.MISSED
         if sound:
             caught[mutant] = mutants.MISSED
@@ -196,10 +198,9 @@ def violations(verdict: Verdict) -> set[str]:
     return {number for number, found in verdict.found.items() if found and number not in TIMING}
 
 
-def tell(mutant: str, folder: Path, engine: str = "sqlite") -> Verdict:
+def tell(mutant: str, folder: Path, url: str) -> Verdict:
     """Tell one story in a process of its own, heal, and have it judged."""
     folder.mkdir(parents=True)
-    url = fresh_url(engine, folder)
     command = [sys.executable, "-m", "tests.torture.scenarios", mutant, url, str(folder)]
     told = subprocess.run(command, cwd=ROOT, timeout=_SECONDS_MAX, check=False, capture_output=True, text=True)
     if told.returncode not in (0, -9):
@@ -231,7 +232,7 @@ async def _perform(mutant: str, url: str, folder: Path) -> None:
     clock = VirtualClock()
     name = mutant.removeprefix("sound:")
     if mutant == name:
-        mutants.apply(mutant)
+        mutants.apply(mutant, url)
     faults.arm(url, "after-commit:1", waiting=True)
     engines = [open_engine(url, clock=clock) for _ in range(2)]
     for engine in engines:

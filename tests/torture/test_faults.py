@@ -13,21 +13,23 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.engines.open import open_engine
+from tests.stores import ENGINES, url_of
 from tests.torture import faults, plan
 from tests.torture.controller import ROOT
 from tests.torture.history import host_clock_ms
 from tests.torture.process import Life
-from tests.torture.urls import fresh_url
 
-ROLES = [
-    *(("worker", point) for point in faults.WORKER_POINTS),
-    *(("producer", point) for point in faults.PRODUCER_POINTS),
+PASSAGES = [
+    (engine, role, point)
+    for engine in ENGINES
+    for role in ("worker", "producer")
+    for point in faults.points(engine, role)
 ]
 
 
-@pytest.mark.parametrize(("role", "point"), ROLES)
-async def test_a_process_dies_at_its_fault_point(role: str, point: str, engine_name: str, tmp_path: Path) -> None:
-    url = fresh_url(engine_name, tmp_path)
+@pytest.mark.parametrize(("name", "role", "point"), PASSAGES)
+async def test_a_process_dies_at_its_fault_point(name: str, role: str, point: str, tmp_path: Path) -> None:
+    url = url_of(name, tmp_path)
     engine = open_engine(url)
     await engine.open()
     await engine.create([NewJob(plan.WORK, json.dumps({"r": f"job-{number}"})) for number in range(50)])

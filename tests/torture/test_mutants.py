@@ -6,17 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores import ENGINES, url_of
 from tests.torture import mutants
 from tests.torture.scenarios import STORIES, tell, violations
 
+every_mutant = pytest.mark.parametrize(
+    ("engine", "mutant"), [(engine, mutant) for engine in ENGINES for mutant in mutants.names(engine)]
+)
 
-@pytest.mark.parametrize("mutant", mutants.NAMES)
-def test_a_mutant_is_caught_by_the_promise_that_it_breaks(mutant: str, tmp_path: Path) -> None:
+
+@every_mutant
+def test_a_mutant_is_caught_by_the_promise_that_it_breaks(engine: str, mutant: str, tmp_path: Path) -> None:
     _, expected = STORIES[mutant]
-    assert violations(tell(mutant, tmp_path / "mutated")) & expected
+    assert violations(tell(mutant, tmp_path / "mutated", url_of(engine, tmp_path))) & expected
 
 
-@pytest.mark.parametrize("mutant", mutants.NAMES)
-def test_the_story_of_a_mutant_is_clean_on_a_sound_engine(mutant: str, tmp_path: Path) -> None:
-    verdict = tell(f"sound:{mutant}", tmp_path / "sound")
+@every_mutant
+def test_the_story_of_a_mutant_is_clean_on_a_sound_engine(engine: str, mutant: str, tmp_path: Path) -> None:
+    verdict = tell(f"sound:{mutant}", tmp_path / "sound", url_of(engine, tmp_path))
     assert violations(verdict) == set(), dict(verdict.shown)

@@ -1,15 +1,21 @@
-"""The short lane: twenty processes killed under load, and nothing lost, doubled or taken twice."""
+"""The short lane: twenty processes and the server killed under load, and nothing lost, doubled or taken twice."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.torture.controller import Settings, torture
-from tests.torture.urls import fresh_url
+from tests.torture.places import own_place
 
 
-async def test_twenty_kills_under_load_break_no_promise(engine_name: str, tmp_path: Path) -> None:
-    run = await torture(Settings(fresh_url(engine_name, tmp_path), tmp_path, kills=20, workers=3, producers=1))
+@pytest.mark.timeout(240)
+async def test_kills_of_processes_and_servers_under_load_break_no_promise(engine_name: str, tmp_path: Path) -> None:
+    with own_place(engine_name) as place:
+        server_kills = 3 if place.server else 0
+        run = await torture(Settings(place, tmp_path, kills=20, server_kills=server_kills, workers=3, producers=1))
     assert run.verdict.passed, dict(run.verdict.shown)
     assert run.nemeses["unexpected ends"] == 0
+    assert run.nemeses["kills of the server"] == server_kills
     assert run.verdict.figures["acknowledged"] > 100

@@ -13,7 +13,7 @@ from everwork.engines.values import Demand, Judged, Lease, LeaseStatus, Verdict
 from tests.torture import plan
 from tests.torture.history import entries_of, host_clock_ms
 from tests.torture.logged import LoggedEngine, outcome_again
-from tests.torture.process import Life, main
+from tests.torture.process import Life, main, patiently
 
 _WAIT_MS = 50
 _AGAIN_MS = 300
@@ -57,10 +57,10 @@ async def work(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None:
         await extend_held(life, engine, desk)
         now_ms = host_clock_ms()
         if now_ms >= sweep_at_ms:
-            await engine.engine.sweep(f"{life.name}.{life.life}")
+            await patiently(lambda: engine.engine.sweep(f"{life.name}.{life.life}"), outages=life.outages)
             sweep_at_ms = now_ms + rng.randint(*_SWEEP_EVERY_MS)
         if not leased and not desk.outcomes:
-            await engine.engine.wait(plan.TYPES, _WAIT_MS)
+            await patiently(lambda: engine.engine.wait(plan.TYPES, _WAIT_MS), outages=life.outages)
     await engine.settle(desk.outcomes)
 
 

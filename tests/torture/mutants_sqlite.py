@@ -1,0 +1,129 @@
+"""Ways to break the SQLite engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from everwork.core.outcome import Release
+from everwork.core.states import FINISHED_STATES, State
+from everwork.engines import rules
+from everwork.engines.sqlite import change, finish, settle, writer
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction
+from tests.torture import mutants
+from tests.torture.replacing import replace_source
+
+
+def replace_text(operation: str, statement: str, old: str, new: str) -> None:
+    """Change the text of a statement of the SQLite engine."""
+    texts = statements(operation)
+    assert old in texts[statement], f"{operation}.sql, {statement}: {old!r} is no longer there"
+    texts[statement] = texts[statement].replace(old, new)
+
+
+def _drop_attempt_check() -> None:
+    for statement in ("complete", "completed_some", "read_leased"):
+        replace_text("settle", statement, "AND (l.attempt = o.value OR o.value = 0)", "")
+
+
+def _ack_before_commit() -> None:
+    """The commit comes a moment after the answer."""
+    replace_source(writer.Writer, "_transact", 'self._cursor.execute("COMMIT")', "pass")
+    replace_source(
+        writer.ThreadWriter,
+        "_deliver",
+        "self._loop.call_soon_threadsafe(self._answer, answers, woken, finished)",
+        "self._loop.call_soon_threadsafe(self._answer, answers, woken, finished); commit_late(self)",
+    )
+    vars(writer)["commit_late"] = _commit_late
+
+
+def _commit_late(writer: Any) -> None:
+    if writer._connection.in_transaction:
+        time.sleep(0.02)
+        writer._cursor.execute("COMMIT")
+
+
+def _no_attempt_on_crash() -> None:
+    counted, uncounted = "r.attempts, d.max_attempts", "r.attempts - (d.kind == 'lapse'), d.max_attempts"
+    replace_source(settle, "_retry", counted, uncounted)
+
+
+def _release_without_state_check() -> None:
+    """Whatever is finished goes back to pending when somebody releases it."""
+    replace_source(
+        settle, "_release", "rows = _read(tx, outcomes)", "rows = _read(tx, outcomes) or revive(tx, outcomes)"
+    )
+    vars(settle)["revive"] = _revive
+
+
+def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]:
+    rows = []
+    for outcome in outcomes:
+        found = finish.where(tx, outcome.key)
+        if found is not None and found.state in FINISHED_STATES:
+            place = (found.queue, found.state, found.key)
+            tx.cursor.execute(statements("shared")["delete_finished"], place)
+            tx.move(found.queue, found.lane, State(found.state), State.PROCESSING)
+            rows.append(settle.Leased(**_as_leased(found)))
+    return rows
+
+
+def _as_leased(found: finish.Where) -> dict[str, Any]:
+    known = {name: getattr(found, name) for name in settle.Leased._fields if name != "policy"}
+    return {**known, "activated_at_ms": found.activated_at_ms or 0, "worker": found.worker or "", "policy": None}
+
+
+def _sweep_without_horizon() -> None:
+    replace_text("sweep", "lapsed", "lease_until_ms <= ?", "? IS NOT NULL")
+
+
+def _counter_outside_transaction() -> None:
+    commit = 'self._cursor.execute("COMMIT")'
+    replace_source(writer.Writer, "_transact", "tx.flush()", f"{commit}; self._begin(); tx.flush()")
+
+
+def _forget_the_end_of_an_attempt() -> None:
+    """The store itself refuses two ends of one attempt number; a mutant that reuses it must get past that."""
+    replace_text("shared", "append_history", "INSERT INTO", "INSERT OR REPLACE INTO")
+
+
+def _attempt_reused_after_release() -> None:
+    _forget_the_end_of_an_attempt()
+    replace_source(settle, "_release", "r.attempt, r.attempts - 1", "r.attempt - 1, r.attempts - 1")
+
+
+def _attempt_reused_after_requeue() -> None:
+    _forget_the_end_of_an_attempt()
+    replace_source(change, "_requeue", "attempts=0", "attempt=0, attempts=0")
+
+
+def _dedupe_ignored() -> None:
+    replace_text("create", "claim_dedupe", "ON CONFLICT DO NOTHING", "ON CONFLICT DO UPDATE SET key = excluded.key")
+
+
+def _events_without_completion() -> None:
+    carried = "if o.events and o.key in accepted"
+    replace_source(settle, "_complete", carried, "if o.events")
+
+
+def _repeat_forgotten() -> None:
+    replace_source(rules, "refused", "Judged(Verdict.REPEATED, state)", "Judged(Verdict.LEASE_LOST, state)")
+    vars(settle)["refused"] = rules.refused
+
+
+MUTATIONS: Final[dict[str, Callable[[], None]]] = {
+    mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
+    mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
+    mutants.NO_ATTEMPT_ON_CRASH: _no_attempt_on_crash,
+    mutants.RELEASE_WITHOUT_STATE_CHECK: _release_without_state_check,
+    mutants.SWEEP_WITHOUT_HORIZON: _sweep_without_horizon,
+    mutants.COUNTER_OUTSIDE_TRANSACTION: _counter_outside_transaction,
+    mutants.ATTEMPT_REUSED_AFTER_RELEASE: _attempt_reused_after_release,
+    mutants.ATTEMPT_REUSED_AFTER_REQUEUE: _attempt_reused_after_requeue,
+    mutants.DEDUPE_IGNORED: _dedupe_ignored,
+    mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
+    mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
+}

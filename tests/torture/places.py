@@ -1,0 +1,89 @@
+"""Where a torture run has its store: a file, or a server of its own that it may kill and disturb."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import redis
+
+from tests.servers import Server, postgres_server, redis_server
+from tests.stores import word_of
+
+Disturbance = Callable[[str, random.Random], str]
+
+
+class Place:
+    """Stores of one engine, and the server behind them, if there is one."""
+
+    def __init__(self, engine: str, server: Server | None = None) -> None:
+        self.engine = engine
+        self.server = server
+
+    def url(self, folder: Path) -> str:
+        """The store that belongs to this folder."""
+        if self.server is None:
+            return f"sqlite:///{folder}/torture.db"
+        named = "schema" if self.engine == "postgres" else "namespace"
+        return f"{self.server.url}?{named}=torture_{word_of(folder)}"
+
+    def disturb(self, rng: random.Random) -> str:
+        """Do something to the server that its clients must survive; what was done."""
+        assert self.server is not None
+        return rng.choice(_DISTURBANCES[self.engine])(self.server.url, rng)
+
+
+@contextmanager
+def own_place(engine: str) -> Iterator[Place]:
+    """A place for one run; servers keep what they acknowledge as in production, and are gone afterwards."""
+    match engine:
+        case "sqlite":
+            yield Place(engine)
+        case "postgres":
+            with postgres_server(fsync=True) as postgres:
+                yield Place(engine, postgres)
+        case "redis":
+            # Every second to the disk, but to the operating system before any answer: a SIGKILL takes nothing away.
+            with redis_server("--appendfsync", "everysec") as server:
+                yield Place(engine, server)
+        case _:
+            raise ValueError(f"no engine is called {engine!r}")
+
+
+def _terminate_backends(url: str, rng: random.Random) -> str:
+    """Cut some connections from the server's side, perhaps in the middle of a transaction."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s",
+            [rng.randint(1, 4)],
+        )
+    return "connections cut by the server"
+
+
+def _kill_clients(url: str, rng: random.Random) -> str:
+    """Cut some connections from the server's side."""
+    with redis.Redis.from_url(url, protocol=3) as client:
+        mine = client.client_id()
+        others = [str(one["id"]) for one in client.client_list() if int(one["id"]) != mine]
+        for number in rng.sample(others, min(rng.randint(1, 4), len(others))):
+            with suppress(redis.ResponseError):  # Gone by itself meanwhile.
+                client.client_kill_filter(_id=number)
+    return "connections cut by the server"
+
+
+def _flush_scripts(url: str, rng: random.Random) -> str:
+    """Have the server forget every script."""
+    with redis.Redis.from_url(url, protocol=3) as client:
+        client.script_flush()
+    return "scripts forgotten by the server"
+
+
+_DISTURBANCES: Final[dict[str, tuple[Disturbance, ...]]] = {
+    "postgres": (_terminate_backends,),
+    "redis": (_kill_clients, _flush_scripts),
+}
