@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw, kind_of
 from everwork.core.retry import RetryPolicy
 from everwork.engines.codec import encode_policy
 from tests.conformance.observe import counted, every_job
@@ -23,6 +23,7 @@ from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from everwork.core.job import HistoryEntry, Job
+    from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from everwork.engines.values import JobRecord
     from tests.stores import VirtualClock
@@ -71,12 +72,9 @@ async def _ended(engine: Engine) -> None:
 
 
 async def _failed_before(engine: Engine, clock: VirtualClock) -> None:
-    for type, outcome in [
-        ("failed-once", Fail(0, 1, "boom")),
-        ("retry-asked", Retry(0, 1, "later", delay_ms=9_000)),
-        ("released", Release(0, 1)),
-    ]:
-        job = await a_processing_job(engine, type=type, retry=OWN_POLICY)
+    outcomes: list[Outcome] = [Fail(0, 1, "boom"), Retry(0, 1, "later", delay_ms=9_000), Release(0, 1)]
+    for outcome in outcomes:
+        job = await a_processing_job(engine, type=f"{kind_of(outcome)}-once", retry=OWN_POLICY)
         await settled(engine, outcome._replace(key=job.key))
     lapsing = await a_processing_job(engine, type="lapsed", lease_ms=SECOND_MS)
     expiring = await a_pending_job(engine, type="expired", expires_at_ms=clock.now_ms + SECOND_MS)

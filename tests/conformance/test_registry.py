@@ -302,6 +302,23 @@ async def test_a_job_that_comes_back_to_a_dropped_group_is_cancelled_by_the_swee
     assert await the_state(engine, running.key) is State.CANCELLED
 
 
+async def test_the_entries_of_every_kind_stand_by_kind_and_name(engine: Engine, clock: VirtualClock) -> None:
+    await engine.register("worker", "b", "{}")
+    await engine.register("worker", "a", '{"n":1}', ttl_ms=SECOND_MS)
+    await engine.register("key", "z", "{}")
+    until_ms = clock.now_ms + SECOND_MS
+    entries = [("key", "z", "{}", None), ("worker", "a", '{"n":1}', until_ms), ("worker", "b", "{}", None)]
+    assert await engine.registered(None) == entries
+    clock.advance(ms=SECOND_MS)
+    assert [entry.name for entry in await engine.registered(None)] == ["z", "b"]
+
+
+async def test_a_turn_is_no_entry(engine: Engine) -> None:
+    await engine.take_turn("upkeep", "a", SECOND_MS)
+    await engine.sweep("s")
+    assert await engine.registered(None) == []
+
+
 async def test_an_entry_called_turn_does_not_take_anybody_s_turn(engine: Engine) -> None:
     await engine.register("turn", "sweep", "{}")
     assert await engine.take_turn("sweep", "me", SECOND_MS)

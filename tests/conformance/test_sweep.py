@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.outcome import Complete, Fail, Release
-from everwork.core.states import State
+from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.values import Created, Swept
 from tests.conformance.observe import count_of, kinds, sight
 from tests.factories import (
@@ -182,25 +182,30 @@ async def test_a_finished_job_does_not_expire(engine: Engine, clock: VirtualCloc
 
 # Retention ----------------------------------------------------------------------------------------
 
-KEPT = [(a_completed_job, 7), (a_cancelled_job, 7), (a_dead_letter, 90)]
+KEPT: list[Stage] = [a_completed_job, a_cancelled_job, a_dead_letter]
 
 
-@pytest.mark.parametrize(("stage", "days"), KEPT)
-async def test_a_finished_job_is_kept_for_its_days(
-    engine: Engine, clock: VirtualClock, stage: Stage, days: int
-) -> None:
+async def test_dead_letters_are_kept_for_90_days_and_others_for_days(engine: Engine) -> None:
+    kept = engine.retention
+    assert set(kept) == FINISHED_STATES
+    assert kept[State.FAILED] == 90 * DAY_MS
+    assert kept[State.COMPLETED] == kept[State.CANCELLED] >= DAY_MS
+
+
+@pytest.mark.parametrize("stage", KEPT)
+async def test_a_finished_job_is_kept_for_its_days(engine: Engine, clock: VirtualClock, stage: Stage) -> None:
     job = await stage(engine)
-    clock.advance(ms=days * DAY_MS - 1)
+    clock.advance(ms=engine.retention[job.state] - 1)
     assert await swept(engine) == Swept()
     assert await engine.get([job.key]) == [job]
 
 
-@pytest.mark.parametrize(("stage", "days"), KEPT)
+@pytest.mark.parametrize("stage", KEPT)
 async def test_after_its_days_a_finished_job_is_deleted_with_all_that_belongs_to_it(
-    engine: Engine, clock: VirtualClock, stage: Stage, days: int
+    engine: Engine, clock: VirtualClock, stage: Stage
 ) -> None:
     job = await stage(engine, dedupe_key="d")
-    clock.advance(ms=days * DAY_MS + SECOND_MS)
+    clock.advance(ms=engine.retention[job.state] + SECOND_MS)
     assert await swept(engine) == Swept(deleted=1)
     assert await engine.get([job.key]) == [None]
     assert await engine.history(job.key) == []
