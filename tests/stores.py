@@ -120,7 +120,8 @@ def _postgres_database() -> str:
 
 def _connection(place: str) -> psycopg.Connection:
     if place not in _connections:
-        _connections[place] = psycopg.connect(place, autocommit=True)
+        # An engine that was left open, inside a transaction, shall be an error and not a test that hangs.
+        _connections[place] = psycopg.connect(place, autocommit=True, options="-c lock_timeout=20s")
     return _connections[place]
 
 
