@@ -137,7 +137,7 @@ async def test_stopped_workers_can_be_started_again(app: Everwork) -> None:
 
 async def test_stop_without_workers_does_nothing(app: Everwork) -> None:
     app.stop()
-    assert await app.enqueue("work") == 1
+    assert await app.enqueue("work") > 0
 
 
 async def test_close_stops_the_workers_and_waits_for_what_runs(app: Everwork) -> None:
@@ -173,8 +173,8 @@ async def test_the_application_is_open_inside_async_with(app: Everwork) -> None:
         _ = app.service
 
 
-async def test_a_stop_that_comes_while_the_engine_opens_is_not_forgotten(url: str, tmp_path: Path) -> None:
-    app = Everwork(url)
+async def test_a_stop_that_comes_while_the_engine_opens_is_not_forgotten(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
     Gate(app)
     lock = os.open(tmp_path / "jobs.db.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)  # Opening waits for this.

@@ -50,7 +50,7 @@ async def test_a_hundred_concurrent_failures_of_one_attempt_give_one_retry(url: 
 
 async def test_processes_that_open_a_new_store_at_once_all_succeed(url: str) -> None:
     keys = act_at_once(url, [("open_and_create", {"type": TYPE})] * 4)
-    assert sorted(keys) == [1, 2, 3, 4]
+    assert len(set(keys)) == 4
 
 
 async def test_cancel_against_complete_has_one_winner_and_the_other_is_told(url: str, engine: Engine) -> None:
