@@ -174,7 +174,7 @@ class Everwork:
             # Opening may have to wait for another program; a stop does not wait with it.
             if await self._stopped.comes_before(self._home.call(self._home.prepare)):
                 return
-            self._runtime = Runtime(self._home.portal, self.functions, self.worker, self._stopped)
+            self._runtime = Runtime(self._home, self.functions, self.worker, self._stopped)
             await self._runtime.run(shutdown_timeout)
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None

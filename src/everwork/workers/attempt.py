@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from everwork.core.job import LeasedJob
+from everwork.core.outcome import Complete
 
 
 class Stop(Enum):
@@ -26,7 +27,8 @@ class Attempt:
     """
 
     __slots__ = (
-        "_token", "begun_at", "extended_at", "is_reported", "job", "leased_at", "stop", "task", "thread", "timeout",
+        "_token", "begun_at", "completion", "extended_at", "is_reported", "job", "leased_at", "stop", "task", "thread",
+        "timeout",
     )  # fmt: skip
 
     def __init__(self, job: LeasedJob, leased_at: float, timeout: float) -> None:
@@ -39,6 +41,8 @@ class Attempt:
         self.is_reported = False
         self.task: asyncio.Task[None] | None = None
         self.thread: asyncio.Future[Any] | None = None
+        self.completion: Complete | None = None
+        """What the handler has written inside a transaction of its own."""
         self._token = [True]
 
     def begin(self, now: float) -> bool:

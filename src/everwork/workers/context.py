@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-from everwork.engines.codec import decode
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.outcome import Complete
+from everwork.engines.codec import decode, encode
+from everwork.engines.values import Judged
+from everwork.service.service import accepted
 from everwork.workers.attempt import Attempt, Stop
+
+
+class OwnTransactions(Protocol):
+    """Who completes attempts inside transactions of the handlers' own."""
+
+    async def complete_in(self, tx: object, completion: Complete) -> Judged:
+        """Complete in the running event loop."""
+        ...
+
+    def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
+        """Complete in the calling thread."""
+        ...
 
 
 class JobContext:
     """Passed to a handler that has a parameter annotated with it."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, own: OwnTransactions) -> None:
         self._attempt = attempt
+        self._own = own
         job = attempt.job
         self.key = job.key
         self.type = job.type
@@ -31,7 +48,44 @@ class JobContext:
         return headers
 
     @property
+    def sync(self) -> SyncJobContext:
+        """What a plain function calls without `await`."""
+        return SyncJobContext(self._attempt, self._own)
+
+    @property
     def cancelled(self) -> bool:
         """Whether the result no longer matters: cancelled, timed out, or the lease is lost. For handlers in threads."""
         stop = self._attempt.stop
         return stop is not None and stop is not Stop.SHUTDOWN
+
+    async def complete(self, result: Any = None, *, tx: object) -> None:
+        """Complete this job inside the handler's own transaction: its work and its completion are one step.
+
+        Nothing happens before the transaction commits; after a rollback the job is as unfinished as before. Raises
+        `LeaseLost` or `WrongState` when the job is no longer this attempt's: roll back then.
+        """
+        completion = _completion(self._attempt, result)
+        _note(self._attempt, completion, await self._own.complete_in(tx, completion))
+
+
+class SyncJobContext:
+    """`ctx.sync`: for plain functions, which run in threads and have connections of their own there."""
+
+    def __init__(self, attempt: Attempt, own: OwnTransactions) -> None:
+        self._attempt = attempt
+        self._own = own
+
+    def complete(self, result: Any = None, *, tx: object) -> None:
+        """Complete this job inside the handler's own transaction; see `JobContext.complete`."""
+        completion = _completion(self._attempt, result)
+        _note(self._attempt, completion, self._own.complete_in_blocking(tx, completion))
+
+
+def _completion(attempt: Attempt, result: Any) -> Complete:
+    text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
+    return Complete(attempt.job.key, attempt.job.attempt, text)
+
+
+def _note(attempt: Attempt, completion: Complete, judged: Judged) -> None:
+    accepted(completion.key, judged, "completed")
+    attempt.completion = completion

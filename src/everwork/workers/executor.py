@@ -23,7 +23,7 @@ from everwork.engines.codec import decode, encode
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
 from everwork.logs import get_logger
 from everwork.workers.attempt import Attempt, Stop
-from everwork.workers.context import JobContext
+from everwork.workers.context import JobContext, OwnTransactions
 from everwork.workers.function import JobFunction
 from everwork.workers.threads import HandlerThreads
 
@@ -53,11 +53,16 @@ class Executor:
     """Runs what it is given. Lives in the handlers' event loop."""
 
     def __init__(
-        self, functions: Mapping[str, JobFunction[..., Any]], send: Callable[[list[Report]], None], worker: str
+        self,
+        functions: Mapping[str, JobFunction[..., Any]],
+        send: Callable[[list[Report]], None],
+        worker: str,
+        own: OwnTransactions,
     ) -> None:
         self._pools = {type: Pool(function) for type, function in functions.items()}
         self._send = send
         self._worker = worker
+        self._own = own
         self._loop = asyncio.get_running_loop()
         self._reports: list[Report] = []
         self._threads = HandlerThreads()
@@ -209,7 +214,7 @@ class Executor:
         except InvalidInput as error:
             return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"argument {error}"), final=True)
         if function.arguments.context_name is not None:
-            arguments[function.arguments.context_name] = JobContext(attempt)
+            arguments[function.arguments.context_name] = JobContext(attempt, self._own)
         if function.is_async:
             value = await function.function(**arguments)
         else:
@@ -289,7 +294,8 @@ class Executor:
 
 def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     if value is None:
-        return o.Complete(attempt.job.key, attempt.job.attempt)
+        # After a commit of the handler's own this is a repeat, and changes nothing.
+        return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt)
     try:
         return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX))
     except InvalidInput as error:

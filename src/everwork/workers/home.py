@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from everwork.core.job import NewJob
 from everwork.core.limits import CREATE_BATCH_MAX
+from everwork.core.outcome import Complete
 from everwork.core.retry import RetryPolicy
 from everwork.engines.base import Clock
 from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
-from everwork.engines.values import Created
+from everwork.engines.values import Created, Judged
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.coalesce import Coalescer
 from everwork.service.service import JobService
@@ -76,15 +77,16 @@ class Home:
         return await self._engine.create_in(tx, jobs)
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
-        """The same in the calling thread: a connection belongs to it, and a synchronous driver never suspends."""
-        call = self._engine.create_in(tx, jobs)
-        try:
-            call.send(None)
-        except StopIteration as done:
-            created: list[Created] = done.value
-            return created
-        call.close()
-        raise InvalidInput("tx", "must belong to a synchronous driver here; await app.enqueue(..., tx=...) instead")
+        """The same in the calling thread."""
+        return _at_once(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
+
+    async def complete_in(self, tx: object, completion: Complete) -> Judged:
+        """Complete an attempt inside its handler's transaction."""
+        return (await self._engine.complete_in(tx, [completion]))[0]
+
+    def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
+        """The same in the calling thread."""
+        return _at_once(self._engine.complete_in(tx, [completion]), "await ctx.complete(..., tx=...)")[0]
 
     async def prepare(self, service: JobService) -> None:
         """Let every process know the policies that this application declares."""
@@ -122,3 +124,14 @@ class Home:
 
     def _make_service(self) -> JobService:
         return JobService(self._engine.fresh(), self._worker)
+
+
+def _at_once(call: Coroutine[Any, Any, T], instead: str) -> T:
+    """Run a call in the calling thread: a connection belongs to it, and a synchronous driver never suspends."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        answer: T = done.value
+        return answer
+    call.close()
+    raise InvalidInput("tx", f"must belong to a synchronous driver here; {instead} instead")

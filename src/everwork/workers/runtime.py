@@ -15,7 +15,8 @@ from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Executor, Report
 from everwork.workers.fetcher import Fetcher
 from everwork.workers.function import JobFunction
-from everwork.workers.portal import Portal, new_loop
+from everwork.workers.home import Home
+from everwork.workers.portal import new_loop
 
 log = get_logger("everwork")
 
@@ -61,13 +62,13 @@ class Runtime:
     """Runs once."""
 
     def __init__(
-        self, portal: Portal, functions: Mapping[str, JobFunction[..., Any]], worker: str, stopped: StopSignal
+        self, home: Home, functions: Mapping[str, JobFunction[..., Any]], worker: str, stopped: StopSignal
     ) -> None:
-        self._portal = portal
+        self._portal = home.portal
         self._functions = dict(functions)
         self._worker = worker
         self._loop = asyncio.get_running_loop()
-        self._executor = Executor(self._functions, self._send, worker)
+        self._executor = Executor(self._functions, self._send, worker, home)
         self._thread = threading.get_ident()
         self._fetcher: Fetcher | None = None
         self._stopped = stopped
