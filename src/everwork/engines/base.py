@@ -38,6 +38,7 @@ from everwork.engines.values import (
     LeaseStatus,
     Page,
     Registered,
+    Schema,
     Settlement,
     Stats,
     Swept,
@@ -82,6 +83,10 @@ class Engine(ABC):
     @abstractmethod
     async def health(self) -> Health:
         """Reach the store and tell its version, schema and settings, without secrets."""
+
+    async def schema(self) -> Schema:
+        """The version of the store's schema, read without changing anything; the engine need not be open."""
+        raise NotImplementedError
 
     # Hot path -----------------------------------------------------------------------------------
 

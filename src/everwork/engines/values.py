@@ -223,6 +223,13 @@ class TypeInfo:
     last_asked_ms: int | None = None
 
 
+class Schema(NamedTuple):
+    """The version of a store's schema (None: it has none yet), and the newest that this program knows."""
+
+    stored: int | None
+    newest: int
+
+
 class Registered(NamedTuple):
     """An entry of the registry: who, what is said of it, and until when it holds (None: for ever)."""
 

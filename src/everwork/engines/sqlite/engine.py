@@ -17,7 +17,7 @@ from everwork.engines.sqlite import change, leases, move, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
-from everwork.engines.sqlite.migrate import migrate
+from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
 from everwork.engines.sqlite.opened import Opened
 from everwork.engines.sqlite.own_transaction import complete_in, create_in
 from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
@@ -40,6 +40,7 @@ from everwork.engines.values import (
     LeaseStatus,
     Page,
     Registered,
+    Schema,
     Settlement,
     Stats,
     Swept,
@@ -122,6 +123,9 @@ class SqliteEngine(Engine):
         mode = await self._parts.ask(lambda cursor, _: cursor.execute("PRAGMA journal_mode").fetchone()[0])
         details = {"path": self._place.path, "journal_mode": mode, "synchronous": self._place.synchronous}
         return Health("sqlite", sqlite3.sqlite_version, self._parts.schema_version, self.durability, details)
+
+    async def schema(self) -> Schema:
+        return Schema(await asyncio.to_thread(stored_version, self._place), max(migrations()))
 
     # Hot path -----------------------------------------------------------------------------------
 

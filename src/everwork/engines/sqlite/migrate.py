@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
-from everwork.engines.sqlite.place import unavailable
+from everwork.engines.sqlite.place import Place, unavailable
 from everwork.exceptions import EngineBusy, SchemaMismatch
 
 
@@ -31,6 +33,17 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
             connection.execute("ROLLBACK")
         raise unavailable(path, error) from error
     return max(migrations())
+
+
+def stored_version(place: Place) -> int | None:
+    """The version of a file that is left as it is; None if it holds no jobs or is not there."""
+    if place.in_memory or not Path(place.path).exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{Path(place.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            return _version(connection) or None
+    except sqlite3.Error as error:
+        raise unavailable(place.path, error) from None
 
 
 def _apply(connection: sqlite3.Connection, path: str) -> None:
