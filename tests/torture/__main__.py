@@ -12,7 +12,8 @@ from typing import Final
 
 from tests.stores import ENGINES
 from tests.torture import mutants, report
-from tests.torture.controller import Settings, torture
+from tests.torture.controller import torture
+from tests.torture.nemesis import Settings
 from tests.torture.places import own_place
 from tests.torture.scenarios import run_scenarios
 

@@ -24,12 +24,13 @@ class Place:
         self.engine = engine
         self.server = server
 
-    def url(self, folder: Path) -> str:
-        """The store that belongs to this folder."""
+    def url(self, folder: Path, port: int | None = None) -> str:
+        """The store that belongs to this folder; through a proxy's port, if one is given."""
         if self.server is None:
             return f"sqlite:///{folder}/torture.db"
         named = "schema" if self.engine == "postgres" else "namespace"
-        return f"{self.server.url}?{named}=torture_{word_of(folder)}"
+        server = self.server.url.replace(f":{self.server.port}/", f":{port or self.server.port}/")
+        return f"{server}?{named}=torture_{word_of(folder)}"
 
     def disturb(self, rng: random.Random) -> str:
         """Do something to the server that its clients must survive; what was done."""

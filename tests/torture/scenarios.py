@@ -25,9 +25,10 @@ from everwork.engines.values import Demand
 from tests.stores import VirtualClock
 from tests.torture import faults, mutants, plan
 from tests.torture.checker import check
-from tests.torture.controller import ROOT, read_final_state
+from tests.torture.controller import read_final_state
 from tests.torture.history import HistoryWriter, read_histories
 from tests.torture.logged import LoggedEngine
+from tests.torture.nemesis import ROOT
 from tests.torture.places import Place
 from tests.torture.verdict import TIMING, Verdict
 

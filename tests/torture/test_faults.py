@@ -15,8 +15,8 @@ from everwork.core.job import NewJob
 from everwork.engines.open import open_engine
 from tests.stores import ENGINES, url_of
 from tests.torture import faults, plan
-from tests.torture.controller import ROOT
 from tests.torture.history import host_clock_ms
+from tests.torture.nemesis import ROOT
 from tests.torture.process import Life
 
 PASSAGES = [

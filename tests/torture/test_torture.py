@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.controller import Settings, torture
+from tests.torture.controller import torture
+from tests.torture.nemesis import Settings
 from tests.torture.places import own_place
 
 

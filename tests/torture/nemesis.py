@@ -1,0 +1,254 @@
+"""What is done to a run: processes are killed and stopped at random moments, the server too, and the network is bad."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tests.servers import Server
+from tests.torture import faults
+from tests.torture.history import host_clock_ms
+from tests.torture.places import Place
+from tests.torture.process import Life
+from tests.torture.proxy import Proxy
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_PAUSE_SECONDS: Final = (0.05, 0.3)
+_STOP_EVERY: Final = 6
+_STOP_SECONDS_MAX: Final = 20
+_TICK_SECONDS: Final = 0.02
+_DISTURBANCE_SHARE: Final = 0.25
+_DOWN_SECONDS_MAX: Final = 1.0
+
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is made of."""
+
+    place: Place
+    folder: Path
+    kills: int = 200
+    server_kills: int = 0
+    minutes: float = 0.0
+    seed: int = 1
+    workers: int = 4
+    producers: int = 2
+    lease_ms: int = 700
+    mutant: str = ""
+
+    @property
+    def url(self) -> str:
+        """The store of the run."""
+        return self.place.url(self.folder)
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that is started again whenever it has died."""
+
+    module: str
+    life: Life
+    points: tuple[str, ...]
+    process: subprocess.Popen[bytes]
+    fault: str = ""
+    resume_at: float | None = None
+    stopped_at_ms: int = 0
+
+
+class Nemesis:
+    """The children of a run and what is done to them."""
+
+    def __init__(self, settings: Settings, progress: Progress) -> None:
+        self.done: Counter[str] = Counter()
+        self.slack_ms = 0
+        self.stops: list[tuple[int, int]] = []
+        self._settings = settings
+        self._progress = progress
+        self._rng = random.Random(settings.seed)
+        self._blows = 0
+        self._children: list[Child] = []
+        server = settings.place.server
+        self._proxy = Proxy(server.port) if server is not None else None
+
+    async def begin(self) -> None:
+        """Start the children; where there is a server, every other one has a bad network to it."""
+        settings, epoch_ms = self._settings, host_clock_ms()
+        bad_url = settings.place.url(settings.folder, await self._proxy.start()) if self._proxy else settings.url
+        roles = ["worker"] * settings.workers + ["producer"] * settings.producers
+        for number, role in enumerate(roles):
+            points = faults.points(settings.place.engine, role)
+            life = Life(
+                f"{role}-{number}",
+                0,
+                bad_url if number % 2 else settings.url,
+                settings.folder,
+                settings.seed,
+                settings.lease_ms,
+                epoch_ms,
+                settings.mutant,
+            )
+            self._children.append(self._start(f"tests.torture.{role}", life, points, fault=False))
+
+    async def rage(self) -> None:
+        """Kill, stop and restart until the settings are met."""
+        begun = time.monotonic()
+        while self._goes_on(time.monotonic() - begun):
+            await self._pass_time(self._rng.uniform(*_PAUSE_SECONDS))
+            victim = self._rng.choice(self._children)
+            has_begun = victim.life.file(victim.life.life).exists()
+            if has_begun and victim.resume_at is None:
+                self._strike(victim)
+            if self._settings.place.server is not None:
+                await self._strike_the_server(self._settings.place.server)
+            self._progress(f"{self.kills} of {self._settings.kills} kills, {time.monotonic() - begun:.0f} s")
+
+    def _goes_on(self, seconds: float) -> bool:
+        settings = self._settings
+        return (
+            self.kills < settings.kills or self.server_kills < settings.server_kills or seconds < settings.minutes * 60
+        )
+
+    @property
+    def server_kills(self) -> int:
+        """Deaths of the database server by SIGKILL."""
+        return self.done["kills of the server"]
+
+    @property
+    def kills(self) -> int:
+        """Deaths of workers by SIGKILL, from outside or at a fault point; producers die on top of these."""
+        return self.done["kills of workers"] + self.done["kills of workers at fault points"]
+
+    @property
+    def has_server(self) -> bool:
+        """Whether there is a server that may have been killed."""
+        return self._settings.place.server is not None
+
+    def heal(self) -> None:
+        """Let everybody run, start whoever is dead, without faults."""
+        if self._proxy is not None:
+            self._proxy.heal()
+        for child in self._children:
+            self._resume(child)
+        self.watch(faulty=False)
+
+    async def stop_producers(self) -> None:
+        """Ask the producers to finish, and wait for it."""
+        await self._terminate([child for child in self._children if child.module.endswith("producer")])
+
+    def watch(self, *, faulty: bool = True) -> None:
+        """Start again whoever died at a fault point, and wake who has been stopped long enough."""
+        now = time.monotonic()
+        for child in self._children:
+            if child.resume_at is not None and now >= child.resume_at:
+                self._resume(child)
+            status = child.process.poll()
+            if status == -signal.SIGKILL:
+                role = "workers" if child.module.endswith("worker") else "producers"
+                self.done[f"kills of {role} at fault points"] += 1
+                self.done[f"of these {child.fault.partition(':')[0]}"] += 1
+            if status is not None:
+                self.done["unexpected ends"] += status != -signal.SIGKILL
+                self._restart(child, faulty=faulty)
+
+    async def end(self) -> None:
+        """Stop every child in an orderly way, and by force who does not go."""
+        for child in self._children:
+            self._resume(child)
+        await self._terminate(self._children)
+        if self._proxy is not None:
+            await self._proxy.close()
+
+    async def _pass_time(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            slept = time.monotonic()
+            # Kills come at random moments of real time, hence a real pause.
+            await asyncio.sleep(_TICK_SECONDS)
+            late_ms = int((time.monotonic() - slept - _TICK_SECONDS) * 1000)
+            self.slack_ms = max(self.slack_ms, late_ms)
+            self.watch()
+
+    async def _strike_the_server(self, server: Server) -> None:
+        """Kill the server whenever its share of the kills has come, and let it come back; disturb it in between."""
+        settings = self._settings
+        due = (self.server_kills + 1) * settings.kills <= self.kills * (settings.server_kills + 1)
+        if due and self.server_kills < settings.server_kills:
+            begun_ms = host_clock_ms()
+            server.kill()
+            await self._pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
+            server.start()
+            self.stops.append((begun_ms, host_clock_ms()))
+            self.done["kills of the server"] += 1
+        elif self._rng.random() < _DISTURBANCE_SHARE:
+            self.done[settings.place.disturb(self._rng)] += 1
+        elif self._proxy is not None and self._rng.random() < _DISTURBANCE_SHARE:
+            self.done[self._proxy.disturb(self._rng)] += 1
+
+    def _strike(self, child: Child) -> None:
+        is_worker = child.module.endswith("worker")
+        self._blows += is_worker
+        if is_worker and self._blows % _STOP_EVERY == 0:
+            child.stopped_at_ms = host_clock_ms()
+            child.process.send_signal(signal.SIGSTOP)
+            child.resume_at = time.monotonic() + self._settings.lease_ms / 1000 * self._rng.uniform(1.2, 2.0)
+            self.done["stops past the lease"] += 1
+            return
+        child.process.kill()
+        child.process.wait()
+        self.done["kills of workers" if is_worker else "kills of producers"] += 1
+        self._restart(child, faulty=True)
+
+    def _restart(self, child: Child, *, faulty: bool) -> None:
+        life = replace(child.life, life=child.life.life + 1)
+        fresh = self._start(child.module, life, child.points, fault=faulty and self._rng.random() < 0.4)
+        child.life, child.process, child.fault, child.resume_at = life, fresh.process, fresh.fault, None
+
+    def _start(self, module: str, life: Life, points: tuple[str, ...], *, fault: bool) -> Child:
+        setting = f"{self._rng.choice(points)}:{self._rng.randint(1, 40)}" if fault else ""
+        environment = {**os.environ, faults.VARIABLE: setting}
+        output = (life.folder / f"{life.name}.log").open("ab")
+        with output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *life.arguments()],
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+        return Child(module, life, points, process, setting)
+
+    def _resume(self, child: Child) -> None:
+        if child.resume_at is not None:
+            child.process.send_signal(signal.SIGCONT)
+            child.resume_at = None
+            self.stops.append((child.stopped_at_ms, host_clock_ms()))
+
+    async def _terminate(self, children: list[Child]) -> None:
+        for child in children:
+            if child.process.poll() is None:
+                child.process.terminate()
+        deadline = time.monotonic() + _STOP_SECONDS_MAX
+        for child in children:
+            # Not by waiting in this thread: the children's way to the server goes through its event loop.
+            with suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(child.process.wait, max(deadline - time.monotonic(), 0.1))
+            if child.process.poll() is None:
+                child.process.kill()
+                child.process.wait()
+                self.done["unexpected ends"] += 1
+            if child in self._children:
+                self._children = [one for one in self._children if one is not child]
