@@ -1,0 +1,1 @@
+"""The PostgreSQL engine: jobs in one schema of a shared database."""

@@ -1,0 +1,148 @@
+"""The connections to the server: few, each kept busy, made anew when the server went away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from everwork.engines.postgres.address import Address
+from everwork.engines.postgres.errors import DRIVER_ERRORS, REPEATABLE, translated
+from everwork.engines.postgres.statements import PLAN
+from everwork.exceptions import EngineError
+
+CONNECT_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 60.0
+"""After this the server is taken for gone, or for locked by somebody."""
+REPEATS_MAX: Final = 20
+CLOSE_SECONDS: Final = 5.0
+
+T = TypeVar("T")
+Rows = list[Any]
+
+
+class Connections:
+    """A bounded set of connections. Each call takes one, and gives it back or throws it away."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._idle: list[asyncpg.Connection] = []
+        self._room = asyncio.Semaphore(address.connections)
+        self._is_closed = False
+
+    async def rows(self, sql: str, *parameters: object) -> Rows:
+        """The rows of one statement, which is one transaction."""
+        return await self.run(lambda connection: connection.fetch(sql, *parameters))
+
+    async def look(self, sql: str, *parameters: object) -> Rows:
+        """The rows of a statement that changes nothing: asked again if the connection was lost on the way."""
+        try:
+            return await self.rows(sql, *parameters)
+        except EngineError as error:
+            if not isinstance(error.__cause__, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
+                raise
+        return await self.rows(sql, *parameters)
+
+    async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+        """Run one transaction; what the server itself took back (a deadlock, say) is said again."""
+        for repeat in range(REPEATS_MAX):
+            try:
+                async with self.taken() as connection:
+                    if self._address.notify:
+                        return await act(connection)
+                    # A transaction-mode pooler keeps a server only for as long as a transaction lasts.
+                    async with connection.transaction():
+                        return await act(connection)
+            except REPEATABLE as error:
+                if repeat == REPEATS_MAX - 1:
+                    raise translated(self._address, error) from error
+            except DRIVER_ERRORS as error:
+                raise translated(self._address, error) from error
+        raise AssertionError("unreachable")
+
+    async def vacuum(self, sql: str) -> None:
+        """Run a statement that no transaction may hold."""
+        try:
+            async with self.taken() as connection:
+                await connection.execute(sql)
+        except DRIVER_ERRORS as error:
+            raise translated(self._address, error) from error
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for as long as it is needed."""
+        async with self._room:
+            connection = await self._usable()
+            try:
+                yield connection
+            except asyncpg.PostgresError:
+                self._give_back(connection)
+                raise
+            except BaseException:
+                # Cancelled, or lost: it may be in the middle of an answer.
+                connection.terminate()
+                raise
+            self._give_back(connection)
+
+    async def close(self) -> None:
+        """Close what is idle; what is still used is closed when it comes back."""
+        self._is_closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(close(connection) for connection in idle))
+
+    async def _usable(self) -> asyncpg.Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await connect(self._address)
+
+    def _give_back(self, connection: asyncpg.Connection) -> None:
+        if self._is_closed:
+            connection.terminate()
+        elif not connection.is_closed():
+            self._idle.append(connection)
+
+
+async def connect(address: Address) -> asyncpg.Connection:
+    """A new connection, with the settings that our statements want."""
+    settings = {"application_name": "everwork", **PLAN} if address.notify else {}
+    connection = await asyncpg.connect(
+        address.dsn,
+        server_settings=settings,
+        timeout=CONNECT_SECONDS,
+        command_timeout=ANSWER_SECONDS,
+        statement_cache_size=200 if address.notify else 0,
+    )
+    try:
+        await connection.set_type_codec(
+            "jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary"
+        )
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def close(connection: asyncpg.Connection) -> None:
+    """Say goodbye, but do not wait long for the answer."""
+    try:
+        await connection.close(timeout=CLOSE_SECONDS)
+    except DRIVER_ERRORS:
+        connection.terminate()
+
+
+def first(rows: Sequence[Any]) -> Any:
+    """The only column of the only row, None if there is no row."""
+    return rows[0][0] if rows else None
+
+
+def _jsonb(document: bytes) -> bytes:
+    return b"\x01" + document
+
+
+def _bare(wire: bytes) -> bytes:
+    return wire[1:]

@@ -1,0 +1,187 @@
+-- Purpose: promote what is due and lease the first jobs of each lane in the order of G9; and, first, settle: one step for both.
+-- Inputs: one document {"now": instant or null, "done", "back", "ended", "events": see complete.sql and settle.sql,
+--   "demands": [{"t": type, "g": group, "w": worker, "n": limit, "l": lease, "i": tenants or null,
+--     "c": the lane after which turns begin, "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
+-- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` says what they are:
+--   'refused' (key), 'demand' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: what the
+--   claim cost, in microseconds), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for results).
+
+CREATE OR REPLACE FUNCTION {schema}.step(given jsonb) RETURNS TABLE (
+  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
+  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
+  limit_key text, extra text)
+LANGUAGE plpgsql {plan} AS $$
+#variable_conflict use_column
+DECLARE
+  at_ms bigint := now_ms((given->>'now')::bigint);
+  keys bigint[];
+  accepted bigint[] := '{}';
+  demand record;
+  found_queue record;
+  claimed record;
+BEGIN
+  IF given ? 'done' THEN
+    accepted := complete_jobs(given->'done', at_ms);
+    PERFORM create_events(given, accepted, at_ms);
+  END IF;
+  IF given ? 'back' THEN
+    accepted := accepted || release_jobs(given->'back', at_ms);
+  END IF;
+  IF given ? 'ended' THEN
+    accepted := accepted || end_attempts(given->'ended', at_ms);
+  END IF;
+  keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
+  IF cardinality(keys) > cardinality(accepted) THEN
+    RETURN QUERY SELECT r.k, NULL::int, NULL::smallint, NULL::smallint, 'refused', NULL, NULL, NULL::bigint, NULL, NULL, NULL::smallint,
+      NULL::bigint, NULL::bigint, NULL::bigint, NULL, NULL, NULL FROM (SELECT unnest(keys) AS k EXCEPT SELECT unnest(accepted)) r;
+  END IF;
+
+  FOR demand IN SELECT * FROM jsonb_to_recordset(given->'demands') AS x(t text, g text, w text, n int, l bigint, i text[], c int, m jsonb, o smallint) LOOP
+    SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused OR coalesce(t.breaker_open_until_ms, 0) > at_ms AS closed
+    INTO found_queue FROM queue q JOIN type t ON t.name = q.type WHERE q.type = demand.t AND q.grp = demand.g;
+    IF NOT FOUND THEN
+      PERFORM make_type(demand.t);
+      SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, false AS closed INTO found_queue FROM queue q WHERE q.type = demand.t AND q.grp = demand.g;
+      CONTINUE WHEN NOT FOUND;  -- A group that nobody has registered is empty.
+    END IF;
+    IF found_queue.asked_at_ms IS NULL OR at_ms - found_queue.asked_at_ms NOT BETWEEN 0 AND {asked_every_ms} THEN
+      -- Whoever is a moment late need not wait to say the same.
+      UPDATE queue q SET asked_at_ms = at_ms WHERE q.id = (SELECT q.id FROM queue q WHERE q.id = found_queue.id FOR UPDATE SKIP LOCKED);
+    END IF;
+    CONTINUE WHEN found_queue.closed;
+    IF EXISTS (SELECT 1 FROM live j WHERE j.state = 0 AND j.queue_id = found_queue.id AND j.run_at_ms <= at_ms) THEN
+      PERFORM promote_jobs(found_queue.id, at_ms);
+    END IF;
+    IF found_queue.fair THEN
+      RETURN QUERY SELECT * FROM claim_by_turns(found_queue.id, demand.t, demand.g, demand.w, demand.n, demand.l, demand.i, demand.c, demand.o, at_ms);
+    ELSE
+      RETURN QUERY SELECT * FROM claim_straight(found_queue.id, found_queue.solo_lane, demand.t, demand.g, demand.w, demand.n, demand.l, demand.i, demand.m, demand.o, at_ms);
+    END IF;
+  END LOOP;
+
+  RETURN QUERY SELECT at_ms, NULL::int, (EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms))::int::smallint,
+    NULL::smallint, 'now', NULL, NULL, NULL::bigint, NULL, NULL, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint, NULL, NULL, NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURNS void LANGUAGE sql {plan} AS $$
+  UPDATE live SET state = 1 WHERE ctid = ANY(ARRAY(
+    SELECT j.ctid FROM live j WHERE j.state = 0 AND j.queue_id = queue AND j.run_at_ms <= at_ms
+    ORDER BY j.run_at_ms, j.key LIMIT {promote_max} FOR UPDATE SKIP LOCKED))
+$$;
+
+-- One lane was ever seen: straight down the ready index, from the front, or from behind a mark (see marks.py).
+CREATE OR REPLACE FUNCTION {schema}.claim_straight(queue int, lane int, t text, g text, w text, n int, l bigint, tenants text[], mark jsonb, number smallint, at_ms bigint)
+RETURNS TABLE (
+  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
+  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
+  limit_key text, extra text)
+LANGUAGE plpgsql {plan} AS $$
+#variable_conflict use_column
+DECLARE
+  whose record;
+  ids tid[];
+  got int := 0;
+  began timestamptz := clock_timestamp();
+  cost bigint := 0;
+BEGIN
+  SELECT x.tenant, nullif(x.limit_key, '') AS limit_key INTO whose FROM lane x WHERE x.id = lane;
+  IF FOUND AND (tenants IS NULL OR whose.tenant = ANY(tenants)) THEN
+    IF mark IS NULL THEN
+      ids := ARRAY(SELECT j.ctid FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = lane
+        AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
+        ORDER BY j.rank, j.run_at_ms, j.key LIMIT n FOR UPDATE SKIP LOCKED);
+    ELSE
+      ids := ARRAY(SELECT j.ctid FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = lane
+        AND (j.rank, j.run_at_ms, j.key) > ((mark->>0)::smallint, (mark->>1)::bigint, (mark->>2)::bigint)
+        AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
+        ORDER BY j.rank, j.run_at_ms, j.key LIMIT n FOR UPDATE SKIP LOCKED);
+    END IF;
+    cost := extract(microseconds FROM clock_timestamp() - began);
+    got := cardinality(ids);
+  END IF;
+  IF got > 0 THEN
+    RETURN QUERY WITH taken AS (
+      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w, activated_at_ms = at_ms, lease_until_ms = at_ms + l
+      WHERE j.ctid = ANY(ids) RETURNING j.key, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms)
+    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
+      k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
+    FROM taken k JOIN job j ON j.key = k.key ORDER BY k.rank, k.run_at_ms, k.key;
+    GET DIAGNOSTICS got = ROW_COUNT;
+    INSERT INTO count_delta (queue_id, tenant, pending, processing) VALUES (queue, whose.tenant, -got, got);
+  END IF;
+  RETURN QUERY SELECT 0::bigint, NULL::int, NULL::smallint, number, 'demand', NULL, NULL,
+    (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1),
+    NULL, NULL, NULL::smallint, NULL::bigint, cost, NULL::bigint, NULL, NULL, NULL;
+END $$;
+
+-- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
+-- shared is written but the jobs; no note of which lane has work can be stale, because the index itself is asked.
+CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text, n int, l bigint, tenants text[], visited int, number smallint, at_ms bigint)
+RETURNS TABLE (
+  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
+  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
+  limit_key text, extra text)
+LANGUAGE plpgsql {plan} AS $$
+#variable_conflict use_column
+DECLARE
+  mine int[];
+  lanes int[];
+  share int;
+  got int;
+  rest int := n;
+  began timestamptz := clock_timestamp();
+BEGIN
+  IF tenants IS NOT NULL THEN
+    mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
+  END IF;
+  LOOP
+    lanes := lanes_with_work(queue, mine, visited, rest, at_ms);
+    EXIT WHEN cardinality(lanes) = 0;
+    share := greatest(1, rest / cardinality(lanes));
+    RETURN QUERY WITH taken AS (
+      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w, activated_at_ms = at_ms, lease_until_ms = at_ms + l
+      WHERE j.ctid = ANY(ARRAY(SELECT p.id FROM unnest(lanes) AS r(lane) CROSS JOIN LATERAL (
+        SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
+          AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
+        ORDER BY j.rank, j.run_at_ms, j.key LIMIT share FOR UPDATE SKIP LOCKED) p))
+      RETURNING j.key, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms),
+    counted AS (
+      INSERT INTO count_delta (queue_id, tenant, pending, processing)
+      SELECT queue, x.tenant, -sum(s.n), sum(s.n) FROM (SELECT lane_id, count(*) AS n FROM taken GROUP BY 1) s JOIN lane x ON x.id = s.lane_id GROUP BY 2)
+    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, x.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
+      k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, nullif(x.limit_key, ''), j.extra
+    FROM taken k JOIN job j ON j.key = k.key JOIN lane x ON x.id = k.lane_id
+    ORDER BY array_position(lanes, k.lane_id), k.rank, k.run_at_ms, k.key;
+    GET DIAGNOSTICS got = ROW_COUNT;
+    visited := lanes[cardinality(lanes)];
+    rest := rest - got;
+    EXIT WHEN got = 0 OR rest = 0;
+  END LOOP;
+  RETURN QUERY SELECT visited::bigint, NULL::int, NULL::smallint, number, 'demand', NULL, NULL,
+    (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1),
+    NULL, NULL, NULL::smallint, NULL::bigint, extract(microseconds FROM clock_timestamp() - began)::bigint, NULL::bigint, NULL, NULL, NULL;
+END $$;
+
+-- The next lanes that have ready work, behind `visited` and round: one probe of the index for each.
+CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint) RETURNS int[] LANGUAGE sql {plan} AS $$
+  WITH RECURSIVE behind AS (
+    (SELECT j.lane_id AS lane, 1 AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id > visited
+      AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
+    UNION ALL
+    SELECT x.lane_id, b.i + 1 FROM behind b CROSS JOIN LATERAL (
+      SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane
+        AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
+  before AS (
+    (SELECT j.lane_id AS lane, 1 AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id <= visited
+      AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
+    UNION ALL
+    SELECT x.lane_id, b.i + 1 FROM before b CROSS JOIN LATERAL (
+      SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane AND j.lane_id <= visited
+        AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
+  named AS (
+    SELECT m.lane FROM unnest(mine) AS m(lane) WHERE EXISTS (
+      SELECT 1 FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = m.lane AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms))
+    ORDER BY m.lane <= visited, m.lane)
+  SELECT coalesce(array_agg(a.lane), '{}') FROM (
+    (SELECT lane FROM behind) UNION ALL (SELECT lane FROM before) UNION ALL (SELECT lane FROM named) LIMIT most) a
+$$;

@@ -1,0 +1,54 @@
+-- Purpose: complete attempts, in whatever transaction the caller is. The guard is the row: processing, and this very attempt.
+-- Inputs: {"key": [attempt, result or null], ...} (attempt 0: not checked), the instant. Returns: the keys that passed.
+
+-- No join with the input, so that no plan can scan the table; state + 0 keeps the planner off the partial indexes.
+-- The index on the key hands the rows over in its order: two batches that overlap cannot lock each other out.
+CREATE OR REPLACE FUNCTION {schema}.complete_jobs(done jsonb, at_ms bigint) RETURNS bigint[]
+LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  accepted bigint[];
+BEGIN
+  WITH gone AS (
+    DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(done) k)) AND j.state + 0 = 2
+      AND (done->(j.key::text)->>0)::int IN (j.attempt, 0)
+    RETURNING j.key, j.queue_id, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.rank, j.run_at_ms, j.activated_at_ms, j.worker),
+  kept AS (
+    INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts, worker)
+    SELECT g.key, g.run_at_ms, at_ms, g.activated_at_ms, g.queue_id, g.lane_id, g.attempt, 3, g.rank, g.attempts, g.max_attempts, g.worker FROM gone g),
+  answered AS (
+    INSERT INTO result (key, body) SELECT g.key, done->(g.key::text)->>1 FROM gone g WHERE done->(g.key::text)->>1 IS NOT NULL),
+  summed AS MATERIALIZED (
+    SELECT g.queue_id, g.lane_id, g.worker, count(*) AS n, sum(greatest(0, at_ms - g.activated_at_ms)) AS execution_ms,
+      sum(greatest(0, g.activated_at_ms - g.run_at_ms)) AS wait_ms FROM gone g GROUP BY 1, 2, 3),
+  counted AS (
+    INSERT INTO count_delta (queue_id, tenant, processing, completed)
+    SELECT s.queue_id, l.tenant, -sum(s.n), sum(s.n) FROM summed s JOIN lane l ON l.id = s.lane_id GROUP BY 1, 2),
+  worked AS (
+    INSERT INTO work_delta (hour, queue_id, worker, completed, execution_ms, wait_ms)
+    SELECT at_ms / 3600000, s.queue_id, s.worker, sum(s.n), sum(s.execution_ms), sum(s.wait_ms) FROM summed s GROUP BY 2, 3)
+  SELECT array_agg(g.key) INTO accepted FROM gone g;
+  RETURN coalesce(accepted, '{}');
+END $$;
+
+-- The same, for the caller's own transaction: one document in.
+CREATE OR REPLACE FUNCTION {schema}.complete_in(given jsonb) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  at_ms bigint := now_ms((given->>'now')::bigint);
+  accepted bigint[] := complete_jobs(given->'done', at_ms);
+BEGIN
+  PERFORM create_events(given, accepted, at_ms);
+  RETURN accepted;
+END $$;
+
+-- The jobs that accepted completions carry ("f" says whose they are) are created with them, or not at all.
+CREATE OR REPLACE FUNCTION {schema}.create_events(given jsonb, accepted bigint[], at_ms bigint) RETURNS void LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  mine jsonb;
+BEGIN
+  IF given ? 'events' THEN
+    SELECT jsonb_agg(e) INTO mine FROM jsonb_array_elements(given->'events'->'jobs') e WHERE (e->>'f')::bigint = ANY(accepted);
+    IF mine IS NOT NULL THEN
+      PERFORM create_jobs(given->'events' || jsonb_build_object('jobs', mine, 'now', at_ms));
+    END IF;
+  END IF;
+END $$;

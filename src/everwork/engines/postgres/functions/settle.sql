@@ -1,0 +1,69 @@
+-- Purpose: write how attempts ended that were not completed: handed back, or as the core has decided.
+-- Inputs: documents; each function names its own. Returns: the keys that passed the guard.
+
+-- Clean hand-backs: {"key": attempt, ...} (attempt 0: not checked).
+CREATE OR REPLACE FUNCTION {schema}.release_jobs(back jsonb, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  accepted bigint[];
+BEGIN
+  WITH held AS MATERIALIZED (
+    SELECT j.key, j.attempt, j.worker, j.activated_at_ms FROM live j
+    WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(back) k)) AND j.state + 0 = 2 AND (back->>(j.key::text))::int IN (j.attempt, 0)
+    ORDER BY j.key FOR UPDATE),
+  returned AS (
+    UPDATE live j SET state = CASE WHEN j.run_at_ms > at_ms THEN 0 ELSE 1 END, attempts = j.attempts - 1,
+      lease_until_ms = NULL, activated_at_ms = NULL, worker = NULL
+    WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h)) RETURNING j.key, j.lane_id),
+  recorded AS (
+    INSERT INTO history (key, attempt, step, kind, at_ms, worker, activated_at_ms)
+    SELECT h.key, h.attempt, 0, 'release', at_ms, h.worker, h.activated_at_ms FROM held h),
+  counted AS (
+    INSERT INTO count_delta (queue_id, tenant, processing, pending)
+    SELECT l.queue_id, l.tenant, -count(*), count(*) FROM returned r JOIN lane l ON l.id = r.lane_id GROUP BY 1, 2)
+  SELECT array_agg(r.key) INTO accepted FROM returned r;
+  DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (SELECT j.attempt FROM live j WHERE j.key = h.key) - {history_max};
+  RETURN coalesce(accepted, '{}');
+END $$;
+
+-- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew, "s": 1 pending or 4 failed,
+-- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "l": true if only a lapsed lease may end so}, ...}.
+-- Whoever changed attempts or max_attempts meanwhile makes the guard fail, and the caller decides again.
+CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  accepted bigint[];
+BEGIN
+  WITH held AS MATERIALIZED (
+    SELECT j.*, ended->(j.key::text) AS o FROM live j
+    WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k)) AND j.state + 0 = 2
+      AND j.attempt = (ended->(j.key::text)->>'a')::int AND j.attempts = (ended->(j.key::text)->>'n')::int
+      AND j.max_attempts = (ended->(j.key::text)->>'m')::int
+      AND (NOT ended->(j.key::text) ? 'l' OR j.lease_until_ms <= at_ms)
+    ORDER BY j.key FOR UPDATE),
+  retried AS (
+    UPDATE live j SET state = CASE WHEN (ended->(j.key::text)->>'b')::bigint > 0 THEN 0 ELSE 1 END,
+      run_at_ms = at_ms + (ended->(j.key::text)->>'b')::bigint, max_attempts = (ended->(j.key::text)->>'x')::smallint,
+      lease_until_ms = NULL, activated_at_ms = NULL, worker = NULL
+    WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h WHERE h.o->>'s' = '1')) RETURNING j.key),
+  gone AS (
+    DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h WHERE h.o->>'s' = '4')) RETURNING j.key),
+  kept AS (
+    INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts,
+      worker, kind, error, code)
+    SELECT h.key, h.run_at_ms, at_ms, h.activated_at_ms, h.queue_id, h.lane_id, h.attempt, 4, h.rank, h.attempts, (h.o->>'x')::smallint,
+      h.worker, h.o->>'i', h.o->>'e', h.o->>'c' FROM held h WHERE h.o->>'s' = '4'),
+  recorded AS (
+    INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
+    SELECT h.key, h.attempt, 0, h.o->>'i', at_ms, h.worker, h.o->>'e', h.activated_at_ms,
+      CASE WHEN h.o->>'s' = '1' THEN at_ms + (h.o->>'b')::bigint END FROM held h),
+  counted AS (
+    INSERT INTO count_delta (queue_id, tenant, processing, pending, failed)
+    SELECT l.queue_id, l.tenant, -count(*), count(*) FILTER (WHERE h.o->>'s' = '1'), count(*) FILTER (WHERE h.o->>'s' = '4')
+    FROM held h JOIN lane l ON l.id = h.lane_id GROUP BY 1, 2),
+  worked AS (
+    INSERT INTO work_delta (hour, queue_id, worker, failed, retried, execution_ms, wait_ms)
+    SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'), count(*) FILTER (WHERE h.o->>'s' = '1'),
+      sum(greatest(0, at_ms - h.activated_at_ms)), sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3)
+  SELECT array_agg(h.key) INTO accepted FROM held h;
+  DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (ended->(h.key::text)->>'a')::int - {history_max};
+  RETURN coalesce(accepted, '{}');
+END $$;

@@ -1,0 +1,34 @@
+"""extend and check: what has become of leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everwork.engines.postgres.parts import Parts
+from everwork.engines.values import Lease, LeaseStatus
+
+
+async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+    """Let live leases end `lease_ms` from now."""
+    ordered = sorted(set(leases))
+    keys, attempts = [lease.key for lease in ordered], [lease.attempt for lease in ordered]
+    rows = await parts.connections.rows(parts.sql("extend")["extend"], keys, attempts, lease_ms, parts.now_ms())
+    return await _statuses(parts, leases, {tuple(row) for row in rows})
+
+
+async def check(parts: Parts, leases: Sequence[Lease]) -> list[LeaseStatus]:
+    """Look which leases hold, and change nothing."""
+    rows = await parts.connections.look(parts.sql("check")["held"], sorted({lease.key for lease in leases}))
+    return await _statuses(parts, leases, {tuple(row) for row in rows})
+
+
+async def _statuses(parts: Parts, leases: Sequence[Lease], held: set[tuple[int, int]]) -> list[LeaseStatus]:
+    gone = sorted({lease.key for lease in leases if lease not in held})
+    cancelled: set[tuple[int, int]] = set()
+    if gone:
+        rows = await parts.connections.look(parts.sql("check")["cancelled"], gone)
+        cancelled = {tuple(row) for row in rows}
+    return [
+        LeaseStatus.HELD if lease in held else LeaseStatus.CANCELLED if lease in cancelled else LeaseStatus.LOST
+        for lease in leases
+    ]

@@ -1,0 +1,80 @@
+"""Bring the schema up to date: numbered files, forward only, one starter at a time."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+import asyncpg
+
+from everwork.engines.postgres.address import Address
+from everwork.engines.postgres.statements import filled, functions
+from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
+
+SERVER_VERSION_MIN: Final = 140_000
+
+
+def migrations() -> list[str]:
+    """The files of this version, in their order."""
+    folder = files(__package__) / "migrations"
+    found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    return [(folder / name).read_text("utf-8") for name in found]
+
+
+async def check_server(connection: asyncpg.Connection, address: Address) -> None:
+    """Refuse a server that cannot hold jobs."""
+    version, shown, encoding, standby, read_only = await connection.fetchrow(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version'),"
+        " current_setting('server_encoding'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'"
+    )
+    require_server(address, version, shown)
+    if standby or read_only:
+        raise EngineUnavailable(f"{address.shown} is a read-only replica; name the primary server")
+    if encoding != "UTF8":
+        raise BadConfiguration(f"{address.shown} is encoded in {encoding}; create the database with ENCODING 'UTF8'")
+
+
+def require_server(address: Address, version: int, shown: str) -> None:
+    """Refuse a version that lacks what we use."""
+    if version < SERVER_VERSION_MIN:
+        raise BadConfiguration(f"{address.shown} is PostgreSQL {shown}; Everwork needs 14 or newer")
+
+
+async def migrate(connection: asyncpg.Connection, address: Address, *, create: bool = True) -> int:
+    """Run what is missing, in one transaction under an advisory lock; answer the version."""
+    version = await stored_version(connection, address.schema)
+    latest = len(migrations())
+    if version is None and not create:
+        raise EngineUnavailable(f"{address.shown} holds no jobs in schema {address.schema!r}; check the URL")
+    if version is None or version < latest:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"everwork {address.schema}")
+            await _run_missing(connection, address.schema)
+        version = latest
+    if version > latest:
+        raise SchemaMismatch(
+            f"{address.shown}: schema {address.schema!r} has version {version}, this Everwork knows up to {latest}; upgrade Everwork"
+        )
+    return version
+
+
+async def stored_version(connection: asyncpg.Connection, schema: str) -> int | None:
+    """The version of the schema, None if there is none."""
+    if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.store") is None:
+        return None
+    version: int = await connection.fetchval(f"SELECT version FROM {schema}.store")  # noqa: S608 - the name was checked
+    return version
+
+
+async def _run_missing(connection: asyncpg.Connection, schema: str) -> None:
+    version = await stored_version(connection, schema)
+    if version is None and not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", schema):
+        await connection.execute(f"CREATE SCHEMA {schema}")
+    missing = migrations()[version or 0 :]
+    for text in missing:
+        await connection.execute(filled(text, schema))
+    if missing:
+        # A changed function needs a migration, even an empty one: functions are written when the version rises.
+        for text in functions(schema):
+            await connection.execute(text)
+        await connection.execute(f"UPDATE {schema}.store SET version = $1", len(migrations()))  # noqa: S608 - as above

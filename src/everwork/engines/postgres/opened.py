@@ -1,0 +1,54 @@
+"""Opening: check the server, migrate, and put the parts together."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from everwork.engines.base import Clock
+from everwork.engines.postgres.address import Address
+from everwork.engines.postgres.connections import Connections, close, connect
+from everwork.engines.postgres.errors import DRIVER_ERRORS, translated
+from everwork.engines.postgres.migrate import check_server, migrate
+from everwork.engines.postgres.parts import Parts
+from everwork.engines.postgres.wake import Bell, Listener, Notifier
+from everwork.exceptions import BadConfiguration
+
+SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "max_connections")
+
+
+async def opened(address: Address, clock: Clock | None, *, create: bool) -> Parts:
+    """The parts of an engine whose server can hold jobs and whose schema is up to date."""
+    try:
+        connection = await connect(address)
+        try:
+            return await _checked(connection, address, clock, create)
+        finally:
+            await close(connection)
+    except DRIVER_ERRORS as error:
+        raise translated(address, error) from error
+    except ValueError as error:
+        raise BadConfiguration(f"engine URL: {error}") from None
+
+
+async def _checked(connection: asyncpg.Connection, address: Address, clock: Clock | None, create: bool) -> Parts:
+    await check_server(connection, address)
+    version = await migrate(connection, address, create=create)
+    store_id = await connection.fetchval(f"SELECT id FROM {address.schema}.store")  # noqa: S608 - the name was checked
+    rows = await connection.fetch("SELECT name, current_setting(name) FROM unnest($1::text[]) name", list(SETTINGS))
+    settings = {name: value for name, value in rows}
+    server_version = settings.pop("server_version")
+    connections = Connections(address)
+    work, done = Bell(), Bell()
+    return Parts(
+        address=address,
+        clock=clock,
+        store_id=store_id,
+        schema_version=version,
+        server_version=server_version,
+        settings=settings,
+        connections=connections,
+        work=work,
+        done=done,
+        notifier=Notifier(address, connections, work, done),
+        listener=Listener(address, work, done),
+    )

@@ -1,0 +1,130 @@
+"""get, history, list, count, stats, explain: questions."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import HISTORY_ENTRIES_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.retry import remaining_retries
+from everwork.core.states import LIVE_STATES, Cause, State
+from everwork.engines.postgres.parts import Parts
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
+from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
+
+COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
+
+
+async def get(parts: Parts, keys: Sequence[int]) -> list[Job | None]:
+    """Jobs by key, in the order asked for."""
+    rows = await parts.connections.look(parts.sql("get")["job"], sorted(set(keys)))
+    found = {row[0]: job_of(row) for row in rows}
+    return [found.get(key) for key in keys]
+
+
+async def histories(parts: Parts, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
+    """The written history of each job, and the end that stands with the finished one."""
+    wanted = sorted(set(keys))
+    events: defaultdict[int, list[HistoryEntry]] = defaultdict(list)
+    for name in ("history", "end"):
+        for key, *entry in await parts.connections.look(parts.sql("get")[name], wanted):
+            events[key].append(HistoryEntry(*entry))
+    return {key: entries[-HISTORY_ENTRIES_MAX:] for key, entries in events.items()}
+
+
+async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
+    """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
+    below = KEY_MAX if cursor_key is None else cursor_key
+    jobs: list[Job] = []
+    seen = 0
+    step = max(limit + 1, 200)
+    while seen < LIST_SCAN_MAX:
+        keys = await _candidates(parts, wanted, below, step)
+        for job in await get(parts, keys):
+            if job is not None and matches(job, wanted):
+                if len(jobs) == limit:
+                    return Page(jobs, jobs[-1].key)
+                jobs.append(job)
+        if len(keys) < step:
+            return Page(jobs, None)
+        below = keys[-1]
+        seen += len(keys)
+        step = min(step * 4, LIST_SCAN_MAX)
+    return Page(jobs, below)
+
+
+async def count(parts: Parts) -> list[Count]:
+    """The maintained counts."""
+    rows = await parts.connections.look(parts.sql("count")["count"])
+    return [
+        Count(tenant, type, group, state, jobs)
+        for tenant, type, group, *numbers in rows
+        for state, jobs in zip(COUNTED, numbers, strict=True)
+        if jobs
+    ]
+
+
+async def stats(parts: Parts, hours: int) -> Stats:
+    """Counts, and the hourly rows of the hours asked for."""
+    now_ms = await server_now_ms(parts)
+    rows = await parts.connections.look(parts.sql("stats")["hours"], now_ms // 3_600_000 - hours)
+    return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms)
+
+
+async def explain(parts: Parts, key: int) -> Explanation | None:
+    """Read what a claim would look at; what it means is said in one place for every engine."""
+    rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX)
+    if not rows:
+        return None
+    state, *facts = rows[0]
+    return explained(Facts(key, State(state), *facts), await server_now_ms(parts))
+
+
+async def server_now_ms(parts: Parts) -> int:
+    """The engine's now."""
+    now_ms = parts.now_ms()
+    if now_ms is None:
+        [[now_ms]] = await parts.connections.look(f"SELECT {parts.address.schema}.now_ms(NULL)")
+    return now_ms
+
+
+async def _candidates(parts: Parts, wanted: JobFilter, below: int, step: int) -> list[int]:
+    """The next keys below the cursor that may match: from the whole, or merged from the places that matter."""
+    sql = parts.sql("list")
+    if wanted.type is None and wanted.group is None and not wanted.states:
+        return [key for (key,) in await parts.connections.look(sql["all"], below, step)]
+    queues = [
+        queue
+        for queue, type, group in await parts.connections.look(sql["queues"])
+        if wanted.type in (None, type) and wanted.group in (None, group)
+    ]
+    keys: list[list[int]] = []
+    for queue in queues:
+        for state in sorted(wanted.states or set(State)):
+            name, last = (state.label, ()) if state in LIVE_STATES else ("finished", (state,))
+            rows = await parts.connections.look(sql[name], queue, below, step, *last)
+            keys.append([key for (key,) in rows])
+    return list(heapq.merge(*keys, reverse=True))[:step]
+
+
+def job_of(row: Any) -> Job:
+    """A job from a row of get.sql."""
+    (
+        key, type, group, tenant, limit_key, state_number, variables, headers, result, priority, attempt, attempts,
+        max_attempts, created_at_ms, run_at_ms, activated_at_ms, lease_until_ms, finished_at_ms, expires_at_ms,
+        timeout_ms, worker, last_error, error_code, kind, dedupe_key, correlation_id, copy_of, extra, *_,
+    ) = row  # fmt: skip
+    state = State(state_number)
+    return Job(
+        key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state,
+        variables=variables, headers=headers, result=result, priority=priority, attempt=attempt, attempts=attempts,
+        max_attempts=max_attempts, retries=remaining_retries(state, attempts, max_attempts),
+        created_at_ms=created_at_ms, run_at_ms=run_at_ms, activated_at_ms=activated_at_ms,
+        lease_until_ms=lease_until_ms, finished_at_ms=finished_at_ms, expires_at_ms=expires_at_ms,
+        timeout_ms=timeout_ms, worker=worker, last_error=last_error, error_code=error_code,
+        rejected=kind == Cause.REJECT.value, dedupe_key=dedupe_key, correlation_id=correlation_id, copy_of=copy_of,
+        extra=extra,
+    )  # fmt: skip

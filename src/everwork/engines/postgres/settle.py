@@ -1,0 +1,247 @@
+"""settle and activate: one document, one statement, one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from everwork.core.job import LeasedJob
+from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
+from everwork.core.retry import Decision, Known, decide
+from everwork.core.states import State
+from everwork.engines.codec import decode_policy
+from everwork.engines.postgres.create import events_of
+from everwork.engines.postgres.marks import Mark, Place
+from everwork.engines.postgres.parts import Parts
+from everwork.engines.postgres.wake import ANY_TYPE
+from everwork.engines.rules import refused
+from everwork.engines.values import Activation, Demand, Judged, Settlement, Verdict
+
+ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
+DECIDE_AGAIN_MAX = 100
+
+
+class Step(NamedTuple):
+    """What one statement did."""
+
+    refused: set[int]
+    activation: Activation
+    is_awaited: bool
+    """Whether somebody waits for results."""
+
+
+class Claim(NamedTuple):
+    """A demand, what is remembered of its queue, and where its claim begins."""
+
+    demand: Demand
+    mark: Mark
+    begun: Place | None
+
+    @classmethod
+    def of(cls, demand: Demand, mark: Mark, clock_ms: float) -> Claim:
+        """Choose where to begin."""
+        return cls(demand, mark, mark.begin(clock_ms))
+
+
+async def settle(parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Settlement:
+    """Judge each outcome by itself; two outcomes for one job are judged one after the other."""
+    first = {outcome[0]: outcome for outcome in reversed(outcomes)}
+    now, later = (outcomes, []) if len(first) == len(outcomes) else _split(outcomes, first)
+    judged, activation = await _settle(parts, now, [] if later else demands)
+    if not later:
+        return Settlement(judged, activation)
+    answers = dict(zip(map(id, now), judged, strict=True))
+    for outcome in later:
+        [answers[id(outcome)]], _ = await _settle(parts, [outcome], [])
+    activation = await activate(parts, demands) if demands else activation
+    return Settlement([answers[id(outcome)] for outcome in outcomes], activation)
+
+
+async def activate(parts: Parts, demands: Sequence[Demand]) -> Activation:
+    """Lease jobs."""
+    return (await run_step(parts, {}, demands)).activation
+
+
+async def _settle(
+    parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[Demand]
+) -> tuple[list[Judged], Activation]:
+    """Settle outcomes of different jobs."""
+    document: dict[str, Any] = {}
+    completions = [o for o in outcomes if type(o) is Complete]
+    if completions:
+        document["done"] = {str(o[0]): o[1:3] for o in completions}
+        events = events_of(completions, parts.now_ms())
+        if events:
+            document["events"] = events
+    missing: set[int] = set()
+    if len(completions) < len(outcomes):
+        back = {str(o.key): o.attempt for o in outcomes if isinstance(o, Release)}
+        if back:
+            document["back"] = back
+        failures: list[DecidedOutcome] = [o for o in outcomes if not isinstance(o, Complete | Release)]
+        missing = await _decide(parts, failures, document)
+    step = await run_step(parts, document, demands)
+    _tell(parts, outcomes, step)
+    activation = step.activation
+    refused_keys = step.refused | missing
+    if not refused_keys:
+        return [ACCEPTED] * len(outcomes), activation
+    again = [o for o in outcomes if o.key in step.refused and not isinstance(o, Complete | Release)]
+    refused_keys -= await _end_again(parts, again)
+    refusals = await explain_refusals(parts, [o for o in outcomes if o.key in refused_keys])
+    return [refusals.get(o.key, ACCEPTED) for o in outcomes], activation
+
+
+async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, str | None]]) -> int:
+    """Take leases away that ran out, as decided by the core; how many still had run out."""
+    ended = {
+        str(lapse.key): {**_ended(known, decide(known, lapse, decode_policy(policy))), "l": True}
+        for lapse, known, policy in lapsed
+    }
+    step = await run_step(parts, {"ended": ended}, [])
+    parts.notifier.tell_work([ANY_TYPE])
+    if step.is_awaited:
+        parts.notifier.tell_done()
+    return len(lapsed) - len(step.refused)
+
+
+async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Demand]) -> Step:
+    """Send one document and read the answer."""
+    now_ms = parts.now_ms()
+    if now_ms is not None:
+        document["now"] = now_ms
+    loop = asyncio.get_running_loop()
+    claims = [Claim.of(demand, parts.mark_of(demand), loop.time() * 1000) for demand in demands]
+    if claims:
+        document["demands"] = [_demand(number, *claim) for number, claim in enumerate(claims)]
+    rows = await parts.connections.rows(parts.sql("activate")["step"], orjson.dumps(document))
+    return _read(rows, claims, loop.time() * 1000)
+
+
+def _demand(number: int, demand: Demand, mark: Mark, begun: Place | None) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "o": number, "t": demand.type, "g": demand.group, "w": demand.worker, "n": demand.limit, "l": demand.lease_ms,
+        "c": mark.lane,
+    }  # fmt: skip
+    if demand.tenants:
+        asked["i"] = demand.tenants
+    if begun is not None:
+        asked["m"] = begun
+    return asked
+
+
+def _read(rows: list[Any], claims: Sequence[Claim], clock_ms: float) -> Step:
+    """Part leased jobs and notes; see functions/activate.sql for what the notes say."""
+    last = rows.pop()
+    now_ms: int = last[0]
+    refused_keys: set[int] = set()
+    jobs: list[LeasedJob] = []
+    due: list[int] = []
+    start = 0
+    for place in [place for place, row in enumerate(rows) if row[1] is None]:
+        note = rows[place]
+        if note[4] == "refused":
+            refused_keys.add(note[0])
+        else:
+            part = [LeasedJob._make(row) for row in rows[start:place]]
+            jobs += part
+            due += _learn(claims[note[3]], note, part, now_ms, clock_ms)
+        start = place + 1
+    return Step(refused_keys, Activation(jobs, min(due, default=None), now_ms), bool(last[2]))
+
+
+def _learn(claim: Claim, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:
+    """Remember where a claim ended; the instants at which asking again may find more."""
+    due = [] if note[7] is None else [note[7]]
+    if note[0]:
+        claim.mark.lane = note[0]
+        return due
+    end = (-jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) if jobs else None
+    claim.mark.claimed(claim.begun, end, note[12], len(jobs), clock_ms)
+    front_in_ms = claim.mark.front_in_ms(clock_ms)
+    if front_in_ms is not None and len(jobs) < claim.demand.limit:
+        due.append(now_ms + front_in_ms)
+    return due
+
+
+async def _decide(parts: Parts, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> set[int]:
+    """Let the core decide what becomes of failed attempts; the keys of those that have no live attempt."""
+    if not failures:
+        return set()
+    rows = await parts.connections.look(parts.sql("settle")["read_leased"], sorted(o.key for o in failures))
+    known = {row[0]: (Known(*row[:4]), row[4]) for row in rows}
+    ended: dict[str, Any] = {}
+    for outcome in failures:
+        found = known.get(outcome.key)
+        if found is not None and outcome.attempt in (0, found[0].attempt):
+            ended[str(outcome.key)] = _ended(found[0], decide(found[0], outcome, decode_policy(found[1])))
+    if ended:
+        document["ended"] = ended
+    return {outcome.key for outcome in failures if str(outcome.key) not in ended}
+
+
+def _ended(known: Known, decision: Decision) -> dict[str, Any]:
+    return {
+        "a": known.attempt, "n": known.attempts, "m": known.max_attempts, "s": int(decision.state),
+        "b": decision.backoff_ms, "x": decision.max_attempts, "i": decision.kind, "e": decision.error, "c": decision.code,
+    }  # fmt: skip
+
+
+async def _end_again(parts: Parts, failures: Sequence[DecidedOutcome]) -> set[int]:
+    """Decide again what somebody changed between the look and the write; the keys that passed now."""
+    passed: set[int] = set()
+    left = list(failures)
+    for _ in range(DECIDE_AGAIN_MAX):
+        document: dict[str, Any] = {}
+        missing = await _decide(parts, left, document)
+        left = [outcome for outcome in left if outcome.key not in missing]
+        if not left:
+            break
+        step = await run_step(parts, document, [])
+        _tell(parts, left, step)
+        passed |= {outcome.key for outcome in left} - step.refused
+        left = [outcome for outcome in left if outcome.key in step.refused]
+    return passed
+
+
+async def explain_refusals(parts: Parts, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
+    """Find out how the attempts ended that these outcomes name; what follows is the same on every engine."""
+    keys = sorted({outcome.key for outcome in outcomes})
+    rows = await parts.connections.look(parts.sql("get")["where"], keys)
+    ends = await parts.connections.look(parts.sql("settle")["past_ends"], keys)
+    return refusals(outcomes, rows, ends)
+
+
+def refusals(outcomes: Sequence[Outcome], rows: Sequence[Any], ends: Sequence[Any]) -> dict[int, Judged]:
+    """The judgements on refused outcomes, from the places of their jobs and the ends of their attempts."""
+    found = {row[0]: row for row in rows}
+    past = {(key, attempt): kind for key, attempt, kind in ends}
+    judged: dict[int, Judged] = {}
+    for outcome in outcomes:
+        row = found.get(outcome.key)
+        if row is None:
+            judged[outcome.key] = Judged(Verdict.NOT_FOUND)
+            continue
+        _, state, latest, _, _, kind = row
+        ended = past.get((outcome.key, outcome.attempt), kind if outcome.attempt == latest else None)
+        judged[outcome.key] = refused(outcome, State(state), latest, ended)
+    return judged
+
+
+def _tell(parts: Parts, outcomes: Sequence[Outcome], step: Step) -> None:
+    """Wake whoever may be concerned by what this step wrote."""
+    if len(step.refused) < len(outcomes):
+        if any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
+            parts.notifier.tell_work([ANY_TYPE])
+        if step.is_awaited:
+            parts.notifier.tell_done()
+
+
+def _split(outcomes: Sequence[Outcome], first: dict[int, Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """The first outcome of each job, and those that follow on one of them."""
+    now = [outcome for outcome in outcomes if first[outcome.key] is outcome]
+    chosen = set(map(id, now))
+    return now, [outcome for outcome in outcomes if id(outcome) not in chosen]

@@ -1,0 +1,15 @@
+-- Purpose: cancel pending and processing jobs.
+-- Inputs: keys in their order, now, kind, reason, whether only pending ones. Returns: those cancelled, as they were found.
+
+-- name: cancel
+WITH gone AS (
+  DELETE FROM {schema}.live l WHERE l.key = ANY($1::bigint[]) AND (NOT $5 OR l.state + 0 < 2) RETURNING l.*),
+kept AS (
+  INSERT INTO {schema}.finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts,
+    worker, kind, error)
+  SELECT key, run_at_ms, {schema}.now_ms($2), activated_at_ms, queue_id, lane_id, attempt, 5, rank, attempts, max_attempts, worker, $3, nullif($4, '') FROM gone),
+counted AS (
+  INSERT INTO {schema}.count_delta (queue_id, tenant, pending, processing, cancelled)
+  SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state < 2), -count(*) FILTER (WHERE g.state = 2), count(*)
+  FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2)
+SELECT key, CASE state WHEN 2 THEN 2 ELSE 1 END, attempts, max_attempts FROM gone;

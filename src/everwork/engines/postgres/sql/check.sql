@@ -1,0 +1,9 @@
+-- Purpose: which leases still hold.
+-- Inputs: keys. Returns: key and attempt of those held; key and attempt of those cancelled after that very attempt began.
+
+-- name: held
+SELECT l.key, l.attempt FROM {schema}.live l WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
+
+-- name: cancelled
+SELECT f.key, f.attempt FROM {schema}.job j JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state = 5 AND f.key = j.key
+WHERE j.key = ANY($1::bigint[]) AND f.kind = 'cancel';

@@ -1,0 +1,19 @@
+-- Purpose: remove finished jobs with all that belongs to them.
+-- Inputs: keys in their order. Returns: those removed, as they were found.
+
+-- name: delete
+WITH gone AS (
+  DELETE FROM {schema}.finished f USING {schema}.job j
+  WHERE j.key = ANY($1::bigint[]) AND f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key RETURNING f.*),
+jobs AS (DELETE FROM {schema}.job WHERE key = ANY(ARRAY(SELECT key FROM gone)) RETURNING key, queue_id, lane_id, dedupe_key),
+results AS (DELETE FROM {schema}.result WHERE key = ANY(ARRAY(SELECT key FROM gone))),
+histories AS (DELETE FROM {schema}.history WHERE key = ANY(ARRAY(SELECT key FROM gone))),
+forgotten AS (
+  DELETE FROM {schema}.dedupe d USING jobs j, {schema}.queue q, {schema}.lane x
+  WHERE j.dedupe_key IS NOT NULL AND q.id = j.queue_id AND x.id = j.lane_id
+    AND d.type = q.type AND d.tenant = x.tenant AND d.dedupe_key = j.dedupe_key AND d.key = j.key),
+counted AS (
+  INSERT INTO {schema}.count_delta (queue_id, tenant, completed, failed, cancelled)
+  SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state = 3), -count(*) FILTER (WHERE g.state = 4), -count(*) FILTER (WHERE g.state = 5)
+  FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2)
+SELECT key, state::int, attempts, max_attempts FROM gone;

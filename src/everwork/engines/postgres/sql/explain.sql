@@ -1,0 +1,13 @@
+-- Purpose: why a job is not running.
+-- Inputs: key. Returns: its place, the type's switches, who asked when, and how many stand ahead in the lane; all in one snapshot.
+
+-- name: explain
+SELECT coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), q.type, q.grp, coalesce(f.run_at_ms, l.run_at_ms), t.paused,
+  t.breaker_open_until_ms, q.asked_at_ms,
+  CASE WHEN l.state < 2 THEN (SELECT count(*) FROM (SELECT 1 FROM {schema}.live a WHERE a.state = 1 AND a.queue_id = l.queue_id AND a.lane_id = l.lane_id
+    AND (a.rank, a.run_at_ms, a.key) < (l.rank, l.run_at_ms, l.key) LIMIT $2) n) ELSE 0 END,
+  l.worker, l.lease_until_ms
+FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.type t ON t.name = q.type
+LEFT JOIN {schema}.live l ON l.key = j.key
+LEFT JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key
+WHERE j.key = $1;

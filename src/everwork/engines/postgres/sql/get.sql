@@ -1,0 +1,32 @@
+-- Purpose: find jobs by key, wherever they are.
+-- Inputs: keys. Returns: a job's place (where), its whole self (job), its history (history, end).
+
+-- name: where
+SELECT j.key, coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), coalesce(f.attempt, l.attempt), coalesce(f.attempts, l.attempts),
+  coalesce(f.max_attempts, l.max_attempts), CASE f.state WHEN 3 THEN 'complete' ELSE f.kind END
+FROM {schema}.job j LEFT JOIN {schema}.live l ON l.key = j.key
+LEFT JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key
+WHERE j.key = ANY($1::bigint[]);
+
+-- name: job
+SELECT j.key, q.type, q.grp, x.tenant, nullif(x.limit_key, ''), coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END),
+  j.variables, j.headers, r.body, -coalesce(f.rank, l.rank), coalesce(f.attempt, l.attempt), coalesce(f.attempts, l.attempts),
+  coalesce(f.max_attempts, l.max_attempts), j.created_at_ms, coalesce(f.run_at_ms, l.run_at_ms),
+  coalesce(f.activated_at_ms, l.activated_at_ms), l.lease_until_ms, f.finished_at_ms, j.expires_at_ms, j.timeout_ms,
+  coalesce(f.worker, l.worker),
+  CASE WHEN f.key IS NOT NULL THEN f.error ELSE (SELECT h.error FROM {schema}.history h WHERE h.key = j.key AND h.kind <> 'release'
+    ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
+  f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra, j.max_attempts, j.retry
+FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.lane x ON x.id = j.lane_id
+LEFT JOIN {schema}.live l ON l.key = j.key
+LEFT JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key
+LEFT JOIN {schema}.result r ON r.key = j.key
+WHERE j.key = ANY($1::bigint[]);
+
+-- name: history
+SELECT h.key, h.attempt, h.kind, h.at_ms, h.worker, h.error, h.activated_at_ms, h.retry_at_ms
+FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) ORDER BY h.key, h.attempt, h.step;
+
+-- name: end
+SELECT f.key, f.attempt, coalesce(f.kind, 'complete'), f.finished_at_ms, f.worker, f.error, f.activated_at_ms, NULL::bigint
+FROM {schema}.job j JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 5) AND f.key = j.key WHERE j.key = ANY($1::bigint[]);

@@ -1,0 +1,5 @@
+-- Purpose: write jobs as another store has dumped them.
+-- Inputs: an array of documents, see functions/load.sql; now. Returns: how many were not there before.
+
+-- name: load
+SELECT {schema}.load_jobs($1::jsonb, {schema}.now_ms($2));

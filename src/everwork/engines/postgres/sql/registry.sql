@@ -1,0 +1,46 @@
+-- Purpose: types and their switches, groups, entries with or without an end, turns.
+-- Inputs and returns: see each statement.
+
+-- name: make_type
+SELECT {schema}.make_type($1);
+
+-- name: pause
+UPDATE {schema}.type SET paused = $2 WHERE name = $1;
+
+-- name: set_policy
+UPDATE {schema}.type SET policy = $2, max_attempts = $3 WHERE name = $1;
+
+-- name: add_group
+INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
+
+-- name: drop_group
+-- The row stays for the sake of its finished jobs; nothing new is created for it.
+UPDATE {schema}.queue SET dropped = true WHERE type = $1 AND grp = $2 AND grp <> '' AND NOT dropped RETURNING id;
+
+-- name: pending_of
+SELECT key FROM {schema}.live WHERE queue_id = $1 AND state IN (0, 1) ORDER BY key LIMIT $2;
+
+-- name: types
+SELECT t.name, t.paused, t.policy,
+  ARRAY(SELECT q.grp FROM {schema}.queue q WHERE q.type = t.name AND q.grp <> '' AND NOT q.dropped ORDER BY q.grp),
+  (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name) FROM {schema}.type t ORDER BY t.name;
+
+-- name: register
+INSERT INTO {schema}.registry (kind, name, body, until_ms) VALUES ($1, $2, $3, {schema}.now_ms($5) + $4::bigint)
+ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, until_ms = excluded.until_ms;
+
+-- name: unregister
+DELETE FROM {schema}.registry WHERE kind = $1 AND name = $2 AND coalesce(until_ms > {schema}.now_ms($3), true) RETURNING name;
+
+-- name: registered
+-- Kinds that begin with # are the engine's own.
+SELECT kind, name, body, until_ms FROM {schema}.registry
+WHERE ($1::text IS NULL OR kind = $1) AND kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($2), true) ORDER BY kind, name;
+
+-- name: take_turn
+INSERT INTO {schema}.registry AS r (kind, name, body, until_ms) VALUES ('#turn', $1, $2, {schema}.now_ms($4) + $3)
+ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, until_ms = excluded.until_ms
+WHERE r.body = excluded.body OR r.until_ms <= {schema}.now_ms($4) RETURNING name;
+
+-- name: turn
+SELECT body, until_ms - {schema}.now_ms($2) FROM {schema}.registry WHERE kind = '#turn' AND name = $1;

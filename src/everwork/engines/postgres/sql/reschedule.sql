@@ -1,0 +1,9 @@
+-- Purpose: let pending jobs run at another time.
+-- Inputs: keys in their order, instant (NULL: now), delay, now. Returns: those moved, as they were found.
+
+-- name: reschedule
+WITH moved AS (
+  UPDATE {schema}.live l SET run_at_ms = coalesce($2, {schema}.now_ms($4)) + $3,
+    state = CASE WHEN coalesce($2, {schema}.now_ms($4)) + $3 > {schema}.now_ms($4) THEN 0 ELSE 1 END
+  WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2 RETURNING l.*)
+SELECT m.key, 1, m.attempts, m.max_attempts, q.type FROM moved m JOIN {schema}.queue q ON q.id = m.queue_id;

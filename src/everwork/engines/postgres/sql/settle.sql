@@ -1,0 +1,12 @@
+-- Purpose: end attempts. Completions and hand-backs go by guard alone; failures are read, decided by the core, and written
+-- guarded by what was read, so that no lock is ever held across a round trip.
+-- Inputs: keys and attempts. Returns: what the core must know. The writing is functions/complete.sql and settle.sql, by activate.sql, step.
+
+-- name: read_leased
+SELECT l.key, l.attempt, l.attempts, l.max_attempts, coalesce(j.retry, t.policy)
+FROM {schema}.live l JOIN {schema}.job j ON j.key = l.key JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
+WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
+
+-- name: past_ends
+-- How attempts ended, if the history still knows it.
+SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) AND h.step = 0;

@@ -1,0 +1,53 @@
+-- Purpose: what one step of upkeep looks for and does.
+-- Inputs: instants and bounds. Returns: candidates; attempts are ended by settle, jobs cancelled and deleted by their own files.
+
+-- name: lapsed
+SELECT l.key, l.attempt, l.attempts, l.max_attempts, coalesce(j.retry, t.policy), l.worker
+FROM {schema}.live l JOIN {schema}.job j ON j.key = l.key JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
+WHERE l.state = 2 AND l.lease_until_ms <= {schema}.now_ms($1) ORDER BY l.key LIMIT $2;
+
+-- name: expired
+SELECT key FROM {schema}.live WHERE expires_at_ms IS NOT NULL AND state < 2 AND expires_at_ms <= {schema}.now_ms($1)
+ORDER BY expires_at_ms, key LIMIT $2;
+
+-- name: stranded
+-- Pending jobs of groups that were dropped: nobody will ever ask for them.
+SELECT l.key FROM {schema}.queue q JOIN {schema}.live l ON l.queue_id = q.id AND l.state IN (0, 1) WHERE q.dropped LIMIT $1;
+
+-- name: finished
+SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)
+ORDER BY queue_id, state, key LIMIT $4;
+
+-- name: fold_counts
+WITH d AS (
+  DELETE FROM {schema}.count_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.count_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
+folded AS (
+  INSERT INTO {schema}.count_total AS t (queue_id, tenant, pending, processing, completed, failed, cancelled)
+  SELECT queue_id, tenant, sum(pending), sum(processing), sum(completed), sum(failed), sum(cancelled) FROM d GROUP BY 1, 2 ORDER BY 1, 2
+  ON CONFLICT (queue_id, tenant) DO UPDATE SET pending = t.pending + excluded.pending, processing = t.processing + excluded.processing,
+    completed = t.completed + excluded.completed, failed = t.failed + excluded.failed, cancelled = t.cancelled + excluded.cancelled)
+SELECT count(*), coalesce(sum(completed + failed + cancelled) FILTER (WHERE completed + failed + cancelled > 0), 0)::bigint FROM d;
+
+-- name: fold_work
+WITH d AS (
+  DELETE FROM {schema}.work_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.work_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *)
+INSERT INTO {schema}.work_hour AS t (hour, queue_id, worker, completed, failed, retried, execution_ms, wait_ms)
+SELECT hour, queue_id, worker, sum(completed), sum(failed), sum(retried), sum(execution_ms), sum(wait_ms) FROM d GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+ON CONFLICT (hour, queue_id, worker) DO UPDATE SET completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,
+  retried = t.retried + excluded.retried, execution_ms = t.execution_ms + excluded.execution_ms, wait_ms = t.wait_ms + excluded.wait_ms;
+
+-- name: forget_zeros
+DELETE FROM {schema}.count_total WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
+
+-- name: forget_hours
+DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint;
+
+-- name: forget_registered
+DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
+
+-- name: vacuum
+-- Dead rows slow claims down; autovacuum comes by once a minute, which is late at thousands of jobs a second.
+VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
+
+-- name: vacuum_deltas
+VACUUM (TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.count_total, {schema}.registry;

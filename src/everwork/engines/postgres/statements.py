@@ -1,0 +1,62 @@
+"""The SQL of this engine: one file per operation of the contract, each statement under its name, for one schema."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from everwork.core.limits import ATTEMPTS_DEFAULT, HISTORY_ENTRIES_MAX, PROMOTE_MAX
+
+ASKED_EVERY_MS: Final = 10_000
+"""How exactly the engine remembers when a type was last asked for."""
+
+# Statistics of a table that was empty a minute ago mislead the planner; every hot statement has one good plan.
+PLAN: Final = {
+    "jit": "off",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+@cache
+def statements(operation: str, schema: str) -> dict[str, str]:
+    """The statements of `sql/<operation>.sql` by name."""
+    text = (files(__package__) / "sql" / f"{operation}.sql").read_text("utf-8")
+    parts = _NAME.split(text)
+    return {name: _bare(filled(body, schema)) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def functions(schema: str) -> list[str]:
+    """The functions that the schema holds, each file as one text."""
+    folder = files(__package__) / "functions"
+    return [filled(file.read_text("utf-8"), schema) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
+
+
+def filled(text: str, schema: str) -> str:
+    """A text of SQL with the schema's name and the limits in their places."""
+    plan = " ".join(f"SET {name} = {value}" for name, value in PLAN.items())
+    values = {
+        "schema": schema,
+        "plan": f"SET search_path = {schema}, pg_temp {plan}",
+        "attempts_default": ATTEMPTS_DEFAULT,
+        "history_max": HISTORY_ENTRIES_MAX,
+        "promote_max": PROMOTE_MAX,
+        "asked_every_ms": ASKED_EVERY_MS,
+    }
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", str(value))
+    return text
+
+
+def _bare(body: str) -> str:
+    """A statement without its comments."""
+    lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
+    return "\n".join(lines).rstrip(";")

@@ -1,0 +1,86 @@
+"""sweep: one bounded step of upkeep. It looks first, without a lock, and writes only if there is something to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from everwork.core.limits import STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.outcome import Lapse
+from everwork.core.retention import KEEP_MS
+from everwork.core.retry import Known
+from everwork.core.states import Cause, State
+from everwork.engines.postgres import change, registry
+from everwork.engines.postgres.parts import START, Parts
+from everwork.engines.postgres.read import server_now_ms
+from everwork.engines.postgres.settle import end_lapsed
+from everwork.engines.values import Swept
+
+TURN: Final = "sweep"
+TURN_MS: Final = 5_000
+FOLD_MAX: Final = 20_000
+TIDY_EVERY_MS: Final = 3_600_000
+VACUUM_EVERY_JOBS: Final = 50_000
+
+
+async def sweep(parts: Parts, holder: str) -> Swept:
+    """What anybody may do, and what the holder of the turn does."""
+    swept = await _sweep_lapsed(parts)
+    left_ms = await registry.turn_left_ms(parts, TURN, holder)
+    if left_ms < 0:
+        return swept
+    if left_ms < TURN_MS // 2 and not await registry.take_turn(parts, TURN, holder, TURN_MS):
+        return swept
+    swept = await _sweep_finished(parts, swept)
+    await _fold(parts)
+    await _tidy(parts)
+    return swept
+
+
+async def _sweep_lapsed(parts: Parts) -> Swept:
+    """Take lapsed leases away, cancel what has expired and what waits for a group that was dropped."""
+    sql, now_ms = parts.sql("sweep"), parts.now_ms()
+    rows = await parts.connections.look(sql["lapsed"], now_ms, SWEEP_STEP_MAX)
+    found = [(Lapse(row[0], row[1], row[5]), Known(*row[:4]), row[4]) for row in rows]
+    lapsed = await end_lapsed(parts, found) if found else 0
+    stranded = [key for (key,) in await parts.connections.look(sql["stranded"], SWEEP_STEP_MAX)]
+    if stranded:
+        await change.cancel_rows(parts, stranded, Cause.CANCEL, "its group was dropped", only_pending=True)
+    due = [key for (key,) in await parts.connections.look(sql["expired"], now_ms, SWEEP_STEP_MAX)]
+    expired = await change.cancel_rows(parts, due, Cause.EXPIRE, "expired", only_pending=True) if due else []
+    is_full = SWEEP_STEP_MAX in (len(rows), len(due), len(stranded))
+    return Swept(lapsed=lapsed, expired=len(expired), more=is_full)
+
+
+async def _sweep_finished(parts: Parts, swept: Swept) -> Swept:
+    """Delete what is past its retention among the next finished jobs."""
+    broom = parts.broom
+    now_ms = await server_now_ms(parts)
+    rows = await parts.connections.look(parts.sql("sweep")["finished"], *broom.after, SWEEP_STEP_MAX)
+    old = [key for _, state, key, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
+    broom.after = tuple(rows[-1][:3]) if len(rows) == SWEEP_STEP_MAX else START
+    deleted = await change.delete(parts, old) if old else []
+    return replace(swept, deleted=len(deleted), more=swept.more or (bool(old) and broom.after > START))
+
+
+async def _fold(parts: Parts) -> None:
+    """Fold counts and statistics, and vacuum what the jobs have left behind."""
+    sql, broom = parts.sql("sweep"), parts.broom
+    [(_, finished)] = await parts.connections.rows(sql["fold_counts"], FOLD_MAX)
+    await parts.connections.rows(sql["fold_work"], FOLD_MAX)
+    broom.unvacuumed += finished
+    if broom.unvacuumed >= VACUUM_EVERY_JOBS:
+        broom.unvacuumed = 0
+        await parts.connections.vacuum(sql["vacuum"])
+        await parts.connections.vacuum(sql["vacuum_deltas"])
+
+
+async def _tidy(parts: Parts) -> None:
+    """Once an hour: what nobody needs any more."""
+    now_ms = await server_now_ms(parts)
+    if not 0 <= now_ms - parts.broom.tidied_at_ms < TIDY_EVERY_MS:
+        sql = parts.sql("sweep")
+        await parts.connections.rows(sql["forget_zeros"])
+        await parts.connections.rows(sql["forget_hours"], parts.now_ms(), STATISTICS_KEEP_HOURS)
+        await parts.connections.rows(sql["forget_registered"], parts.now_ms())
+        parts.broom.tidied_at_ms = now_ms
