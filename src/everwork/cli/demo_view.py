@@ -22,6 +22,7 @@ from everwork.cli.output import Column, one_line, state_text, table, write
 from everwork.core.job import Job
 from everwork.core.states import State
 from everwork.engines.sqlite.place import Place
+from everwork.engines.urls import shown_url
 from everwork.engines.values import Count
 
 STATES: Final = [state.label for state in State]
@@ -186,7 +187,7 @@ def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool)
 def absolute(url: str) -> str:
     """The same engine, as another directory has to name it."""
     place = Place.from_url(url) if urlsplit(url).scheme == "sqlite" else None
-    return url if place is None or place.in_memory else f"sqlite:///{quote(place.path)}"
+    return shown_url(url) if place is None or place.in_memory else f"sqlite:///{quote(place.path)}"
 
 
 def clock(seconds: float) -> str:

@@ -21,7 +21,7 @@ UNEXPECTED: Final = 70
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 
-COMMANDS: Final = {"up": "up", "jobs": "jobs", "stats": "stats", "version": "version"}
+COMMANDS: Final = {name: name for name in ("up", "jobs", "stats", "doctor", "migrate", "copy", "version")}
 """Command and module: a module is loaded when its command is called, which keeps the start quick."""
 
 UsageError: Final[Any] = typer.BadParameter.__base__

@@ -22,6 +22,10 @@ EngineUrl = Annotated[
         show_default="sqlite:///everwork.db",
     ),
 ]
+StoreUrl = Annotated[
+    str | None,
+    typer.Argument(metavar="[URL]", envvar="EVERWORK_ENGINE", help="The engine.", show_default="sqlite:///everwork.db"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
 

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
+from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 from everwork.service.service import JobService
@@ -19,12 +21,32 @@ DEFAULT_URL: Final = "sqlite:///everwork.db"
 
 def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates: bool = False) -> T:
     """Do work with an open service. Only a command that `creates` may bring a new file into being."""
+    return run(_use(checked(url), work, creates=creates))
+
+
+def checked(url: str | None) -> str:
+    """The store that is meant; one in memory makes no sense here."""
     url = DEFAULT_URL if url is None else url
     if url.partition("?")[0].endswith(":memory:"):
         raise BadConfiguration("engine URL: a store in memory would end with this command; name a file")
-    # Standard output is for the answer, whatever happens.
+    return url
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work; standard output is for the answer, whatever happens."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="everwork: %(message)s")
-    return asyncio.run(_use(url, work, creates=creates))
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def opened(url: str, *, creates: bool = False) -> AsyncIterator[Engine]:
+    """An engine that is open for a while."""
+    engine = open_engine(url)
+    await engine.open(create=creates)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 async def _use(url: str, work: Callable[[JobService], Awaitable[T]], *, creates: bool) -> T:

@@ -18,6 +18,7 @@ from everwork.cli.options import number
 from everwork.cli.output import write
 from everwork.core import checks
 from everwork.core.states import State
+from everwork.engines.urls import shown_url
 from everwork.engines.values import Count, JobFilter, Page
 from everwork.exceptions import BadConfiguration
 from everwork.service.service import JobService
@@ -117,7 +118,7 @@ class Demo:
             f"Stopped cleanly after {clock(look.seconds)}; {self._traffic.created:,} jobs created. In the store:\n"
             f"  {look.of_state(State.COMPLETED):,} completed, {look.of_state(State.FAILED):,} failed (dead letters), "
             f"{waiting:,} waiting for the next run\n"
-            f"  see them: everwork jobs list --state failed --engine {self._url}\n"
+            f"  see them: everwork jobs list --state failed --engine {shown_url(self._url)}\n"
         )
 
 

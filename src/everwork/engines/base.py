@@ -291,7 +291,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def registered(self, kind: str | None) -> list[Registered]:
-        """The entries of a kind that have not run out, by name; None: of every kind, by kind and name. Turns are none."""
+        """The entries of a kind that have not run out, by name; None: of every kind, by kind and name. No turns."""
 
     @abstractmethod
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
