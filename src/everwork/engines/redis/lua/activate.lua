@@ -1,0 +1,7 @@
+-- Purpose: promote what is due and lease the first jobs of each lane in the order of G9.
+-- Inputs: now; demands, see parts/claim.lua.
+-- Returns: the answer of parts/claim.lua.
+-- Parts: records effects places endings claim
+local out = activate(2)
+finish()
+return out

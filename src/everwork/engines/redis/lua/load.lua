@@ -1,0 +1,55 @@
+-- Purpose: write jobs as another store has dumped them.
+-- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end or '', number of
+--   history entries, and these. What may be empty and yet be there has a '=' in front.
+-- Returns: how many were written; one whose key exists is left as it is.
+-- Parts: records effects places
+local function appear(queue)
+  local type, group = type_of(queue), string.match(queue, '\31(.*)$')
+  local key = P .. ':t:' .. type
+  call('HSET', key, 'known', 1)
+  call('SADD', P .. ':types', type)
+  if not group then return end
+  call('SREM', P .. ':dropped', queue)
+  local groups = {group}
+  for known in string.gmatch(call('HGET', key, 'groups') or '', '[^\31]+') do if known ~= group then groups[#groups + 1] = known end end
+  table.sort(groups)
+  call('HSET', key, 'groups', table.concat(groups, '\31'))
+end
+
+local function take_place(id, state, r, till)
+  if r.state == 'p' then
+    enter_pending(id, r, tonumber(sub(state, 1, 15)))
+  elseif r.state == 'r' then
+    call('ZADD', LEASES, till, id)
+    if r.expires ~= '' then call('ZADD', EXPIRY, r.expires, id) end
+  else
+    has_finished = true
+    call('RPUSH', P .. ':old:' .. (r.state == 'f' and 'f' or 'c'), fmt('%015.0f', r.finished) .. ' ' .. id)
+    if r.state == 'f' then call('ZADD', FAILED, 0, id) elseif r.state == 'x' then call('ZADD', CANCELLED, 0, id) end
+  end
+end
+
+local loaded, last, at, seen = 0, tonumber(call('GET', P .. ':seq') or 0), 2, {}
+while at <= #ARGV do
+  local id, state, payload, error, result, field, own, till, n = unpack(ARGV, at, at + 8)
+  n = tonumber(n)
+  if not state_of(id) then
+    local r = parse(sub(state, 31))
+    if not seen[r.queue] then appear(r.queue); seen[r.queue] = true end
+    put(S, id, state)
+    put(J, id, payload)
+    call('ZADD', P .. ':buckets', 0, sub(id, 1, 13))
+    if error ~= '' then put(E, id, sub(error, 2)) end
+    if result ~= '' then put(O, id, sub(result, 2)) end
+    if own ~= '' then put(OWN, id, own) end
+    if field ~= '' and call('HSETNX', P .. ':dedupe', field, id) == 1 then put(K, id, field) end
+    if n > 0 then call('RPUSH', P .. ':h:' .. id, unpack(ARGV, at + 9, at + 8 + n)) end
+    take_place(id, state, r, till)
+    count(r, r.state, 1)
+    loaded, last = loaded + 1, math.max(last, tonumber(id))
+  end
+  at = at + 9 + n
+end
+if loaded > 0 then call('SET', P .. ':seq', fmt('%.0f', last)) end
+finish()
+return loaded

@@ -1,0 +1,74 @@
+-- Purpose: where the jobs of some states can be found by key, newest first. Inputs: records.
+local FEW = 20000
+
+local function pending_places() -- Every set that holds pending jobs.
+  local keys = {}
+  for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
+    local queues = {type}
+    local got = call('HGETALL', P .. ':t:' .. type)
+    for i = 1, #got, 2 do
+      if got[i] == 'groups' then for group in string.gmatch(got[i + 1], '[^\31]+') do queues[#queues + 1] = type .. '\31' .. group end end
+    end
+    for _, queue in ipairs(queues) do
+      keys[#keys + 1] = P .. ':future:' .. queue
+      for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
+      if #keys > FEW then return keys, true end
+    end
+  end
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
+    keys[#keys + 1] = P .. ':future:' .. queue
+    for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
+  end
+  return keys, #keys > FEW
+end
+
+local function live_ids(states, below, ids) -- Adds the ids of live jobs; false if they are too many to sort.
+  local keys, too_many = {}, false
+  if string.find(states, 'p', 1, true) then keys, too_many = pending_places() end
+  if string.find(states, 'r', 1, true) then keys[#keys + 1] = LEASES end
+  local total = 0
+  for _, key in ipairs(keys) do
+    if too_many then return false end
+    total = total + call('ZCARD', key)
+    if total > FEW then return false end
+  end
+  for _, key in ipairs(keys) do
+    for _, id in ipairs(call('ZRANGE', key, 0, -1)) do
+      if id < below then ids[#ids + 1] = id end -- The guard among the leases sorts behind every id.
+    end
+  end
+  return true
+end
+
+local function cut(ids, step) -- The newest of them, and where to go on.
+  table.sort(ids, function(a, b) return a > b end)
+  if #ids <= step then return ids, '' end
+  return {unpack(ids, 1, step)}, ids[step]
+end
+
+local function by_index(below, step, states)
+  local ids = {}
+  if not live_ids(states, below, ids) then return nil end
+  for letter, key in pairs({f = FAILED, x = CANCELLED}) do
+    if string.find(states, letter, 1, true) then
+      for _, id in ipairs(call('ZREVRANGEBYLEX', key, '(' .. below, '-', 'LIMIT', 0, step + 1)) do ids[#ids + 1] = id end
+    end
+  end
+  return cut(ids, step)
+end
+
+local function by_walking(below, step)
+  local ids, last = {}, '[' .. sub(below, 1, 13)
+  while #ids < step do
+    local buckets = call('ZREVRANGEBYLEX', P .. ':buckets', last, '-', 'LIMIT', 0, 1)
+    if not buckets[1] then return ids, '' end
+    local found = {}
+    for _, id in ipairs(call('HKEYS', S .. buckets[1])) do
+      if id < below then found[#found + 1] = id end
+    end
+    table.sort(found, function(a, b) return a > b end)
+    for _, id in ipairs(found) do ids[#ids + 1] = id end
+    last = '(' .. buckets[1]
+  end
+  return cut(ids, step)
+end

@@ -1,0 +1,172 @@
+-- Purpose: promote what is due, then lease the first jobs of each lane: straight down one lane, or by turns.
+-- Inputs: records, effects, places, endings. activate(at) reads ARGV from `at` on: demands, then per demand
+--   type, group, worker, limit, lease_ms, tenants, and each of these tenants ('' is the default one).
+-- Returns {now, next due or '', number of the last wake-up, then per demand with jobs: its number, lease end, ids, heads, infos, payloads};
+--   an info is attempt, attempts, max, priority, lane.
+local PROMOTE_MAX, ASKED_EVERY_MS = 1000, 10000
+
+local function promote(queue)
+  local future = future_key(queue)
+  local ids = call('ZRANGEBYSCORE', future, '-inf', NOW, 'LIMIT', 0, PROMOTE_MAX)
+  if #ids == 0 then return end
+  call('ZREMRANGEBYRANK', future, 0, #ids - 1)
+  local lanes = {}
+  for i, record in ipairs(fetch(S, ids)) do
+    local r = parse(sub(record, 31))
+    local z = lanes[r.lane]
+    if not z then z = {}; lanes[r.lane] = z end
+    z[#z + 1] = ready_score(r.priority, sub(record, 1, 15))
+    z[#z + 1] = ids[i]
+  end
+  for lane, z in pairs(lanes) do
+    many('ZADD', ready_key(queue, lane), z)
+    open_lane(queue, lane)
+  end
+end
+
+local function pop(queue, lane, n, ids) -- Appends up to n ids; how many, and whether the lane is empty now.
+  local ready = ready_key(queue, lane)
+  local got = call('ZRANGE', ready, 0, n) -- One more than wanted, to see whether any stays.
+  local k = #got
+  local is_empty = k <= n
+  if is_empty then
+    call('DEL', ready)
+    opened[queue .. '\n' .. lane] = nil
+  else
+    k = n
+    call('ZREMRANGEBYRANK', ready, 0, n - 1)
+  end
+  local at = #ids
+  for i = 1, k do ids[at + i] = got[i] end
+  return k, is_empty
+end
+
+local function lanes_of(queue, tenants, wanted) -- Lanes with ready work, least recently served first.
+  local lanes = P .. ':lanes:' .. queue
+  if not tenants then return call('ZRANGE', lanes, 0, wanted - 1) end
+  local names, from = {}, 0
+  repeat
+    local got = call('ZRANGE', lanes, from, from + 499)
+    for _, lane in ipairs(got) do
+      if tenants[tenant_of(lane)] and #names < wanted then names[#names + 1] = lane end
+    end
+    from = from + 500
+  until #got < 500 or #names == wanted
+  return names
+end
+
+local function round(queue, names, left, ids) -- Every lane gets an equal share; who got one more stands behind who did not.
+  local lanes, served = P .. ':lanes:' .. queue, P .. ':served:' .. queue
+  local share, extra, n = math.floor(left / #names), left % #names, #names
+  local turn = call('INCRBY', P .. ':turn:' .. queue, 2 * n) - 2 * n
+  local back, gone, mark, taken = {}, {}, {}, 0
+  for i, lane in ipairs(names) do
+    local has_more = i <= extra
+    local mine = turn + i + (has_more and n or 0)
+    local k, is_empty = pop(queue, lane, share + (has_more and 1 or 0), ids)
+    taken = taken + k
+    if is_empty then
+      gone[#gone + 1] = lane
+      mark[#mark + 1] = lane
+      mark[#mark + 1] = mine
+    else
+      back[#back + 1] = mine
+      back[#back + 1] = lane
+    end
+  end
+  many('ZADD', lanes, back)
+  many('ZREM', lanes, gone)
+  many('HSET', served, mark)
+  return taken
+end
+
+local function claim(queue, limit, tenants)
+  local ids, left = {}, limit
+  while left > 0 do
+    local names = lanes_of(queue, tenants, left)
+    if #names == 0 then break end
+    left = left - round(queue, names, left, ids)
+  end
+  return ids
+end
+
+local function lease(queue, ids, lease_ms, worker) -- Writes what was claimed as leased; heads, infos and payloads.
+  local records, payloads = fetch(S, ids), fetch(J, ids)
+  local till, states, leases, heads, infos, next_of = fmt('%.0f', now + lease_ms), {}, {}, {}, {}, {}
+  for i = 1, #ids do
+    local record = records[i]
+    local tail, head = sub(record, 31), sub(record, 1, 30)
+    local following = next_of[tail]
+    if not following then
+      local r = parse(tail)
+      local attempt, attempts = r.attempt + 1, r.attempts + 1
+      following = {r = r, n = 0, tail = tail_of(r, 'r', attempt, attempts, r.max, '', NOW, '', worker),
+        info = table.concat({attempt, attempts, r.max, r.priority, r.lane}, '\n')}
+      next_of[tail] = following
+    end
+    following.n = following.n + 1
+    states[i], heads[i], infos[i] = head .. following.tail, head, following.info
+    leases[2 * i - 1], leases[2 * i] = till, ids[i]
+  end
+  store(S, ids, states)
+  many('ZADD', LEASES, leases)
+  for _, following in pairs(next_of) do move(following.r, 'r', following.n) end
+  return till, heads, infos, payloads
+end
+
+local function read_demand(at)
+  local type, group, worker, limit, lease_ms, n = unpack(ARGV, at, at + 5)
+  local tenants
+  for i = 1, tonumber(n) do
+    tenants = tenants or {}
+    tenants[ARGV[at + 5 + i]] = true
+  end
+  return {type = type, group = group, queue = group == '' and type or type .. '\31' .. group, worker = worker,
+    limit = tonumber(limit), lease_ms = tonumber(lease_ms), tenants = tenants}, at + 6 + tonumber(n)
+end
+
+local function is_open(demand) -- Whether jobs of this queue may start; remembers that they were asked for.
+  local key, asked = P .. ':t:' .. demand.type, 'asked\n' .. demand.group
+  local got = call('HMGET', key, 'known', 'paused', 'breaker', asked, 'groups')
+  if not got[1] then
+    call('HSET', key, 'known', 1)
+    call('SADD', P .. ':types', demand.type)
+  end
+  if demand.group ~= '' and not string.find('\31' .. (got[5] or '') .. '\31', '\31' .. demand.group .. '\31', 1, true) then
+    return false
+  end
+  local since = got[4] and now - got[4]
+  if not since or since < 0 or since >= ASKED_EVERY_MS then call('HSET', key, asked, NOW) end
+  return got[2] ~= '1' and tonumber(got[3] or 0) <= now
+end
+
+local function activate(at)
+  local n, demands, out = tonumber(ARGV[at]), {}, {NOW, '', 0}
+  local next_due, total = nil, 0
+  local _, more_expired = expire()
+  if more_expired then next_due = now end
+  at = at + 1
+  for i = 1, n do
+    local demand
+    demand, at = read_demand(at)
+    demands[i] = demand
+    if is_open(demand) and not more_expired then
+      promote(demand.queue)
+      local ids = claim(demand.queue, demand.limit, demand.tenants)
+      if #ids > 0 then
+        total = total + #ids
+        local till, heads, infos, payloads = lease(demand.queue, ids, demand.lease_ms, demand.worker)
+        local o = #out
+        out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = i, till, ids, heads, infos, payloads
+      end
+      local head = call('ZRANGE', future_key(demand.queue), 0, 0, 'WITHSCORES')
+      if head[2] and not (next_due and next_due < tonumber(head[2])) then next_due = tonumber(head[2]) end
+    end
+  end
+  if total == 0 then -- Whoever waits now will be told; see effects.
+    for _, demand in ipairs(demands) do call('HSETNX', P .. ':bell', 'w' .. demand.queue, 1) end
+  end
+  if next_due then out[2] = fmt('%.0f', next_due) end
+  out[3] = call('HGET', P .. ':bell', 'work') or '0'
+  return out
+end

@@ -1,0 +1,55 @@
+-- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
+-- Inputs: records. finish() must be the last thing that a script does before it answers.
+local counts, work, woken, has_finished = {}, {}, {}, false
+local ended = {c = {}, f = {}} -- What retention will look at, by how long it is kept.
+
+local function count(r, state, by)
+  local field = state .. '\n' .. r.queue .. '\n' .. tenant_of(r.lane)
+  counts[field] = (counts[field] or 0) + by
+end
+
+local function move(r, state, by)
+  count(r, r.state, -by)
+  count(r, state, by)
+end
+
+local function worked(r, what, jobs, execution_ms, wait_ms)
+  local who = type_of(r.queue) .. '\n' .. r.worker
+  local w = work[who]
+  if not w then w = {completed = 0, failed = 0, retried = 0, execution = 0, wait = 0}; work[who] = w end
+  w[what] = w[what] + jobs
+  w.execution = w.execution + execution_ms
+  w.wait = w.wait + wait_ms
+end
+
+local function ring(field, channel, said) -- Only who waits is told: whoever asked in vain has left a flag.
+  if call('HDEL', P .. ':bell', field) == 1 then redis.pcall('PUBLISH', P .. channel, said) end
+end
+
+local function flush_ended(kept, ids)
+  for i = 1, #ids, 500 do
+    call('RPUSH', P .. ':old:' .. kept, fmt('%015.0f', now) .. ' ' .. table.concat(ids, ' ', i, math.min(i + 499, #ids)))
+  end
+  if #ids > 0 then has_finished = true end
+end
+
+local function finish()
+  for field, by in pairs(counts) do
+    if by ~= 0 and call('HINCRBY', P .. ':n', field, by) == 0 then call('HDEL', P .. ':n', field) end
+  end
+  local hour = fmt('%.0f', math.floor(now / 3600000))
+  for who, w in pairs(work) do
+    for what, by in pairs(w) do
+      if by ~= 0 then call('HINCRBY', P .. ':w:' .. hour, what .. '\n' .. who, fmt('%.0f', by)) end
+    end
+    call('ZADD', P .. ':hours', hour, hour)
+  end
+  flush_ended('c', ended.c)
+  flush_ended('f', ended.f)
+  if next(woken) then call('HINCRBY', P .. ':bell', 'work', 1) end
+  for queue in pairs(woken) do ring('w' .. queue, ':work', type_of(queue)) end
+  if has_finished then
+    call('HINCRBY', P .. ':bell', 'done', 1)
+    ring('d', ':done', '')
+  end
+end

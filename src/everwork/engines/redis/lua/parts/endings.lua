@@ -1,0 +1,55 @@
+-- Purpose: how a job is cancelled, how an attempt's end is written down, and how a dead letter comes back.
+-- Inputs: records, effects, places.
+local HISTORY_MAX = 200
+
+local function record_end(id, attempt, kind, activated, retry_at, worker, error)
+  local key = P .. ':h:' .. id
+  local n = call('RPUSH', key, table.concat({attempt, kind, NOW, activated, retry_at, worker, error}, '\n'))
+  if n > HISTORY_MAX then call('LTRIM', key, -HISTORY_MAX, -1) end
+end
+
+local function past_end(id, attempt) -- How an attempt ended, as far as the history goes back; nil if it does not know.
+  for _, entry in ipairs(call('LRANGE', P .. ':h:' .. id, 0, -1)) do
+    local number, kind = string.match(entry, '^(%d+)\n(%a+)\n')
+    if number == attempt and kind ~= 'requeue' then return kind end
+  end
+end
+
+local function cancel(id, record, r, kind, reason) -- A live job, in whatever place it is.
+  if r.state == 'p' then leave_pending(id, r) else call('ZREM', LEASES, id) end
+  put(S, id, sub(record, 1, 30) .. tail_of(r, 'x', r.attempt, r.attempts, r.max, kind, r.activated, NOW, r.worker))
+  if reason == '' then drop(E, id) else put(E, id, '\n' .. reason) end
+  call('ZADD', CANCELLED, 0, id)
+  move(r, 'x', 1)
+  ended.c[#ended.c + 1] = id
+end
+
+local function cancel_pending(ids, kind, reason)
+  local cancelled, records = 0, fetch(S, ids)
+  for i, id in ipairs(ids) do
+    local record = records[i]
+    local r = record and parse(sub(record, 31))
+    if r and r.state == 'p' then
+      cancel(id, record, r, kind, reason)
+      cancelled = cancelled + 1
+    end
+  end
+  return cancelled
+end
+
+local STEP = 1000
+local function expire() -- Cancels pending jobs whose time is over: how many, and whether more are waiting.
+  local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', NOW, 'LIMIT', 0, STEP)
+  if #due == 0 then return 0, false end
+  call('ZREMRANGEBYRANK', EXPIRY, 0, #due - 1)
+  return cancel_pending(due, 'expire', 'expired'), #due == STEP
+end
+
+local function requeue(id, record, r, max) -- A dead letter.
+  put(S, id, fmt('%015.0f', now) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
+  drop(E, id)
+  call('ZREM', FAILED, id)
+  enter_pending(id, r, now)
+  record_end(id, r.attempt, 'requeue', '', '', '', '')
+  move(r, 'p', 1)
+end

@@ -1,0 +1,126 @@
+-- Purpose: end attempts, each judged by itself.
+-- Inputs: records, effects, places, endings; ARGV as settle.lua says.
+-- A refused outcome is told with the job's state, its latest attempt, and how the attempt named had ended.
+local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
+local n_completions = 0
+
+local function refuse(refused, number, id, attempt, r)
+  refused[#refused + 1] = number
+  if not r then
+    refused[#refused + 1] = ''
+    return
+  end
+  local ended_so = past_end(id, attempt)
+  if not ended_so and attempt == r.attempt then
+    ended_so = r.state == 'c' and 'complete' or (r.state == 'x' or r.state == 'f') and r.kind or nil
+  end
+  refused[#refused + 1] = table.concat({r.state, r.attempt, ended_so or ''}, '\n')
+end
+
+local function complete_all(at, refused) -- Completions of different jobs; the place in ARGV that follows.
+  local n = tonumber(ARGV[at])
+  local ids, done, states, next_of = {}, {}, {}, {}
+  for i = 1, n do ids[i] = ARGV[at + i] end
+  local records, attempts_at = fetch(S, ids), at + n
+  for i = 1, n do
+    local record, attempt = records[i], ARGV[attempts_at + i]
+    local tail = record and sub(record, 31)
+    local r = tail and parse(tail)
+    if r and r.state == 'r' and (attempt == r.attempt or attempt == '0') then
+      local following = next_of[tail]
+      if not following then
+        following = {r = r, n = 0, wait = 0, tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
+        next_of[tail] = following
+      end
+      local k = #done + 1
+      following.n = following.n + 1
+      following.wait = following.wait + math.max(0, r.activated - sub(record, 1, 15))
+      done[k], states[k] = ids[i], sub(record, 1, 30) .. following.tail
+      completed[n_completions + i] = true
+    else
+      refuse(refused, judged + i, ids[i], attempt, r)
+    end
+  end
+  many('ZREM', LEASES, done) -- The first write is one that a full store allows: what is done can be told then, too.
+  store(S, done, states)
+  for _, following in pairs(next_of) do
+    move(following.r, 'c', following.n)
+    worked(following.r, 'completed', following.n, following.n * math.max(0, now - following.r.activated), following.wait)
+  end
+  for i = 1, #done do ended.c[#ended.c + 1] = done[i] end
+  at = attempts_at + n + 1
+  local results = tonumber(ARGV[at])
+  for i = at + 1, at + 2 * results, 2 do
+    local number = tonumber(ARGV[i])
+    if completed[n_completions + number] then put(O, ids[number], ARGV[i + 1]) end
+  end
+  n_completions, judged = n_completions + n, judged + n
+  return at + 1 + 2 * results
+end
+
+local function is_live(r, attempt) return r.state == 'r' and (attempt == '0' or attempt == r.attempt) end
+local function guard_of(r) return r.attempt .. ' ' .. r.attempts .. ' ' .. r.max end
+
+local function decisions_fit(at, segments) -- Nothing has been written yet.
+  for _ = 1, segments do
+    local n = tonumber(ARGV[at + 1])
+    if ARGV[at] == 'c' then
+      at = at + 2 + 2 * n
+      at = at + 1 + 2 * tonumber(ARGV[at])
+    else
+      for i = at + 2, at + 1 + 9 * n, 9 do
+        local id, attempt, verdict, guard = unpack(ARGV, i, i + 3)
+        if verdict ~= 'l' then
+          local _, tail = state_of(id)
+          local r = tail and parse(tail)
+          if r and is_live(r, attempt) and guard ~= guard_of(r) then return false end
+        end
+      end
+      at = at + 2 + 9 * n
+    end
+  end
+  return true
+end
+
+local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than its completion.
+  local _, _, verdict, _, delay, max, kind, error, code = unpack(outcome)
+  local run_at = tonumber(sub(record, 1, 15))
+  local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
+  call('ZREM', LEASES, id)
+  if verdict == 'f' then
+    put(S, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
+    put(E, id, code .. '\n' .. error)
+    call('ZADD', FAILED, 0, id)
+    record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
+    worked(r, 'failed', 1, spent, waited)
+    ended.f[#ended.f + 1] = id
+    move(r, 'f', 1)
+    return
+  end
+  local attempts, retry_at = r.attempts, ''
+  if verdict == 'l' then
+    max, attempts = r.max, r.attempts - 1
+  else
+    run_at = now + tonumber(delay)
+    retry_at = fmt('%.0f', run_at)
+    put(E, id, '\n' .. error)
+    worked(r, 'retried', 1, spent, waited)
+  end
+  put(S, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, attempts, max, '', '', '', ''))
+  enter_pending(id, r, run_at)
+  record_end(id, r.attempt, kind, r.activated, retry_at, r.worker, error)
+  move(r, 'p', 1)
+end
+
+local function apply_all(at, refused) -- Other outcomes of different jobs; the place in ARGV that follows.
+  local n = tonumber(ARGV[at])
+  for i = 1, n do
+    local outcome = {unpack(ARGV, at + 1 + 9 * (i - 1), at + 9 * i)}
+    local id, attempt = outcome[1], outcome[2]
+    local record, tail = state_of(id)
+    local r = tail and parse(tail)
+    if r and is_live(r, attempt) then apply(id, record, r, outcome) else refuse(refused, judged + i, id, attempt, r) end
+  end
+  judged = judged + n
+  return at + 1 + 9 * n
+end

@@ -1,0 +1,18 @@
+-- Purpose: one bounded step of upkeep: expiries and jobs of dropped groups; for the holder of the turn retention and tidying, too.
+-- Inputs: now; holder; turn_ms; ms that completed and cancelled jobs, and ms that failed jobs are kept; hours of statistics kept.
+-- Returns: per lapsed lease its id, state and the policy that holds, in a list of its own: then nothing else was done, and it is called again
+--   after they are written; else an empty list, how many expired, how many were deleted, and whether there is more ('1').
+-- Parts: records effects places endings removal upkeep
+local lapsed = lapsed_leases()
+if #lapsed > 0 then return {lapsed} end
+local expired, has_more = expire()
+if cancel_stranded() then has_more = true end
+local deleted = 0
+if holds_turn(ARGV[2], tonumber(ARGV[3])) then
+  local completed, more_completed = retain('c', tonumber(ARGV[4]))
+  local failed, more_failed = retain('f', tonumber(ARGV[5]))
+  deleted, has_more = completed + failed, has_more or more_completed or more_failed
+  tidy(tonumber(ARGV[6]))
+end
+finish()
+return {{}, expired, deleted, has_more and '1' or ''}

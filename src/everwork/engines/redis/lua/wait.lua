@@ -1,0 +1,13 @@
+-- Purpose: leave word that somebody waits, and tell what has happened so far.
+-- Inputs: now; 'd' for finished jobs, or 'w' and the types waited for. Returns: the number of the last wake-up of that kind.
+-- Parts: records
+if ARGV[2] == 'd' then
+  call('HSETNX', P .. ':bell', 'd', 1)
+  return call('HGET', P .. ':bell', 'done') or '0'
+end
+for i = 3, #ARGV do
+  call('HSETNX', P .. ':bell', 'w' .. ARGV[i], 1)
+  local groups = call('HGET', P .. ':t:' .. ARGV[i], 'groups') or ''
+  for group in string.gmatch(groups, '[^\31]+') do call('HSETNX', P .. ':bell', 'w' .. ARGV[i] .. '\31' .. group, 1) end
+end
+return call('HGET', P .. ':bell', 'work') or '0'

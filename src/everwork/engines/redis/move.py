@@ -1,0 +1,79 @@
+"""dump and load: jobs with all that is known of them, out of one store and into another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import HISTORY_ENTRIES_MAX
+from everwork.core.states import LIVE_STATES, State
+from everwork.engines.redis.link import Link, Word
+from everwork.engines.redis.texts import (
+    LETTER_OF,
+    Record,
+    dedupe_field,
+    entry_text,
+    history_of,
+    id_of,
+    job_of,
+    lane_of,
+    payload_of,
+    queue_of,
+)
+from everwork.engines.values import JobRecord
+
+
+async def dump(link: Link, after: int, limit: int) -> list[JobRecord]:
+    """The next jobs over a key, as they stand in one step."""
+    columns = await link.read("dump", id_of(after), limit)
+    return [_record(int(id), stored) for id, *stored in zip(*columns, strict=True)]
+
+
+async def load(link: Link, records: Sequence[JobRecord]) -> int:
+    """Write the jobs whose keys are free."""
+    words: list[Word] = []
+    for record in records:
+        words += _words(record)
+    return int(await link.call("load", *words)) if words else 0
+
+
+def _record(key: int, stored: Sequence[Any]) -> JobRecord:
+    state, _, error, _, _, own, entries = stored
+    job = job_of(key, stored[:5])
+    assert job is not None
+    record = Record(state)
+    history = history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
+    return JobRecord(job, int(record.fields[4]), own.decode() if own is not None else None, tuple(history))
+
+
+def _words(record: JobRecord) -> list[Word]:
+    job = record.job
+    field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
+    history = [entry_text(entry) for entry in _kept_apart(record)]
+    rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
+    error = "" if job.last_error is None else f"={job.error_code or ''}\n{job.last_error}"
+    result = "" if job.result is None else f"={job.result}"
+    lease = "" if job.lease_until_ms is None else job.lease_until_ms
+    return [
+        id_of(job.key), _state(record), payload_of(job.variables, rare), error, result, field, record.retry or "",
+        lease, len(history), *history,
+    ]  # fmt: skip
+
+
+def _state(record: JobRecord) -> str:
+    job = record.job
+    kind = record.history[-1].kind if record.history and job.state in (State.FAILED, State.CANCELLED) else ""
+    values = (
+        LETTER_OF[job.state], job.attempt, job.attempts, job.max_attempts, record.created_max_attempts, job.priority,
+        queue_of(job.type, job.group), lane_of(job.tenant, job.limit_key), job.expires_at_ms,
+        None if job.copy_of is None else id_of(job.copy_of), kind, job.activated_at_ms, job.finished_at_ms, job.worker,
+    )  # fmt: skip
+    tail = "\n".join("" if value is None else str(value) for value in values)
+    return f"{job.run_at_ms:015d}{job.created_at_ms:015d}{tail}"
+
+
+def _kept_apart(record: JobRecord) -> Sequence[HistoryEntry]:
+    """The entries that are written: how a job was completed or cancelled stands with its state."""
+    job: Job = record.job
+    return record.history if job.state in LIVE_STATES or job.state is State.FAILED else record.history[:-1]

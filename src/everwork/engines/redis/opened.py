@@ -1,0 +1,73 @@
+"""What exists while the engine is open: the way to the store, the bells, and the bridge from the streams."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from everwork.engines.base import Clock
+from everwork.engines.redis.inbox import Inbox
+from everwork.engines.redis.link import Link
+from everwork.engines.redis.place import Place
+from everwork.engines.redis.server import Server
+from everwork.engines.redis.wake import Bells
+from everwork.engines.values import Durability
+from everwork.exceptions import EngineUnavailable, SchemaMismatch
+from everwork.logs import get_logger
+
+log = get_logger("everwork.redis")
+
+SCHEMA_VERSION = 1
+
+
+class Opened:
+    """An engine at work, in the process and event loop that opened it."""
+
+    def __init__(self, link: Link, clock: Clock | None, schema_version: int, known: dict[str, int]) -> None:
+        self.pid = os.getpid()
+        self.link = link
+        self.schema_version = schema_version
+        self.bells = Bells(link, known)
+        self.inbox = Inbox(link)
+        self._clock = clock
+
+    @property
+    def server(self) -> Server:
+        """The server as it was found by the last connection."""
+        assert self.link.server is not None
+        return self.link.server
+
+    def now_ms(self) -> int:
+        """The instant for answers that no script gives."""
+        return time.time_ns() // 1_000_000 if self._clock is None else self._clock()
+
+    async def close(self) -> None:
+        """Stop what runs beside the calls, finish these, and hang up."""
+        await self.inbox.close()
+        await self.bells.close()
+        await self.link.close()
+
+
+async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
+    """Connect, check the server, and begin the store or find out its version."""
+    link = Link(place, clock)
+    try:
+        reply = await link.call("open", SCHEMA_VERSION, int(create))
+        if reply is None:
+            raise EngineUnavailable(f"Redis at {place.text} holds no jobs in the namespace '{place.namespace}'")
+        version = int(reply[0])
+        if version > SCHEMA_VERSION:
+            raise SchemaMismatch(
+                f"Redis at {place.text}, namespace '{place.namespace}', was written by a newer Everwork "
+                f"(schema {version}, this one knows {SCHEMA_VERSION}); upgrade this program"
+            )
+        parts = Opened(link, clock, version, {"w": int(reply[1]), "d": int(reply[2])})
+    except BaseException:
+        await link.close()
+        raise
+    if parts.server.durability is Durability.NONE:
+        log.warning(
+            "this Redis keeps nothing on disk, a crash of the server loses jobs; run: CONFIG SET appendonly yes",
+            place=place.text,
+        )
+    return parts

@@ -1,0 +1,48 @@
+"""The errors of a Redis server and of the way to it, as errors of Everwork: one line, and what to do."""
+
+from __future__ import annotations
+
+from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable
+
+_ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
+    ("WRONGPASS", BadConfiguration, "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"),
+    ("NOAUTH", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
+    ("without any password configured", BadConfiguration, "has no password set; take it out of the URL"),
+    ("invalid password", BadConfiguration, "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"),
+    ("NOPERM", BadConfiguration, "does not let this user do that; give it +@all on the keys and channels of the namespace"),
+    ("DB index", BadConfiguration, "has no such database; choose another one in the URL, like /0"),
+    ("OOM", EngineUnavailable, "is out of memory and accepts no writes; raise maxmemory, or let retention free some"),
+    ("READONLY", EngineUnavailable, "has become a read-only replica; name the primary in the URL, or wait for the failover"),
+    ("MISCONF", EngineUnavailable, "cannot write to its disk and accepts no writes; free space there, see its log"),
+    ("NOREPLICAS", EngineUnavailable, "has fewer replicas than min-replicas-to-write asks for; start them"),
+    ("LOADING", EngineUnavailable, "is still loading its data; wait"),
+    ("MASTERDOWN", EngineUnavailable, "has lost its primary; wait for the failover"),
+    ("CLUSTERDOWN", EngineUnavailable, "is a cluster that is down; look at CLUSTER INFO"),
+    ("MOVED", EngineUnavailable, "has moved the store to another node; trying again finds it"),
+    ("ASK ", EngineUnavailable, "is moving the store to another node; nothing is lost, wait until it is done"),
+    ("TRYAGAIN", EngineUnavailable, "is moving the store to another node; nothing is lost, wait until it is done"),
+    ("BUSY", EngineBusy, "is busy with a script of somebody else; wait, or run SCRIPT KILL"),
+)  # fmt: skip
+
+LOSES_ITS_NODE = ("READONLY", "MOVED", "CLUSTERDOWN", "MASTERDOWN")
+"""After these the node must be looked up again."""
+
+
+def of_reply(error: Exception, where: str) -> EngineError:
+    """What the server answered."""
+    text = str(error)
+    for sign, kind, advice in _ADVICE:
+        if sign in text:
+            return kind(f"Redis at {where} {advice}")
+    return EngineUnavailable(f"Redis at {where} refuses: {' '.join(text.split())[:300]}")
+
+
+def unreachable(where: str, error: BaseException) -> EngineUnavailable:
+    """The server is not there."""
+    said = str(error) or type(error).__name__
+    return EngineUnavailable(f"cannot reach Redis at {where}: {said}; start it, or correct the URL")
+
+
+def lost(where: str, error: BaseException) -> EngineUnavailable:
+    """The server went away in the middle."""
+    return EngineUnavailable(f"lost Redis at {where}: {error}")

@@ -1,0 +1,150 @@
+"""get, history, list, count, stats, explain: questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, LIST_SCAN_MAX
+from everwork.core.states import State
+from everwork.engines.redis.link import Link
+from everwork.engines.redis.texts import (
+    LETTER_OF,
+    LETTERS,
+    Record,
+    history_of,
+    id_of,
+    job_of,
+    queue_parts,
+)
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
+from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
+
+TOP: Final = "9" * 16
+GET_STEP: Final = 500
+PAYLOADS_MAX: Final = 2_000
+"""How many payloads a list reads in one call when only they can tell whether a job matches."""
+
+
+async def get(link: Link, keys: Sequence[int]) -> list[Job | None]:
+    """Jobs by key, in the order asked for."""
+    jobs: list[Job | None] = []
+    for start in range(0, len(keys), GET_STEP):
+        some = keys[start : start + GET_STEP]
+        columns = await link.read("get", *map(id_of, some))
+        jobs += [job_of(key, stored) for key, *stored in zip(some, *columns, strict=True)]
+    return jobs
+
+
+async def history(link: Link, key: int) -> list[HistoryEntry]:
+    """The written history, and the end that stands with the finished job."""
+    stored, error, entries = await link.read("history", id_of(key))
+    record = Record(stored) if stored is not None else None
+    return history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
+
+
+async def count(link: Link) -> list[Count]:
+    """The maintained counts."""
+    return _counts(await link.read("count"))
+
+
+async def stats(link: Link, hours: int) -> Stats:
+    """Counts, and the sums of the hours asked for."""
+    now, counts, *told = await link.read("stats", hours)
+    rows = [row for at in range(0, len(told), 2) for row in _hour(int(told[at]), told[at + 1])]
+    return Stats(_counts(counts), sorted(rows), int(now))
+
+
+async def explain(link: Link, key: int) -> Explanation | None:
+    """Read what a claim would look at; what it means is said in one place for every engine."""
+    reply = await link.read("explain", id_of(key))
+    if reply is None:
+        return None
+    now, stored, paused, breaker, asked, ahead, lease = reply
+    record = Record(stored)
+    type, group = record.queue
+    facts = Facts(
+        key=key,
+        state=record.state,
+        type=type,
+        group=group,
+        run_at_ms=record.run_at_ms,
+        is_paused=paused == b"1",
+        breaker_open_until_ms=int(breaker) if breaker else None,
+        asked_at_ms=int(asked) if asked else None,
+        ahead=min(ahead, AHEAD_MAX),
+        worker=record.worker,
+        lease_until_ms=int(float(lease)) if lease else None,
+    )
+    return explained(facts, int(now))
+
+
+async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+    """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
+    below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
+    letters = "".join(LETTER_OF[state] for state in wanted.states or set(State))
+    jobs: list[Job] = []
+    seen, read, step = 0, 0, max(limit + 1, 200)
+    while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
+        after, ids, stored = await link.read("list", below, step, letters)
+        keys = [int(id) for id, state in zip(ids, stored, strict=True) if state and _may_match(Record(state), wanted)]
+        for some in _steps(keys, limit):
+            for job in await get(link, some):
+                if job is not None and matches(job, wanted):
+                    if len(jobs) == limit:
+                        return Page(jobs, jobs[-1].key)
+                    jobs.append(job)
+            read += len(some)
+            if read >= PAYLOADS_MAX and some[-1] != keys[-1]:
+                return Page(jobs, some[-1])
+        if not after:
+            return Page(jobs, None)
+        below, seen = after.decode(), seen + len(ids)
+        step = min(step * 4, LIST_SCAN_MAX)
+    return Page(jobs, int(below))
+
+
+def _steps(keys: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
+    step = min(limit + 1, GET_STEP)
+    for start in range(0, len(keys), step):
+        yield keys[start : start + step]
+
+
+def _may_match(record: Record, wanted: JobFilter) -> bool:
+    """Whether a filter may show a job, as far as its short state tells."""
+    type, group = record.queue
+    return (
+        wanted.type in (None, type)
+        and wanted.group in (None, group)
+        and (not wanted.states or record.state in wanted.states)
+        and (not wanted.tenants or record.tenant in wanted.tenants)
+        and wanted.worker in (None, record.worker)
+        and (wanted.created_after_ms is None or record.created_at_ms >= wanted.created_after_ms)
+        and (wanted.created_before_ms is None or record.created_at_ms < wanted.created_before_ms)
+        and (wanted.error_text is None or record.state is not State.COMPLETED)
+    )
+
+
+def _counts(told: Sequence[Any]) -> list[Count]:
+    counts = []
+    for field, jobs in _pairs(told):
+        letter, queue, tenant = field.decode().split("\n")
+        type, group = queue_parts(queue)
+        counts.append(Count(tenant or DEFAULT_TENANT, type, group, LETTERS[letter], int(jobs)))
+    return sorted(counts, key=lambda one: (one.type, one.group, one.tenant, one.state))
+
+
+def _hour(hour: int, told: Sequence[Any]) -> list[WorkerHour]:
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    for field, number in _pairs(told):
+        what, type, worker = field.decode().split("\n")
+        sums.setdefault((type, worker), {})[what] = int(number)
+    return [
+        WorkerHour(hour, *who, *(some.get(what, 0) for what in ("completed", "failed", "retried", "execution", "wait")))
+        for who, some in sums.items()
+    ]
+
+
+def _pairs(told: Sequence[Any]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(told[::2], told[1::2], strict=True)

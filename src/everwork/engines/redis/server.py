@@ -1,0 +1,66 @@
+"""What a server must be for jobs to be safe on it, read from what it says of itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from everwork.engines.values import Durability
+from everwork.exceptions import BadConfiguration, EngineUnavailable
+
+VERSION_MIN = (6, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that jobs can be kept on."""
+
+    name: str
+    version: str
+    maxmemory_policy: str
+    has_append_only_file: bool
+    appendfsync: str | None
+    is_cluster: bool
+    run_id: str
+
+    @property
+    def durability(self) -> Durability:
+        """What an accepted job survives there."""
+        if not self.has_append_only_file:
+            return Durability.NONE
+        return Durability.POWER_LOSS if self.appendfsync == "always" else Durability.PROCESS_CRASH
+
+
+def parse_info(text: str) -> dict[str, str]:
+    """The fields of an INFO answer."""
+    lines = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: value.strip() for name, _, value in lines}
+
+
+def checked(info: Mapping[str, str], appendfsync: str | None, where: str) -> Server:
+    """The server, or why jobs must not be kept on it and what to do."""
+    version = info.get("redis_version", "0")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < VERSION_MIN:
+        wanted = ".".join(str(number) for number in VERSION_MIN)
+        raise BadConfiguration(f"{where} is Redis {version}; Everwork needs {wanted} or newer, or Valkey")
+    if info.get("role", "master") != "master":
+        master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+        raise EngineUnavailable(f"{where} is a read-only replica; name its primary ({master}) in the URL instead")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy.startswith("allkeys-"):
+        raise BadConfiguration(
+            f"{where} may delete any key when memory is full (maxmemory-policy {policy}), which loses jobs; "
+            "run: CONFIG SET maxmemory-policy noeviction"
+        )
+    valkey = info.get("valkey_version")
+    return Server(
+        name="valkey" if valkey else "redis",
+        version=valkey or version,
+        maxmemory_policy=policy,
+        has_append_only_file=info.get("aof_enabled") == "1",
+        appendfsync=appendfsync,
+        is_cluster=info.get("cluster_enabled") == "1",
+        run_id=info.get("run_id", ""),
+    )

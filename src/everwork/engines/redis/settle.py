@@ -1,0 +1,155 @@
+"""settle: end attempts. What must be decided is read, decided by the core, and written only if it still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release, kind_of
+from everwork.core.retry import Decision, Known, decide
+from everwork.core.states import State
+from everwork.engines.codec import decode_policy
+from everwork.engines.redis.link import Link, Word
+from everwork.engines.redis.texts import LETTERS, Record, demand_words, id_of, job_words
+from everwork.engines.rules import refused
+from everwork.engines.values import Demand, Judged, Verdict
+from everwork.exceptions import EngineBusy
+
+ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
+TRIES_MAX: Final = 50
+_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "")
+
+Decided = dict[int, tuple[Word, ...]]
+"""By key: verdict, guard, delay, max, kind, error, code."""
+
+
+async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any]:
+    """Judge each outcome by itself; the judgements, and what the script leased for the demands."""
+    for _ in range(TRIES_MAX):
+        segments, order = _segments(outcomes, await _decided(link, outcomes))
+        words = [*segments, *_event_words(outcomes, order), *(["1", *demand_words(demands)] if demands else ["0"])]
+        reply = await link.run("settle", words)
+        if reply != b"again":
+            return _judgements(outcomes, order, reply[0]), reply[1]
+    raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
+
+
+async def lapse(link: Link, lapsed: Sequence[Any]) -> int:
+    """Take leases away that ran out, as `sweep.lua` has found them: each is a failed attempt."""
+    words: list[Word] = []
+    for at in range(0, len(lapsed), 3):
+        fields = Record(lapsed[at + 1]).fields
+        known = Known(int(lapsed[at]), int(fields[1]), int(fields[2]), int(fields[3]))
+        policy = decode_policy(lapsed[at + 2].decode() or None)
+        decision = decide(known, Lapse(known.key, known.attempt, fields[13]), policy)
+        words += (lapsed[at], known.attempt, *_words_of(decision, f"{fields[1]} {fields[2]} {fields[3]}"))
+    return int(await link.run("lapse", words))
+
+
+async def _decided(link: Link, outcomes: Sequence[Outcome]) -> Decided:
+    failures = {o.key: o for o in reversed(outcomes) if not isinstance(o, Complete | Release)}
+    if not failures:
+        return {}
+    reply = await link.read("decide", *map(id_of, failures))
+    decided: Decided = {}
+    for at, (key, outcome) in enumerate(failures.items()):
+        guard = reply[2 * at].decode()
+        if guard:
+            known = Known(key, *map(int, guard.split()))
+            policy = decode_policy(reply[2 * at + 1].decode() or None)
+            decided[key] = _words_of(decide(known, outcome, policy), guard)
+    return decided
+
+
+def _words_of(decision: Decision, guard: str) -> tuple[Word, ...]:
+    verdict = "r" if decision.state is State.PENDING else "f"
+    kind, error, code = decision.kind, decision.error, decision.code
+    return verdict, guard, decision.backoff_ms, decision.max_attempts, kind, error, code or ""
+
+
+def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Word], list[int]]:
+    """Outcomes as `settle.lua` reads them, and the place of each in the batch.
+
+    Completions first, the rest behind; where a job is named twice, one after the other in the order of the batch.
+    """
+    if len({outcome[0] for outcome in outcomes}) == len(outcomes):
+        completions = [at for at, outcome in enumerate(outcomes) if type(outcome) is Complete]
+        others = [] if len(completions) == len(outcomes) else [
+            at for at, outcome in enumerate(outcomes) if type(outcome) is not Complete
+        ]  # fmt: skip
+        runs = [run for run in (completions, others) if run]
+    else:
+        runs = _runs(outcomes)
+    words: list[Word] = [len(runs)]
+    for run in runs:
+        some = [outcomes[at] for at in run]
+        words += _complete_words(some) if type(some[0]) is Complete else _other_words(some, decided)
+    return words, [at for run in runs for at in run]
+
+
+def _runs(outcomes: Sequence[Outcome]) -> list[list[int]]:
+    """Neighbours of one sort, no job twice in a run."""
+    runs: list[list[int]] = []
+    keys: set[int] = set()
+    for at, outcome in enumerate(outcomes):
+        is_same = bool(runs) and (type(outcomes[runs[-1][0]]) is Complete) == (type(outcome) is Complete)
+        if not is_same or outcome.key in keys:
+            runs.append([])
+            keys = set()
+        runs[-1].append(at)
+        keys.add(outcome.key)
+    return runs
+
+
+def _complete_words(completions: Sequence[Any]) -> list[Word]:
+    results: list[Word] = []
+    for number, outcome in enumerate(completions, 1):
+        if outcome[2] is not None:
+            results += (number, outcome[2])
+    ids = ["%016d" % outcome[0] for outcome in completions]  # noqa: UP031 - per job, and the fastest way
+    attempts = [outcome[1] for outcome in completions]
+    return ["c", len(ids), *ids, *attempts, len(results) // 2, *results]
+
+
+def _other_words(outcomes: Sequence[Any], decided: Decided) -> list[Word]:
+    words: list[Word] = ["o", len(outcomes)]
+    for outcome in outcomes:
+        words += (id_of(outcome.key), outcome.attempt)
+        if isinstance(outcome, Release):
+            words += ("l", "", 0, 0, kind_of(outcome), "", "")
+        else:
+            words += _again(outcome, decided.get(outcome.key, _UNDECIDED))
+    return words
+
+
+def _again(outcome: DecidedOutcome, decided: tuple[Word, ...]) -> tuple[Word, ...]:
+    """The second outcome of a job in a batch is refused by its state; what was decided for the first does not matter."""
+    return decided if decided[4] in ("", kind_of(outcome)) else _UNDECIDED
+
+
+def _event_words(outcomes: Sequence[Outcome], order: Sequence[int]) -> list[Word]:
+    """The jobs that completions carry; each belongs to its completion, counted as the script meets them."""
+    events, owners, number = [], [], 0
+    for at in order:
+        outcome = outcomes[at]
+        if type(outcome) is Complete:
+            number += 1
+            if outcome[3]:
+                events += outcome[3]
+                owners += [number] * len(outcome[3])
+    return ["1", *job_words(events, owners)] if events else ["0"]
+
+
+def _judgements(outcomes: Sequence[Outcome], order: Sequence[int], told: Sequence[Any]) -> list[Judged]:
+    judged = [ACCEPTED] * len(outcomes)
+    for at in range(0, len(told), 2):
+        place = order[told[at] - 1]
+        judged[place] = _refusal(outcomes[place], told[at + 1])
+    return judged
+
+
+def _refusal(outcome: Outcome, told: bytes) -> Judged:
+    if not told:
+        return Judged(Verdict.NOT_FOUND)
+    letter, latest, ended = told.decode().split("\n")
+    return refused(outcome, LETTERS[letter], int(latest), ended or None)
