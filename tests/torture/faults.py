@@ -2,7 +2,7 @@
 
 `EVERWORK_FAULT=<point>:<n>` kills at the n-th passage of the point. `before-commit`: before the store is told to keep
 something; `after-commit`: the store has done it, and the caller has not heard of it. `mid-...`: between the statements
-of an operation or transaction. Understood by the torture's processes only.
+of an operation. Understood by the torture's processes only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg.protocol
-import redis.asyncio.connection
 
 from everwork.engines.sqlite.statements import statements
 
@@ -23,9 +23,9 @@ VARIABLE: Final = "EVERWORK_FAULT"
 _POINTS: Final = {
     ("sqlite", "worker"): ("before-commit", "after-commit", "mid-activate", "mid-settle", "mid-sweep"),
     ("sqlite", "producer"): ("before-commit", "after-commit", "mid-create"),
-    ("postgres", "worker"): ("before-commit", "after-commit", "mid-transaction"),
+    ("postgres", "worker"): ("before-commit", "after-commit", "mid-settle", "mid-sweep"),
     ("postgres", "producer"): ("before-commit", "after-commit"),
-    ("redis", "worker"): ("before-commit", "after-commit"),
+    ("redis", "worker"): ("before-commit", "after-commit", "mid-settle", "mid-sweep"),
     ("redis", "producer"): ("before-commit", "after-commit"),
 }
 
@@ -62,7 +62,7 @@ def arm(url: str, setting: str | None, *, waiting: bool = False) -> None:
     engine = engine_of(url)
     if not any(point in known for (name, _), known in _POINTS.items() if name == engine):
         raise SystemExit(f"{VARIABLE}: no point {point!r} for engine {engine!r}")
-    _ENGINES[engine](point, int(passages))
+    _ENGINES[engine](point, int(passages), url)
 
 
 def die() -> None:
@@ -106,7 +106,7 @@ class _StatementPoint(_Point):
         return answer
 
 
-def _arm_sqlite(point: str, passages: int) -> None:
+def _arm_sqlite(point: str, passages: int, url: str) -> None:
     watch = _StatementPoint(point, passages)
 
     class WatchedCursor(sqlite3.Cursor):
@@ -135,50 +135,51 @@ def _arm_sqlite(point: str, passages: int) -> None:
     module.connect = partial(sqlite3.connect, factory=WatchedConnection)
 
 
-def _arm_postgres(point: str, passages: int) -> None:
-    """Watch what asyncpg sends: a COMMIT, or a statement that is a transaction by itself, is what the server keeps."""
-    watch = _Point(point, passages)
+def _arm_postgres(point: str, passages: int, url: str) -> None:
+    """Watch what asyncpg sends. Failures are read, decided and written by two statements: between them is `mid`."""
+    from everwork.engines.postgres.statements import statements  # noqa: PLC0415 - needed here only
 
-    async def around(protocol: Any, sql: str, sent: Awaitable[Answer]) -> Answer:
-        keeps = not protocol.is_in_transaction() or sql.strip().upper().startswith("COMMIT")
-        watch.is_passed("before-commit" if keeps else "mid-transaction")
+    watch = _Point(point, passages)
+    schema = dict(parse_qsl(urlsplit(url).query))["schema"]
+    looks = {
+        statements("settle", schema)["read_leased"]: "mid-settle",
+        statements("sweep", schema)["lapsed"]: "mid-sweep",
+    }
+
+    async def around(sql: str, sent: Awaitable[Answer]) -> Answer:
+        watch.is_passed("before-commit")
         answer = await sent
-        if keeps:
-            watch.is_passed("after-commit")
+        watch.is_passed(looks.get(sql, "after-commit"))
         return answer
 
     class WatchedProtocol(asyncpg.protocol.Protocol):  # type: ignore[misc]
         async def query(self, query: str, timeout: Any) -> Any:
-            return await around(self, query, super().query(query, timeout))
+            return await around(query, super().query(query, timeout))
 
         async def bind_execute(self, state: Any, *rest: Any, **named: Any) -> Any:
-            return await around(self, state.query, super().bind_execute(state, *rest, **named))
-
-        async def bind_execute_many(self, state: Any, *rest: Any, **named: Any) -> Any:
-            return await around(self, state.query, super().bind_execute_many(state, *rest, **named))
+            return await around(state.query, super().bind_execute(state, *rest, **named))
 
     asyncpg.protocol.Protocol = WatchedProtocol
 
 
-def _arm_redis(point: str, passages: int) -> None:
-    """Watch what the driver sends and hears: a script is one step, so there is nothing in between."""
+def _arm_redis(point: str, passages: int, url: str) -> None:
+    """Watch the calls of scripts: each is one step, so that `mid` is only between a look and what follows from it."""
+    from everwork.engines.redis.link import Link  # noqa: PLC0415 - needed here only
+
     watch = _Point(point, passages)
-    connection: Any = redis.asyncio.connection.AbstractConnection
-    send, read = connection.send_packed_command, connection.read_response
+    looks = {"decide": "mid-settle", "sweep": "mid-sweep"}
+    run = Link.run
 
-    async def send_packed_command(self: Any, *rest: Any, **named: Any) -> Any:
+    async def watched_run(self: Link, name: str, words: Any) -> Any:
         watch.is_passed("before-commit")
-        return await send(self, *rest, **named)
-
-    async def read_response(self: Any, *rest: Any, **named: Any) -> Any:
-        answer = await read(self, *rest, **named)
-        watch.is_passed("after-commit")
+        answer = await run(self, name, words)
+        watch.is_passed(looks.get(name, "after-commit"))
         return answer
 
-    connection.send_packed_command, connection.read_response = send_packed_command, read_response
+    Link.run = watched_run  # type: ignore[method-assign]
 
 
-_ENGINES: Final[dict[str, Callable[[str, int], None]]] = {
+_ENGINES: Final[dict[str, Callable[[str, int, str], None]]] = {
     "sqlite": _arm_sqlite,
     "postgres": _arm_postgres,
     "redis": _arm_redis,
