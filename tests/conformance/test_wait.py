@@ -12,7 +12,7 @@ from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, a_pro
 from tests.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
     from everwork.core.job import Job
@@ -24,9 +24,18 @@ LONG_MS = 60_000
 DEADLINE_S = 5.0
 
 
-async def woken_by(waiting: Coroutine[Any, Any, bool], act: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+async def timed_out(wait: Callable[[], Awaitable[bool]]) -> None:
+    """A wait may return too early, but not for ever."""
+    while await wait():
+        pass
+
+
+async def woken_by(
+    wait: Callable[[int], Coroutine[Any, Any, bool]], act: Callable[[], Coroutine[Any, Any, object]]
+) -> bool:
     """What a waiter answers who waited already when the act was done."""
-    waiter = asyncio.create_task(waiting)
+    await timed_out(lambda: wait(20))
+    waiter = asyncio.create_task(wait(LONG_MS))
     for _ in range(3):
         await asyncio.sleep(0)  # Lets the waiter begin; nothing is timed by it.
     await act()
@@ -34,18 +43,18 @@ async def woken_by(waiting: Coroutine[Any, Any, bool], act: Callable[[], Corouti
 
 
 async def test_a_waiter_is_woken_by_a_new_job(engine: Engine) -> None:
-    assert await woken_by(engine.wait([TYPE], LONG_MS), lambda: a_pending_job(engine))
+    assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: a_pending_job(engine))
 
 
 async def test_a_waiter_is_woken_by_any_of_its_types(engine: Engine) -> None:
-    assert await woken_by(engine.wait(["a", "b", TYPE], LONG_MS), lambda: a_pending_job(engine, type="b"))
+    assert await woken_by(lambda ms: engine.wait(["a", "b", TYPE], ms), lambda: a_pending_job(engine, type="b"))
 
 
 async def test_many_waiters_are_woken(engine: Engine) -> None:
-    async def all_of_them() -> bool:
-        return all(await asyncio.gather(*(engine.wait([TYPE], LONG_MS) for _ in range(5))))
+    async def all_of_them(timeout_ms: int) -> bool:
+        return all(await asyncio.gather(*(engine.wait([TYPE], timeout_ms) for _ in range(5))))
 
-    assert await woken_by(all_of_them(), lambda: engine.create([a_new_job() for _ in range(5)]))
+    assert await woken_by(all_of_them, lambda: engine.create([a_new_job() for _ in range(5)]))
 
 
 @pytest.mark.parametrize(
@@ -53,21 +62,18 @@ async def test_many_waiters_are_woken(engine: Engine) -> None:
 )
 async def test_a_waiter_is_woken_by_an_outcome_that_makes_work(engine: Engine, outcome: Release) -> None:
     job = await a_processing_job(engine)
-    mark = engine.mark()
-    assert await woken_by(engine.wait([TYPE], LONG_MS, mark), lambda: settled(engine, outcome._replace(key=job.key)))
+    assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: settled(engine, outcome._replace(key=job.key)))
 
 
 async def test_a_waiter_is_woken_by_a_requeue(engine: Engine) -> None:
     job = await a_dead_letter(engine)
-    mark = engine.mark()
-    assert await woken_by(engine.wait([TYPE], LONG_MS, mark), lambda: engine.requeue([job.key]))
+    assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: engine.requeue([job.key]))
 
 
 async def test_a_waiter_is_woken_when_its_type_is_resumed(engine: Engine) -> None:
     await engine.pause(TYPE, True)
     await a_pending_job(engine)
-    mark = engine.mark()
-    assert await woken_by(engine.wait([TYPE], LONG_MS, mark), lambda: engine.pause(TYPE, False))
+    assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: engine.pause(TYPE, False))
 
 
 async def test_a_waiter_is_woken_by_another_engine_on_the_same_store(
@@ -75,7 +81,7 @@ async def test_a_waiter_is_woken_by_another_engine_on_the_same_store(
 ) -> None:
     other = await open_store(engine_name, tmp_path, clock)
     try:
-        assert await woken_by(engine.wait([TYPE], LONG_MS), lambda: a_pending_job(other))
+        assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: a_pending_job(other))
     finally:
         await other.close()
 
@@ -87,7 +93,7 @@ async def test_a_wake_up_after_the_mark_is_not_missed(engine: Engine) -> None:
 
 
 async def test_without_any_work_a_waiter_is_back_after_its_timeout(engine: Engine) -> None:
-    assert not await asyncio.wait_for(engine.wait([TYPE], 20), DEADLINE_S)
+    await asyncio.wait_for(timed_out(lambda: engine.wait([TYPE], 20)), DEADLINE_S)
 
 
 async def test_a_waiter_that_gives_up_disturbs_nobody(engine: Engine) -> None:
@@ -95,7 +101,7 @@ async def test_a_waiter_that_gives_up_disturbs_nobody(engine: Engine) -> None:
     await asyncio.sleep(0)
     waiter.cancel()
     assert await asyncio.gather(waiter, return_exceptions=True)
-    assert await woken_by(engine.wait([TYPE], LONG_MS), lambda: a_pending_job(engine))
+    assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: a_pending_job(engine))
 
 
 async def test_closing_the_engine_lets_its_waiters_go(
@@ -129,7 +135,7 @@ async def test_a_waiter_for_results_is_woken_when_a_job_is_finished(
     engine: Engine, finish: Callable[[Engine, Job], Coroutine[Any, Any, None]]
 ) -> None:
     job = await a_processing_job(engine)
-    assert await woken_by(engine.wait_finished(LONG_MS), lambda: finish(engine, job))
+    assert await woken_by(engine.wait_finished, lambda: finish(engine, job))
 
 
 async def test_a_waiter_for_results_is_woken_by_another_engine_on_the_same_store(
@@ -138,10 +144,10 @@ async def test_a_waiter_for_results_is_woken_by_another_engine_on_the_same_store
     other = await open_store(engine_name, tmp_path, clock)
     try:
         job = await a_processing_job(other)
-        assert await woken_by(engine.wait_finished(LONG_MS), lambda: completed(other, job))
+        assert await woken_by(engine.wait_finished, lambda: completed(other, job))
     finally:
         await other.close()
 
 
 async def test_without_a_finished_job_a_waiter_for_results_is_back_after_its_timeout(engine: Engine) -> None:
-    assert not await asyncio.wait_for(engine.wait_finished(20), DEADLINE_S)
+    await asyncio.wait_for(timed_out(lambda: engine.wait_finished(20)), DEADLINE_S)

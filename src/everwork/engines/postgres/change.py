@@ -1,4 +1,4 @@
-"""cancel, requeue, set_retries, reschedule, set_priority, delete: one guarded statement each; refusals are explained after."""
+"""cancel, requeue, set_retries, reschedule, set_priority, delete: a guarded statement; refusals are explained after."""
 
 from __future__ import annotations
 
@@ -115,5 +115,3 @@ async def _set_retries(parts: Parts, row: Any, retries: int) -> Verdict | None:
     sql = parts.sql("set_retries")["set_retries"]
     changed = await parts.connections.rows(sql, key, allowed, is_processing, attempt, attempts)
     return Verdict.ACCEPTED if changed else None
-
-

@@ -118,9 +118,7 @@ async def connect(address: Address) -> asyncpg.Connection:
         statement_cache_size=200 if address.notify else 0,
     )
     try:
-        await connection.set_type_codec(
-            "jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary"
-        )
+        await connection.set_type_codec("jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary")
     except BaseException:
         connection.terminate()
         raise

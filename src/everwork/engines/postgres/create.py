@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,9 +13,17 @@ from everwork.core.outcome import Complete
 from everwork.engines.values import Created
 
 
+def packed(document: object) -> bytes:
+    """A document as JSON. What no store can write, half a character say, is a `UnicodeEncodeError` on every engine."""
+    try:
+        return orjson.dumps(document)
+    except TypeError:
+        return json.dumps(document, ensure_ascii=False).encode()
+
+
 def create_document(jobs: Sequence[NewJob], now_ms: int | None) -> bytes:
     """What `create_jobs` takes."""
-    return orjson.dumps(document_of(((job, None) for job in jobs), now_ms))
+    return packed(document_of(((job, None) for job in jobs), now_ms))
 
 
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:
@@ -23,29 +32,15 @@ def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -
     items: list[dict[str, Any]] = []
     has_dedupe = False
     for job, carrier in jobs:
-        (
-            type, variables, tenant, priority, delay_ms, run_at_ms, max_attempts, dedupe_key, limit_key, correlation_id,
-            expires_at_ms, timeout_ms, headers, retry, extra,
-        ) = job  # fmt: skip
-        head = (type, tenant, limit_key or "")
+        head = (job[0], job[2], job[8] or "")
         number = heads.get(head)
         if number is None:
             heads[head] = number = len(heads) + 1
-        item: dict[str, Any] = {"h": number, "v": variables}
-        if priority:
-            item["p"] = priority
-        if run_at_ms is not None:
-            item["r"] = run_at_ms
-        elif delay_ms:
-            item["d"] = delay_ms
-        if dedupe_key is not None:
-            item["k"] = dedupe_key
-            has_dedupe = True
-        if max_attempts is not None:
-            item["m"] = max_attempts
-        rare = (correlation_id, expires_at_ms, timeout_ms, headers, retry, extra, carrier)
-        if rare != NOTHING_RARE:
-            item.update((name, value) for name, value in zip(RARE, rare, strict=True) if value is not None)
+        item: dict[str, Any] = {"h": number, "v": job[1]}
+        said = job[3:]
+        if said != NOTHING_SAID or carrier is not None:
+            item.update((name, value) for name, value in zip(NAMES, (*said, carrier), strict=True) if value is not None)
+            has_dedupe = has_dedupe or job.dedupe_key is not None
         items.append(item)
     document: dict[str, Any] = {"heads": list(heads), "jobs": items}
     if now_ms is not None:
@@ -55,8 +50,9 @@ def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -
     return document
 
 
-RARE = ("c", "e", "t", "b", "y", "x", "f")
-NOTHING_RARE = (None,) * len(RARE)
+NAMES = ("p", "d", "r", "m", "k", "l", "c", "e", "t", "b", "y", "x", "f")
+"""What the fields of a NewJob after its tenant are called in the document, and the job's carrier."""
+NOTHING_SAID = NewJob("")[3:]
 
 
 def created_of(fresh: Sequence[int], keys: Sequence[int]) -> list[Created]:

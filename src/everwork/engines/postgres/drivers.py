@@ -121,7 +121,11 @@ def _psycopg_sql(sql: str) -> str:
 def _text(sql: str) -> Any:
     from sqlalchemy import text  # noqa: PLC0415 - its object is here, so it is installed
 
-    return text(sql.replace(DOCUMENT, "CAST(CAST(:document AS text) AS jsonb)").replace(":", "\\:").replace("\\:document", ":document"))
+    return text(
+        sql.replace(DOCUMENT, "CAST(CAST(:document AS text) AS jsonb)")
+        .replace(":", "\\:")
+        .replace("\\:document", ":document")
+    )
 
 
 def _tuples(cursor: Any) -> Callable[[Sequence[Any]], tuple[Any, ...]]:  # noqa: ARG001 - psycopg's shape

@@ -15,11 +15,11 @@ from everwork.engines.base import Clock, Engine
 from everwork.engines.postgres import change, leases, move, own_transaction, read, registry
 from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.create import create_document, created_of
-from everwork.engines.postgres.opened import opened
+from everwork.engines.postgres.opened import opened, stored_schema
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.settle import activate, settle
 from everwork.engines.postgres.sweep import sweep
-from everwork.engines.postgres.wake import POLL_ONLY_MS
+from everwork.engines.postgres.wake import POLL_ONLY_MS, Bell
 from everwork.engines.values import (
     Activation,
     Count,
@@ -35,6 +35,7 @@ from everwork.engines.values import (
     LeaseStatus,
     Page,
     Registered,
+    Schema,
     Settlement,
     Stats,
     Swept,
@@ -63,6 +64,9 @@ class PostgresEngine(Engine):
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
             self._opened = await opened(self._address, self._clock, create=create)
+
+    async def schema(self) -> Schema:
+        return await stored_schema(self._address)
 
     async def close(self) -> None:
         parts, self._opened = self._opened, None
@@ -95,7 +99,7 @@ class PostgresEngine(Engine):
         await parts.connections.look("SELECT 1")
         wakes = "notify" if self._address.notify else "poll"
         details = {"schema": self._address.schema, "wake-ups": wakes, **parts.settings}
-        return Health("postgresql", parts.server_version, parts.schema_version, self.durability, details)
+        return Health("postgres", parts.server_version, parts.schema_version, self.durability, details)
 
     # Hot path -----------------------------------------------------------------------------------
 
@@ -137,21 +141,25 @@ class PostgresEngine(Engine):
         return self._parts.work.rings
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
-        self._parts.listener.start()
-        return await self._parts.work.wait(types, self._patience_ms(timeout_ms), since)
+        parts = self._parts
+        if await parts.listener.begin():
+            return True  # What became ready a moment ago was not heard: the caller looks again.
+        return await self._rung(parts.work, types, timeout_ms, since)
 
     def mark_finished(self) -> int:
         return self._parts.done.rings
 
     async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
         parts = self._parts
-        parts.listener.start()
-        if self._address.notify and await self._say_waiting(parts):
+        is_new = await parts.listener.begin()
+        if self._address.notify and (await self._say_waiting(parts) or is_new):
             return True  # What finished a moment ago was not told: the caller looks again.
-        return await parts.done.wait((), self._patience_ms(timeout_ms), since)
+        return await self._rung(parts.done, (), timeout_ms, since)
 
-    def _patience_ms(self, timeout_ms: int) -> int:
-        return timeout_ms if self._address.notify else min(timeout_ms, POLL_ONLY_MS)
+    async def _rung(self, bell: Bell, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
+        """Wait for a bell; where other processes cannot ring it, the caller is sent to look every now and then."""
+        patience_ms = timeout_ms if self._address.notify else min(timeout_ms, POLL_ONLY_MS)
+        return await bell.wait(types, patience_ms, since) or patience_ms < timeout_ms
 
     async def _say_waiting(self, parts: Parts) -> bool:
         """Let those who settle know that somebody waits for results; whether they did not know it before."""

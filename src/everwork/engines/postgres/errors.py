@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Final
 
 import asyncpg
 
@@ -21,35 +23,63 @@ DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio
 
 def translated(address: Address, error: BaseException) -> EngineError:
     """The error that a user is told."""
-    where = address.shown
-    match error:
-        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            return BadConfiguration(f"{where} refuses the user: {_line(error)}; check user and password (URL or PGPASSWORD)")
-        case asyncpg.InvalidCatalogNameError():
-            return BadConfiguration(f"{where}: {_line(error)}; create it (createdb) or correct the URL")
-        case asyncpg.InsufficientPrivilegeError():
-            return BadConfiguration(
-                f"{where}: {_line(error)}; let the owner run `everwork migrate`, or GRANT USAGE, CREATE on schema"
-                f" {address.schema} to this user"
-            )
-        case asyncpg.ReadOnlySQLTransactionError():
-            return EngineUnavailable(f"{where} is read-only; name the primary server, not a replica")
-        case asyncpg.TooManyConnectionsError():
-            return EngineBusy(f"{where}: {_line(error)}; raise max_connections, or set a smaller ?pool=")
-        case asyncpg.UndefinedTableError() | asyncpg.UndefinedFunctionError() | asyncpg.InvalidSchemaNameError():
-            return EngineUnavailable(f"{where} holds no jobs in schema {address.schema!r}; run `everwork migrate`")
-        case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
-            return EngineUnavailable(f"{where}: {_line(error)}; free space on the server, nothing was written")
-        case asyncpg.QueryCanceledError() | asyncio.TimeoutError():
-            return EngineBusy(f"{where} did not answer in time: {_line(error)}; look for long transactions (pg_stat_activity)")
-        case asyncpg.UndefinedObjectError() | asyncpg.CantChangeRuntimeParamError():
-            return BadConfiguration(f"{where}: {_line(error)}; correct the URL's query")
-        case asyncpg.PostgresError():
-            return EngineUnavailable(f"{where}: {_line(error)}")
-        case asyncpg.ClientConfigurationError() | ValueError():
-            return BadConfiguration(f"engine URL: {_line(error)}")
-        case _:
-            return EngineUnavailable(f"cannot reach {where}: {_line(error)}; is the server running?")
+    said = {"where": address.shown, "line": _line(error), "schema": address.schema}
+    for kinds, make, text in _TOLD:
+        if isinstance(error, kinds):
+            return make(text.format(**said))
+    return EngineUnavailable("cannot reach {where}: {line}; is the server running?".format(**said))
+
+
+_TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], str]]] = (
+    (
+        (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
+        BadConfiguration,
+        "{where} refuses the user: {line}; check user and password (URL or PGPASSWORD)",
+    ),
+    (
+        (asyncpg.InvalidCatalogNameError,),
+        BadConfiguration,
+        "{where}: {line}; create it (createdb) or correct the URL",
+    ),
+    (
+        (asyncpg.InsufficientPrivilegeError,),
+        BadConfiguration,
+        "{where}: {line}; let the owner run `everwork migrate`, or grant this user USAGE and CREATE on schema {schema}",
+    ),
+    (
+        (asyncpg.ReadOnlySQLTransactionError,),
+        EngineUnavailable,
+        "{where} is read-only; name the primary server, not a replica",
+    ),
+    (
+        (asyncpg.TooManyConnectionsError,),
+        EngineBusy,
+        "{where}: {line}; raise max_connections, or set a smaller ?pool=",
+    ),
+    (
+        (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError),
+        EngineUnavailable,
+        "{where} holds no jobs in schema {schema!r}; run `everwork migrate`",
+    ),
+    (
+        (asyncpg.DiskFullError, asyncpg.OutOfMemoryError),
+        EngineUnavailable,
+        "{where}: {line}; free space on the server, nothing was written",
+    ),
+    (
+        (asyncpg.QueryCanceledError, asyncio.TimeoutError),
+        EngineBusy,
+        "{where} did not answer in time: {line}; look for long transactions (pg_stat_activity)",
+    ),
+    (
+        (asyncpg.UndefinedObjectError, asyncpg.CantChangeRuntimeParamError),
+        BadConfiguration,
+        "{where}: {line}; correct the URL's query",
+    ),
+    ((asyncpg.PostgresError,), EngineUnavailable, "{where}: {line}"),
+    ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
+)
+"""Who must act, and how; the first that fits is told."""
 
 
 def _line(error: BaseException) -> str:

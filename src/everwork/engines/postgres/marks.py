@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-SLOW_US: Final = 3_000
-SLOW_US_PER_JOB: Final = 20
-FRONT_SHARE: Final = 10
+DEAD_MAX: Final = 5_000
+"""So many dead entries before the first live one are not worth a thought."""
+FRONT_WAIT_MS_PER_DEAD: Final = 0.0025
+"""Ten times what it takes to step over one."""
 FRONT_WAIT_MS_MAX: Final = 1_000
 
 Place = tuple[int, int, int]
@@ -33,14 +34,12 @@ class Mark:
         """Where the next claim begins; None: at the front."""
         return self.place if now < self.front_from else None
 
-    def claimed(self, begun: Place | None, end: Place | None, cost_us: int, jobs: int, now: float) -> None:
-        """Learn from a claim: where it began and ended, what the search cost, and how many jobs it found."""
+    def claimed(self, begun: Place | None, end: Place | None, dead: int, now: float) -> None:
+        """Learn from a claim: where it began and ended, and how many entries of no use it has read."""
         if end is not None:
             self.place = end
-        if begun is not None:
-            return
-        if self.place is not None and cost_us > SLOW_US + SLOW_US_PER_JOB * jobs:
-            self.front_from = now + min(cost_us / 1000 * FRONT_SHARE, FRONT_WAIT_MS_MAX)
+        if begun is None and self.place is not None and dead > DEAD_MAX:
+            self.front_from = now + min(dead * FRONT_WAIT_MS_PER_DEAD, FRONT_WAIT_MS_MAX)
 
     def front_in_ms(self, now: float) -> int | None:
         """How long until the front is looked at again; None if it always is."""

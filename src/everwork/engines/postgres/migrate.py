@@ -48,27 +48,36 @@ async def migrate(connection: asyncpg.Connection, address: Address, *, create: b
         raise EngineUnavailable(f"{address.shown} holds no jobs in schema {address.schema!r}; check the URL")
     if version is None or version < latest:
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"everwork {address.schema}")
+            await connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"everwork {address.schema}"
+            )
             await _run_missing(connection, address.schema)
         version = latest
     if version > latest:
         raise SchemaMismatch(
-            f"{address.shown}: schema {address.schema!r} has version {version}, this Everwork knows up to {latest}; upgrade Everwork"
+            f"{address.shown}: schema {address.schema!r} has version {version}, this Everwork knows up to {latest};"
+            " upgrade Everwork"
         )
     return version
 
 
 async def stored_version(connection: asyncpg.Connection, schema: str) -> int | None:
     """The version of the schema, None if there is none."""
-    if await connection.fetchval("SELECT to_regclass($1)", f"{schema}.store") is None:
+    if not await connection.fetchval(_HAS_STORE, schema):
         return None
     version: int = await connection.fetchval(f"SELECT version FROM {schema}.store")  # noqa: S608 - the name was checked
     return version
 
 
+# Not to_regclass and its kin: they answer from a cache that does not know what was waited for.
+_HAS_STORE: Final = """SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'store')"""
+_HAS_SCHEMA: Final = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)"
+
+
 async def _run_missing(connection: asyncpg.Connection, schema: str) -> None:
     version = await stored_version(connection, schema)
-    if version is None and not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", schema):
+    if version is None and not await connection.fetchval(_HAS_SCHEMA, schema):
         await connection.execute(f"CREATE SCHEMA {schema}")
     missing = migrations()[version or 0 :]
     for text in missing:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import orjson
-
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.connections import first
+from everwork.engines.postgres.create import packed
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.read import histories, job_of
 from everwork.engines.postgres.wake import ANY_TYPE
@@ -30,7 +29,7 @@ async def dump(parts: Parts, after: int, limit: int) -> list[JobRecord]:
 
 async def load(parts: Parts, records: Sequence[JobRecord]) -> int:
     """Write the jobs whose keys are free."""
-    document = orjson.dumps([_document(record) for record in sorted(records, key=lambda record: record.job.key)])
+    document = packed([_document(record) for record in sorted(records, key=lambda record: record.job.key)])
     loaded = first(await parts.connections.rows(parts.sql("load")["load"], document, parts.now_ms()))
     if loaded:
         parts.notifier.tell_work([ANY_TYPE])

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import orjson
-
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete
 from everwork.engines.base import Clock
 from everwork.engines.postgres.address import Address
-from everwork.engines.postgres.create import create_document, created_of, events_of
+from everwork.engines.postgres.create import create_document, created_of, events_of, packed
 from everwork.engines.postgres.drivers import Fetch, driver_of
-from everwork.engines.postgres.settle import ACCEPTED, refusals
+from everwork.engines.postgres.settle import ACCEPTED, refusals, rounds_of
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.wake import DONE, channel, payload
 from everwork.engines.values import Created, Judged
@@ -47,16 +45,12 @@ async def create_in(place: Place, transaction: object, jobs: Sequence[NewJob]) -
 async def complete_in(place: Place, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
     """Complete attempts if, and only if, the user commits."""
     fetch = await _checked(place, transaction)
-    answers: dict[int, Judged] = {}
-    left = list(completions)
-    while left:
-        batch = list({outcome.key: outcome for outcome in reversed(left)}.values())
-        chosen = set(map(id, batch))
-        judged = await _complete(place, fetch, batch)
-        answers.update((id(outcome), judged[outcome.key]) for outcome in batch)
-        left = [outcome for outcome in left if id(outcome) not in chosen]
+    judged: dict[int, Judged] = {}
+    for places in rounds_of(completions):
+        answers = await _complete(place, fetch, [completions[number] for number in places])
+        judged.update((number, answers[completions[number].key]) for number in places)
     await _notify(place, fetch, {DONE, *(event.type for outcome in completions for event in outcome.events)})
-    return [answers[id(outcome)] for outcome in completions]
+    return [judged[number] for number in range(len(completions))]
 
 
 async def _complete(place: Place, fetch: Fetch, batch: Sequence[Complete]) -> dict[int, Judged]:
@@ -67,11 +61,11 @@ async def _complete(place: Place, fetch: Fetch, batch: Sequence[Complete]) -> di
     events = events_of(batch, now_ms)
     if events:
         document["events"] = events
-    [[accepted]] = await fetch(statements("complete", schema)["complete"], orjson.dumps(document).decode())
+    [[accepted]] = await fetch(statements("complete", schema)["complete"], packed(document).decode())
     refused = [outcome for outcome in batch if outcome.key not in accepted]
     judged = dict.fromkeys(accepted, ACCEPTED)
     if refused:
-        keys = orjson.dumps(sorted(outcome.key for outcome in refused)).decode()
+        keys = packed(sorted(outcome.key for outcome in refused)).decode()
         rows = await fetch(_by_document(statements("get", schema)["where"]), keys)
         ends = await fetch(_by_document(statements("settle", schema)["past_ends"]), keys)
         judged |= refusals(refused, rows, ends)
@@ -86,7 +80,7 @@ def _by_document(sql: str) -> str:
 async def _notify(place: Place, fetch: Fetch, words: set[str]) -> None:
     """NOTIFY is part of the transaction: nobody hears it before the commit, nor after a rollback."""
     if place.address.notify:
-        document = orjson.dumps([channel(place.address), payload(words)]).decode()
+        document = packed([channel(place.address), payload(words)]).decode()
         await fetch("SELECT pg_notify($1::jsonb->>0, $1::jsonb->>1)", document)
 
 
@@ -94,7 +88,7 @@ async def _checked(place: Place, transaction: object) -> Fetch:
     """How to run statements in the transaction, once it is known to be one on this store."""
     fetch = driver_of(transaction)
     schema = place.address.schema
-    [row] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", orjson.dumps([f"{schema}.store"]).decode())
+    [row] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", packed([f"{schema}.store"]).decode())
     if not row[0]:
         raise InvalidInput(
             "tx",

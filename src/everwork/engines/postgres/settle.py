@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import orjson
 
 from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
-from everwork.engines.postgres.create import events_of
+from everwork.engines.postgres.create import events_of, packed
 from everwork.engines.postgres.marks import Mark, Place
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.wake import ANY_TYPE
@@ -48,16 +47,13 @@ class Claim(NamedTuple):
 
 async def settle(parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Settlement:
     """Judge each outcome by itself; two outcomes for one job are judged one after the other."""
-    first = {outcome[0]: outcome for outcome in reversed(outcomes)}
-    now, later = (outcomes, []) if len(first) == len(outcomes) else _split(outcomes, first)
-    judged, activation = await _settle(parts, now, [] if later else demands)
-    if not later:
-        return Settlement(judged, activation)
-    answers = dict(zip(map(id, now), judged, strict=True))
-    for outcome in later:
-        [answers[id(outcome)]], _ = await _settle(parts, [outcome], [])
-    activation = await activate(parts, demands) if demands else activation
-    return Settlement([answers[id(outcome)] for outcome in outcomes], activation)
+    if len({outcome[0] for outcome in outcomes}) == len(outcomes):
+        return Settlement(*await _settle(parts, outcomes, demands))
+    judged: dict[int, Judged] = {}
+    for places in rounds_of(outcomes):
+        answers, _ = await _settle(parts, [outcomes[place] for place in places], ())
+        judged.update(zip(places, answers, strict=True))
+    return Settlement([judged[place] for place in range(len(outcomes))], await activate(parts, demands))
 
 
 async def activate(parts: Parts, demands: Sequence[Demand]) -> Activation:
@@ -117,7 +113,7 @@ async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Dem
     claims = [Claim.of(demand, parts.mark_of(demand), loop.time() * 1000) for demand in demands]
     if claims:
         document["demands"] = [_demand(number, *claim) for number, claim in enumerate(claims)]
-    rows = await parts.connections.rows(parts.sql("activate")["step"], orjson.dumps(document))
+    rows = await parts.connections.rows(parts.sql("activate")["step"], packed(document))
     return _read(rows, claims, loop.time() * 1000)
 
 
@@ -160,7 +156,7 @@ def _learn(claim: Claim, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms
         claim.mark.lane = note[0]
         return due
     end = (-jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) if jobs else None
-    claim.mark.claimed(claim.begun, end, note[12], len(jobs), clock_ms)
+    claim.mark.claimed(claim.begun, end, note[12] - len(jobs), clock_ms)
     front_in_ms = claim.mark.front_in_ms(clock_ms)
     if front_in_ms is not None and len(jobs) < claim.demand.limit:
         due.append(now_ms + front_in_ms)
@@ -186,7 +182,8 @@ async def _decide(parts: Parts, failures: Sequence[DecidedOutcome], document: di
 def _ended(known: Known, decision: Decision) -> dict[str, Any]:
     return {
         "a": known.attempt, "n": known.attempts, "m": known.max_attempts, "s": int(decision.state),
-        "b": decision.backoff_ms, "x": decision.max_attempts, "i": decision.kind, "e": decision.error, "c": decision.code,
+        "b": decision.backoff_ms, "x": decision.max_attempts, "i": decision.kind, "e": decision.error,
+        "c": decision.code,
     }  # fmt: skip
 
 
@@ -231,7 +228,7 @@ def refusals(outcomes: Sequence[Outcome], rows: Sequence[Any], ends: Sequence[An
     return judged
 
 
-def _tell(parts: Parts, outcomes: Sequence[Outcome], step: Step) -> None:
+def _tell(parts: Parts, outcomes: Sequence[Outcome | Lapse], step: Step) -> None:
     """Wake whoever may be concerned by what this step wrote."""
     if len(step.refused) < len(outcomes):
         if any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
@@ -240,8 +237,14 @@ def _tell(parts: Parts, outcomes: Sequence[Outcome], step: Step) -> None:
             parts.notifier.tell_done()
 
 
-def _split(outcomes: Sequence[Outcome], first: dict[int, Outcome]) -> tuple[list[Outcome], list[Outcome]]:
-    """The first outcome of each job, and those that follow on one of them."""
-    now = [outcome for outcome in outcomes if first[outcome.key] is outcome]
-    chosen = set(map(id, now))
-    return now, [outcome for outcome in outcomes if id(outcome) not in chosen]
+def rounds_of(outcomes: Sequence[Outcome]) -> list[list[int]]:
+    """The places of outcomes, parted so that no round names a job twice: the first of each job, then the second."""
+    rounds: list[list[int]] = []
+    seen: Counter[int] = Counter()
+    for place, outcome in enumerate(outcomes):
+        number = seen[outcome.key]
+        seen[outcome.key] += 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(place)
+    return rounds

@@ -7,8 +7,6 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-import asyncpg
-
 from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS
@@ -26,6 +24,7 @@ POLL_MS: Final = 1_000
 POLL_ONLY_MS: Final = 100
 """How often waiters look for themselves: as a fallback, and where nobody can be notified."""
 BACKOFF_SECONDS: Final = (0.1, 2.0)
+FIRST_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
 """A listening connection that heard nothing for so long is asked whether it lives."""
 
@@ -129,15 +128,19 @@ class Listener:
         self._work = work
         self._done = done
         self._task: asyncio.Task[None] | None = None
-        self.is_listening = asyncio.Event()
+        self._is_heard = asyncio.Event()
 
-    def start(self) -> None:
-        """Begin to listen, if nobody has begun yet."""
-        if self._address.notify and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
+    async def begin(self) -> bool:
+        """Begin to listen, if nobody has begun yet; whether words may have been missed since the caller looked."""
+        if not self._address.notify or self._task is not None:
+            return False
+        self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
+        await _is_set_within(self._is_heard, FIRST_SECONDS)
+        return True
 
     async def close(self) -> None:
         """Stop listening."""
+        self._is_heard.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -162,15 +165,15 @@ class Listener:
         connection.add_termination_listener(lambda _: lost.set())
         try:
             await connection.add_listener(channel(self._address), self._heard)
-            self.is_listening.set()
-            # What was said while nobody listened is not repeated: everybody looks once.
-            self._work.ring()
-            self._done.ring()
+            if self._is_heard.is_set():
+                # What was said while nobody listened is not repeated: everybody looks once.
+                self._work.ring()
+                self._done.ring()
+            self._is_heard.set()
             while not await _is_set_within(lost, SILENCE_SECONDS):
                 await connection.execute("SELECT 1")
         finally:
-            self.is_listening.clear()
-            await close(connection) if not connection.is_closed() else None
+            await close(connection)
 
     def _heard(self, _connection: object, _pid: int, _channel: str, said: object) -> None:
         words = set(str(said).split(SEPARATOR))
@@ -188,8 +191,3 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def is_connection_lost(error: BaseException | None) -> bool:
-    """Whether an error means that the server could not be reached."""
-    return isinstance(error, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError)

@@ -3,8 +3,8 @@
 --   "demands": [{"t": type, "g": group, "w": worker, "n": limit, "l": lease, "i": tenants or null,
 --     "c": the lane after which turns begin, "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
 -- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` says what they are:
---   'refused' (key), 'demand' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: what the
---   claim cost, in microseconds), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for results).
+--   'refused' (key), 'demand' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: how many
+--   index entries the claim read), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for results).
 
 CREATE OR REPLACE FUNCTION {schema}.step(given jsonb) RETURNS TABLE (
   key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
@@ -81,8 +81,7 @@ DECLARE
   whose record;
   ids tid[];
   got int := 0;
-  began timestamptz := clock_timestamp();
-  cost bigint := 0;
+  entries bigint := pg_stat_get_xact_tuples_returned('live_ready'::regclass);
 BEGIN
   SELECT x.tenant, nullif(x.limit_key, '') AS limit_key INTO whose FROM lane x WHERE x.id = lane;
   IF FOUND AND (tenants IS NULL OR whose.tenant = ANY(tenants)) THEN
@@ -96,7 +95,7 @@ BEGIN
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
         ORDER BY j.rank, j.run_at_ms, j.key LIMIT n FOR UPDATE SKIP LOCKED);
     END IF;
-    cost := extract(microseconds FROM clock_timestamp() - began);
+    entries := pg_stat_get_xact_tuples_returned('live_ready'::regclass) - entries;
     got := cardinality(ids);
   END IF;
   IF got > 0 THEN
@@ -111,7 +110,7 @@ BEGIN
   END IF;
   RETURN QUERY SELECT 0::bigint, NULL::int, NULL::smallint, number, 'demand', NULL, NULL,
     (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1),
-    NULL, NULL, NULL::smallint, NULL::bigint, cost, NULL::bigint, NULL, NULL, NULL;
+    NULL, NULL, NULL::smallint, NULL::bigint, entries, NULL::bigint, NULL, NULL, NULL;
 END $$;
 
 -- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
@@ -129,7 +128,6 @@ DECLARE
   share int;
   got int;
   rest int := n;
-  began timestamptz := clock_timestamp();
 BEGIN
   IF tenants IS NOT NULL THEN
     mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
@@ -159,7 +157,7 @@ BEGIN
   END LOOP;
   RETURN QUERY SELECT visited::bigint, NULL::int, NULL::smallint, number, 'demand', NULL, NULL,
     (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1),
-    NULL, NULL, NULL::smallint, NULL::bigint, extract(microseconds FROM clock_timestamp() - began)::bigint, NULL::bigint, NULL, NULL, NULL;
+    NULL, NULL, NULL::smallint, NULL::bigint, 0::bigint, NULL::bigint, NULL, NULL, NULL;
 END $$;
 
 -- The next lanes that have ready work, behind `visited` and round: one probe of the index for each.
