@@ -43,7 +43,8 @@ from everwork.engines.values import (
 )
 from everwork.exceptions import EngineUnavailable
 
-WAITER = "#waiter"
+FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
+"""What the registry says of a process that waits: whom nobody waits for need not be told anything."""
 WAITER_MS = 30_000
 
 
@@ -109,7 +110,7 @@ class PostgresEngine(Engine):
         parts = self._parts
         document = create_document(jobs, parts.now_ms())
         [row] = await parts.connections.rows(parts.sql("create")["create"], document)
-        parts.notifier.tell_work({job.type for job in jobs})
+        parts.notifier.tell_work({job.type for job in jobs}, everybody=row[2])
         return created_of(row[0], row[1])
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
@@ -142,8 +143,8 @@ class PostgresEngine(Engine):
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
         parts = self._parts
-        if await parts.listener.begin():
-            return True  # What became ready a moment ago was not heard: the caller looks again.
+        if await self._is_new(parts, FOR_WORK):
+            return True  # What became ready a moment ago was not told: the caller looks again.
         return await self._rung(parts.work, types, timeout_ms, since)
 
     def mark_finished(self) -> int:
@@ -151,9 +152,8 @@ class PostgresEngine(Engine):
 
     async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
         parts = self._parts
-        is_new = await parts.listener.begin()
-        if self._address.notify and (await self._say_waiting(parts) or is_new):
-            return True  # What finished a moment ago was not told: the caller looks again.
+        if await self._is_new(parts, FOR_RESULTS):
+            return True
         return await self._rung(parts.done, (), timeout_ms, since)
 
     async def _rung(self, bell: Bell, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
@@ -161,15 +161,18 @@ class PostgresEngine(Engine):
         patience_ms = timeout_ms if self._address.notify else min(timeout_ms, POLL_ONLY_MS)
         return await bell.wait(types, patience_ms, since) or patience_ms < timeout_ms
 
-    async def _say_waiting(self, parts: Parts) -> bool:
-        """Let those who settle know that somebody waits for results; whether they did not know it before."""
-        now = asyncio.get_running_loop().time() * 1000
-        if now < parts.waits_until - WAITER_MS // 2:
+    async def _is_new(self, parts: Parts, what: str) -> bool:
+        """Let everybody know that this process waits, and listen; whether they did not know it before."""
+        if not self._address.notify:
             return False
-        was_unknown = now >= parts.waits_until
-        parts.waits_until = now + WAITER_MS
-        await registry.register(parts, WAITER, self._name, "", WAITER_MS)
-        return was_unknown
+        now = asyncio.get_running_loop().time() * 1000
+        known_until = parts.waits_until.get(what, 0.0)
+        if now < known_until - WAITER_MS / 2:
+            return False
+        parts.waits_until[what] = now + WAITER_MS
+        await parts.listener.begin()
+        await registry.register(parts, what, self._name, "", WAITER_MS)
+        return now >= known_until
 
     # Changes ------------------------------------------------------------------------------------
 

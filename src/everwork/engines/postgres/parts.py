@@ -43,8 +43,8 @@ class Parts:
     listener: Listener
     broom: Broom = field(default_factory=Broom)
     marks: dict[tuple[str, str, tuple[str, ...]], Mark] = field(default_factory=dict)
-    waits_until: float = 0.0
-    """Until when, on the loop's clock, others know that this process waits for results."""
+    waits_until: dict[str, float] = field(default_factory=dict)
+    """Until when, on the loop's clock, others know that this process waits, by what it waits for."""
     pid: int = field(default_factory=os.getpid)
 
     def sql(self, operation: str) -> dict[str, str]:

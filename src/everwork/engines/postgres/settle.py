@@ -23,13 +23,19 @@ ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 DECIDE_AGAIN_MAX = 100
 
 
+class Awaited(NamedTuple):
+    """Whether anybody waits for results, and for work: the others need not be told."""
+
+    results: bool
+    work: bool
+
+
 class Step(NamedTuple):
     """What one statement did."""
 
     refused: set[int]
     activation: Activation
-    is_awaited: bool
-    """Whether somebody waits for results."""
+    awaited: Awaited
 
 
 class Claim(NamedTuple):
@@ -98,9 +104,7 @@ async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, str | No
         for lapse, known, policy in lapsed
     }
     step = await run_step(parts, {"ended": ended}, [])
-    parts.notifier.tell_work([ANY_TYPE])
-    if step.is_awaited:
-        parts.notifier.tell_done()
+    _tell(parts, [lapse for lapse, _, _ in lapsed], step)
     return len(lapsed) - len(step.refused)
 
 
@@ -146,7 +150,7 @@ def _read(rows: list[Any], claims: Sequence[Claim], clock_ms: float) -> Step:
             jobs += part
             due += _learn(claims[note[3]], note, part, now_ms, clock_ms)
         start = place + 1
-    return Step(refused_keys, Activation(jobs, min(due, default=None), now_ms), bool(last[2]))
+    return Step(refused_keys, Activation(jobs, min(due, default=None), now_ms), Awaited(bool(last[2]), bool(last[3])))
 
 
 def _learn(claim: Claim, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:
@@ -232,9 +236,8 @@ def _tell(parts: Parts, outcomes: Sequence[Outcome | Lapse], step: Step) -> None
     """Wake whoever may be concerned by what this step wrote."""
     if len(step.refused) < len(outcomes):
         if any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
-            parts.notifier.tell_work([ANY_TYPE])
-        if step.is_awaited:
-            parts.notifier.tell_done()
+            parts.notifier.tell_work([ANY_TYPE], everybody=step.awaited.work)
+        parts.notifier.tell_done(everybody=step.awaited.results)
 
 
 def rounds_of(outcomes: Sequence[Outcome]) -> list[list[int]]:

@@ -20,9 +20,8 @@ DONE: Final = "!"
 """What a notification says besides types, which are printable names: everything, or that jobs have finished."""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
-POLL_MS: Final = 1_000
 POLL_ONLY_MS: Final = 100
-"""How often waiters look for themselves: as a fallback, and where nobody can be notified."""
+"""How often waiters look for themselves where nobody can be notified."""
 BACKOFF_SECONDS: Final = (0.1, 2.0)
 FIRST_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
@@ -75,16 +74,18 @@ class Notifier:
         self._untold: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def tell_work(self, types: Iterable[str]) -> None:
-        """Work of these types may have become ready."""
+    def tell_work(self, types: Iterable[str], *, everybody: bool = True) -> None:
+        """Work of these types may have become ready; in this process, or wherever workers wait."""
         types = list(types)
         self._work.ring(types)
-        self._tell(types)
+        if everybody:
+            self._tell(types)
 
-    def tell_done(self) -> None:
-        """Jobs have finished, and somebody waits for results."""
+    def tell_done(self, *, everybody: bool = True) -> None:
+        """Jobs have finished."""
         self._done.ring()
-        self._tell([DONE])
+        if everybody:
+            self._tell([DONE])
 
     def _tell(self, words: Iterable[str]) -> None:
         if self._address.notify:
@@ -130,13 +131,11 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
         self._is_heard = asyncio.Event()
 
-    async def begin(self) -> bool:
-        """Begin to listen, if nobody has begun yet; whether words may have been missed since the caller looked."""
-        if not self._address.notify or self._task is not None:
-            return False
-        self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
-        await _is_set_within(self._is_heard, FIRST_SECONDS)
-        return True
+    async def begin(self) -> None:
+        """Begin to listen, if nobody has begun yet."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
+            await _is_set_within(self._is_heard, FIRST_SECONDS)
 
     async def close(self) -> None:
         """Stop listening."""

@@ -4,7 +4,8 @@
 --     "c": the lane after which turns begin, "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
 -- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` says what they are:
 --   'refused' (key), 'demand' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: how many
---   index entries the claim read), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for results).
+--   index entries the claim read), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for
+--   results, max_attempts: 1 if a worker waits for work).
 
 CREATE OR REPLACE FUNCTION {schema}.step(given jsonb) RETURNS TABLE (
   key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
@@ -60,7 +61,7 @@ BEGIN
   END LOOP;
 
   RETURN QUERY SELECT at_ms, NULL::int, (EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms))::int::smallint,
-    NULL::smallint, 'now', NULL, NULL, NULL::bigint, NULL, NULL, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint, NULL, NULL, NULL;
+    (EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms))::int::smallint, 'now', NULL, NULL, NULL::bigint, NULL, NULL, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint, NULL, NULL, NULL;
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURNS void LANGUAGE sql {plan} AS $$

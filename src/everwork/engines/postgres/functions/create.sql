@@ -1,9 +1,9 @@
 -- Purpose: accept jobs, all or none, in whatever transaction the caller is.
 -- Inputs: one document {"now": instant or null, "heads": [[type, tenant, limit key or ""], ...],
 --   "jobs": [{"h": number of its head, from 1, "v": variables, ...}, ...], "dedupe": true if any job has a dedupe key ("k")}.
--- Returns: the keys given to the jobs, and the keys to answer: an earlier job's where the dedupe key is known.
+-- Returns: the keys given to the jobs; the keys to answer, an earlier job's where the dedupe key is known; whether a worker waits.
 
-CREATE OR REPLACE FUNCTION {schema}.create_jobs(given jsonb, OUT fresh bigint[], OUT keys bigint[])
+CREATE OR REPLACE FUNCTION {schema}.create_jobs(given jsonb, OUT fresh bigint[], OUT keys bigint[], OUT is_awaited boolean)
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
   at_ms bigint := now_ms((given->>'now')::bigint);
@@ -67,6 +67,7 @@ BEGIN
     FROM copy c RETURNING lane_id)
   INSERT INTO count_delta (queue_id, tenant, pending)
   SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
+  is_awaited := EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms);
 END $$;
 
 -- The first writer of (type, tenant, dedupe key) wins; a writer that has not committed yet is waited for.
