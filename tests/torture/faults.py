@@ -168,15 +168,20 @@ def _arm_redis(point: str, passages: int, url: str) -> None:
 
     watch = _Point(point, passages)
     looks = {"decide": "mid-settle", "sweep": "mid-sweep"}
-    run = Link.run
+    run, answered = Link.run, Link._answered
 
     async def watched_run(self: Link, name: str, words: Any) -> Any:
-        watch.is_passed("before-commit")
         answer = await run(self, name, words)
-        watch.is_passed(looks.get(name, "after-commit"))
+        watch.is_passed(looks.get(name, ""))
         return answer
 
-    Link.run = watched_run  # type: ignore[method-assign]
+    async def watched_answered(self: Link, packed: bytes) -> Any:
+        watch.is_passed("before-commit")
+        answer = await answered(self, packed)
+        watch.is_passed("after-commit")
+        return answer
+
+    Link.run, Link._answered = watched_run, watched_answered  # type: ignore[method-assign]
 
 
 _ENGINES: Final[dict[str, Callable[[str, int, str], None]]] = {
