@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 
 log = get_logger("everwork")
+
+
+def pauses(first: float = 0.1, most: float = 1.5) -> Iterator[float]:
+    """Seconds to wait between attempts to reach an engine that is away: ever longer, never long, never in step."""
+    while True:
+        yield first * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        first = min(first * 2, most)
+
+
+class Outage:
+    """Says that the engine is away without flooding the log, and that it is back."""
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+        self.errors = 0
+
+    def tell(self, error: Exception) -> None:
+        """The engine is away: told the first, second, fourth, eighth time, and so on."""
+        self.errors += 1
+        if self.errors & (self.errors - 1) == 0:
+            log.error("the engine is unavailable, trying again", whose=self._whose, error=str(error), times=self.errors)
+
+    def over(self) -> None:
+        """The engine has answered."""
+        if self.errors:
+            log.warning("the engine is back", whose=self._whose, errors=self.errors)
+            self.errors = 0
 
 
 class BackgroundLoop:
@@ -22,6 +49,7 @@ class BackgroundLoop:
         self._seconds = seconds
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._outage = Outage(name)
         self.errors = 0
 
     def start(self) -> None:
@@ -46,9 +74,10 @@ class BackgroundLoop:
             again = False
             try:
                 again = await self._tick()
+                self._outage.over()
             except EngineError as error:
                 self.errors += 1
-                log.error("a background loop goes on without the engine", loop=self._name, error=str(error))
+                self._outage.tell(error)
             except Exception:
                 self.errors += 1
                 log.exception("a background loop failed and goes on", loop=self._name, errors=self.errors)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, NewJob
@@ -23,13 +26,25 @@ from everwork.core.outcome import Outcome, Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
 from everwork.engines.values import Activation, Created, Demand, Explanation, JobFilter, Judged, Page, Stats, Verdict
-from everwork.exceptions import InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
+from everwork.exceptions import (
+    EngineUnavailable,
+    InvalidInput,
+    JobFailed,
+    JobNotFound,
+    LeaseLost,
+    ResultTimeout,
+    WrongState,
+)
 from everwork.service.coalesce import Coalescer
-from everwork.service.loops import BackgroundLoop
+from everwork.service.loops import BackgroundLoop, pauses
 
 WAIT_MS_MAX = 1_000
 """Nobody relies on a wake-up: a waiting caller looks by itself at least this often."""
 SWEEP_SECONDS = 0.8
+AWAY_SECONDS_MAX = 10.0
+"""How long a caller is kept waiting for an engine that is away: about a restart of its server."""
+
+T = TypeVar("T")
 
 
 class JobService:
@@ -66,6 +81,10 @@ class JobService:
             raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(jobs):,}")
         return await self._creates.add(jobs)
 
+    async def create_patiently(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """`create`, repeated for a while when the engine is away and nothing can be created twice."""
+        return await patiently(lambda: self.create(jobs), jobs)
+
     async def activate(self, demands: Sequence[Demand], wait_ms: int = 0) -> Activation:
         """Lease jobs; with nothing to do, wait for some as long as the caller allows."""
         loop = asyncio.get_running_loop()
@@ -88,13 +107,14 @@ class JobService:
         ends = None if timeout is None else loop.time() + checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
         while True:
             mark = self.engine.mark_finished()
-            job = await self.get(key)
+            job = await through_outage(lambda: self.get(key), ends)
             if job.state in FINISHED_STATES:
                 return _result(job)
             left_ms = WAIT_MS_MAX if ends is None else int((ends - loop.time()) * 1000)
             if left_ms <= 0:
                 raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
-            await self.engine.wait_finished(min(left_ms, WAIT_MS_MAX), since=mark)
+            with suppress(EngineUnavailable):  # Only a wake-up is lost; whether more is, the next look tells.
+                await self.engine.wait_finished(min(left_ms, WAIT_MS_MAX), since=mark)
 
     # Changes ------------------------------------------------------------------------------------
 
@@ -196,6 +216,31 @@ class JobService:
             page = await self.engine.list(wanted, limit - len(jobs), page.next)
             jobs = jobs + page.jobs
         return Page(jobs, page.next)
+
+
+async def patiently(create: Callable[[], Awaitable[list[Created]]], jobs: Sequence[NewJob]) -> list[Created]:
+    """Create jobs; if the engine is away, try again for a while, provided that each has a dedupe key.
+
+    Without one nobody knows whether a create that got no answer has happened: that is the caller's to decide.
+    """
+    if not jobs or any(job.dedupe_key is None for job in jobs):
+        return await create()
+    return await through_outage(create, None)
+
+
+async def through_outage(call: Callable[[], Awaitable[T]], ends: float | None) -> T:
+    """The answer of a call that may be repeated: while the engine is away, at most so long, it is."""
+    loop = asyncio.get_running_loop()
+    gives_up = min(loop.time() + AWAY_SECONDS_MAX, ends or math.inf)
+    delays = pauses()
+    while True:
+        try:
+            return await call()
+        except EngineUnavailable:
+            delay = next(delays)
+            if loop.time() + delay > gives_up:
+                raise
+            await asyncio.sleep(delay)
 
 
 def pause_ms(activation: Activation) -> int:

@@ -17,7 +17,7 @@ from everwork.core.texts import error_text
 from everwork.engines.values import Activation, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
-from everwork.service.loops import BackgroundLoop
+from everwork.service.loops import BackgroundLoop, Outage, pauses
 from everwork.service.service import WAIT_MS_MAX, JobService, pause_ms
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
@@ -30,7 +30,6 @@ PREFETCH_SECONDS = 0.1
 """Jobs are fetched ahead only if they will begin about this soon: elsewhere somebody may be free for them."""
 UNBEGUN_SECONDS = 5.0
 """What has been fetched ahead and has not begun after this time goes back: the handlers' loop is blocked."""
-RETRY_SECONDS_MAX = 5.0
 
 
 class Room:
@@ -80,6 +79,7 @@ class Fetcher:
         self._news = asyncio.Event()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
+        self._outage = Outage("fetcher")
         self._heartbeat = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
 
     async def run(self) -> None:
@@ -147,18 +147,20 @@ class Fetcher:
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""
-        delay = 0.1
+        delays = pauses()
         while True:
             try:
-                return await self._service.engine.settle(outcomes, demands)
+                settlement = await self._service.engine.settle(outcomes, demands)
+                self._outage.over()
+                return settlement
             except EngineError as error:
-                if self._abandoned.is_set():
+                if self._abandoned.is_set() and outcomes:
                     log.error("outcomes are lost with the engine, their leases lapse", outcomes=len(outcomes))
+                if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
-                log.error("the engine is unavailable, trying again", error=str(error), seconds=delay)
+                self._outage.tell(error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._abandoned.wait(), delay)
-                delay = min(delay * 2, RETRY_SECONDS_MAX)
+                    await asyncio.wait_for(self._abandoned.wait(), next(delays))
             except Exception as error:
                 if not outcomes:
                     raise
@@ -210,6 +212,9 @@ class Fetcher:
         work = asyncio.ensure_future(self._service.engine.wait(list(self._rooms), timeout_ms, since=mark))
         try:
             await asyncio.wait((news, work), return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and isinstance(work.exception(), EngineError):
+                # Only a wake-up is lost. The next step finds out whether more is.
+                await asyncio.wait((news,), timeout=next(pauses()))
         finally:
             news.cancel()
             work.cancel()

@@ -20,7 +20,7 @@ from everwork.engines.open import open_engine
 from everwork.engines.values import Created, Judged
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.coalesce import Coalescer
-from everwork.service.service import JobService
+from everwork.service.service import JobService, patiently
 from everwork.workers.function import JobFunction
 from everwork.workers.portal import Portal, Use
 
@@ -64,13 +64,14 @@ class Home:
 
     async def create(self, jobs: list[NewJob]) -> list[Created]:
         """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
+        await self.open()  # Outside of the patience below: what is wrong at the start is told at once.
         loop = asyncio.get_running_loop()
         coalescer = self._creates.get(loop)
         if coalescer is None:
             self._creates[loop] = coalescer = Coalescer(
-                lambda batch: self.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
+                lambda batch: self.portal.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
             )
-        return await coalescer.add(jobs)
+        return await patiently(lambda: coalescer.add(jobs), jobs)
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction; nothing is opened: that could wait for this very transaction."""

@@ -35,7 +35,7 @@ class SyncEverwork:
         checked = self._check(jobs)
         if tx is not None:
             return [JobKey.of(one) for one in self._home.create_in_blocking(tx, checked)]
-        return [JobKey.of(one) for one in self._home.run(lambda service: service.create(checked))]
+        return [JobKey.of(one) for one in self._home.run(lambda service: service.create_patiently(checked))]
 
     def get(self, key: int) -> Job:
         """A job as it stands."""
