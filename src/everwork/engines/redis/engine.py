@@ -13,14 +13,14 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.redis import move, read, registry
-from everwork.engines.redis.inbox import Inbox
-from everwork.engines.redis.link import Link, Word
+from everwork.engines.redis.link import Link
 from everwork.engines.redis.opened import Opened, opened
 from everwork.engines.redis.place import Place
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.sweep import KEEP_MS, sweep
 from everwork.engines.redis.texts import LETTERS, activation, created, demand_words, id_of, job_words
 from everwork.engines.redis.wake import FINISHED
+from everwork.engines.redis.wire import Word
 from everwork.engines.values import (
     Activation,
     Count,
@@ -112,10 +112,10 @@ class RedisEngine(Engine):
             return []
         return created(await self._link.run("create", job_words(jobs)), len(jobs))
 
-    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:  # noqa: ARG002
         _refuse(transaction)
 
-    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:  # noqa: ARG002
         _refuse(transaction)
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:

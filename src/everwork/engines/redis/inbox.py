@@ -1,14 +1,197 @@
-"""inbox (stub)."""
+"""The open inbox: `XADD <type> * payload <JSON>` by any program becomes a job of that type, once.
+
+A stream has a plain key, which on a cluster is in another slot than the namespace: so this is a loop and not a script.
+Read, create with the entry's id as dedupe key, acknowledge and delete; who dies in between leaves an entry that another
+process claims, and whose job exists already.
+"""
+
 from __future__ import annotations
-from collections.abc import Sequence
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from everwork.core.job import NewJob
+from everwork.engines.redis.entries import job_of_entry
 from everwork.engines.redis.link import Link
+from everwork.engines.redis.streams import client_of
+from everwork.engines.redis.texts import job_words
 from everwork.engines.values import Demand
+from everwork.exceptions import EngineError, InvalidInput
+from everwork.logs import get_logger
+
+log = get_logger("everwork.redis")
+
+GROUP: Final = "everwork"
+LOOK_SECONDS: Final = 0.5
+"""How often it is looked whether a type has got a stream."""
+BLOCK_MS: Final = 1_000
+CLAIM_SECONDS: Final = 10.0
+IDLE_MS: Final = 30_000
+"""An entry that its reader has not dealt with for this long is taken over."""
+FORGET_MS: Final = 86_400_000
+ENTRIES_MAX: Final = 500
+ASIDE_MAX: Final = 10_000
+RETRY_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 2.0
+
+Entry = tuple[bytes, dict[bytes, bytes] | None]
+
 
 class Inbox:
-    """Stub."""
-    def __init__(self, link: Link) -> None:
+    """Looks for streams of the types that this process's workers ask for, and reads those that there are."""
+
+    def __init__(self, link: Link, *, idle_ms: int = IDLE_MS) -> None:
         self._link = link
+        self._idle_ms = idle_ms
+        self._types: set[str] = set()
+        self._foreign: set[str] = set()
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._looker: asyncio.Task[None] | None = None
+        self._client: Any = None
+        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
     def want(self, demands: Sequence[Demand]) -> None:
-        """Stub."""
+        """Look for streams of these types from now on."""
+        for demand in demands:
+            if demand.type not in self._types:
+                self._types.add(demand.type)
+                if self._looker is None:
+                    self._looker = asyncio.get_running_loop().create_task(self._look_for_streams())
+
     async def close(self) -> None:
-        """Stub."""
+        """Stop reading; what was read and not acknowledged stays for others."""
+        tasks = [*self._readers.values(), *([self._looker] if self._looker else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            with suppress(RedisError, OSError, TimeoutError):
+                await asyncio.wait_for(self._sign_off(), CLOSE_SECONDS)
+            await self._client.aclose()
+
+    # Finding streams ------------------------------------------------------------------------------
+
+    async def _look_for_streams(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._spared(self.look())
+
+    async def look(self) -> None:
+        """Begin to read the streams that have appeared."""
+        if self._client is None:
+            self._client = client_of(self._link.place)
+        for type in sorted(self._types):
+            reader = self._readers.get(type)
+            if reader is not None and not reader.done():
+                continue
+            found = await self._client.type(type)
+            if found == b"stream":
+                self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
+            elif found != b"none" and type not in self._foreign:
+                self._foreign.add(type)
+                log.warning("the key named like this type is no stream and is left alone", type=type)
+
+    async def _read(self, source: str) -> None:
+        loop = asyncio.get_running_loop()
+        claimed_at = -CLAIM_SECONDS
+        while True:
+            if loop.time() - claimed_at >= CLAIM_SECONDS:
+                claimed_at = loop.time()
+                entries = await self._spared(self.abandoned(source))
+            else:
+                entries = await self._spared(self.fresh(source))
+            if entries is None:
+                return  # The stream has gone, or the server: it is looked for again.
+            await self.bring(source, entries)
+
+    async def _spared(self, act: Coroutine[Any, Any, Any]) -> Any:
+        """What an act answers; None if the server is away or the stream has gone."""
+        try:
+            return await act
+        except (RedisError, OSError, EngineError) as error:
+            if "NOGROUP" not in str(error):
+                log.warning("the inbox cannot be read, trying again", error=str(error))
+            return None
+
+    # Entries --------------------------------------------------------------------------------------
+
+    async def fresh(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
+        """Entries that nobody has read yet."""
+        got = await self._client.xreadgroup(GROUP, self.consumer, {source: ">"}, count=ENTRIES_MAX, block=block_ms)
+        if not got:
+            return []
+        return list(next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1])
+
+    async def abandoned(self, source: str) -> list[Entry]:
+        """Entries that somebody has read and not dealt with; also makes the group, if it is the first."""
+        try:
+            await self._client.xgroup_create(source, GROUP, id="0")
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+        _, entries, *_ = await self._client.xautoclaim(
+            source, GROUP, self.consumer, self._idle_ms, "0-0", count=ENTRIES_MAX
+        )
+        await self._forget_the_dead(source)
+        return list(entries)
+
+    async def bring(self, source: str, entries: Sequence[Entry]) -> None:
+        """Make jobs of entries and delete these; one that makes no sense is set aside with its error."""
+        jobs: list[NewJob] = []
+        for entry_id, fields in entries:
+            if fields is None:
+                continue  # It was deleted while somebody had it.
+            try:
+                jobs.append(job_of_entry(source, entry_id.decode(), fields))
+            except InvalidInput as error:
+                await self._stubborn(partial(self._set_aside, source, entry_id, fields, error))
+        await self.create(jobs)
+        ids = [entry_id for entry_id, _ in entries]
+        if ids:
+            await self._stubborn(lambda: self._client.xack(source, GROUP, *ids))
+            await self._stubborn(lambda: self._client.xdel(source, *ids))
+
+    async def create(self, jobs: Sequence[NewJob]) -> None:
+        """Create jobs, however long it takes."""
+        if jobs:
+            await self._stubborn(lambda: self._link.run("create", job_words(jobs)))
+
+    async def _stubborn(self, act: Any) -> None:
+        """Do what may be done twice until it is done: the entries stay here meanwhile."""
+        while True:
+            try:
+                await act()
+            except (RedisError, OSError, EngineError) as error:
+                log.warning("an entry of the inbox cannot be dealt with, trying again", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _set_aside(self, source: str, entry_id: bytes, fields: dict[bytes, bytes], problem: InvalidInput) -> None:
+        log.warning("an entry was set aside", stream=source, entry=entry_id.decode(), error=str(problem))
+        payload = fields.get(b"payload")
+        told = {"payload": payload} if payload is not None else {"fields": repr(fields)[:10_000]}
+        kept = {"entry": entry_id, "error": str(problem), **told}
+        await self._client.xadd(f"{source}:aside", kept, maxlen=ASIDE_MAX, approximate=True)
+
+    # Readers --------------------------------------------------------------------------------------
+
+    async def _forget_the_dead(self, source: str) -> None:
+        for consumer in await self._client.xinfo_consumers(source, GROUP):
+            if consumer["pending"] == 0 and consumer["idle"] > FORGET_MS:
+                await self._client.xgroup_delconsumer(source, GROUP, consumer["name"])
+
+    async def _sign_off(self) -> None:
+        """Take our name away where we owe nothing: with a consumer its unfinished entries would be forgotten."""
+        for source in self._readers:
+            owed = await self._client.xpending_range(source, GROUP, "-", "+", 1, self.consumer)
+            if not owed:
+                await self._client.xgroup_delconsumer(source, GROUP, self.consumer)

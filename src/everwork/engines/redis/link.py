@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-import hiredis
 from redis.crc import key_slot
 
 from everwork.engines.base import Clock
 from everwork.engines.redis import problems
 from everwork.engines.redis.place import Place
 from everwork.engines.redis.scripts import script
-from everwork.engines.redis.server import Server, checked, parse_info
-from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
+from everwork.engines.redis.server import UNKNOWN, Server, checked, parse_info
+from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire, Word, pack
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 
 CONNECT_SECONDS = 5.0
@@ -23,15 +23,13 @@ MOVES_MAX = 5
 PACKED_BYTES_MAX = 500_000_000
 """Redis hangs up on a command of more than a gigabyte."""
 
-Word = str | bytes | int
-
 
 class Link:
     """Calls scripts. A call that was sent and not answered is `EngineUnavailable`: its effect is unknown."""
 
     def __init__(self, place: Place, clock: Clock | None) -> None:
         self.place = place
-        self.server: Server | None = None
+        self.server = UNKNOWN
         self._clock = clock
         self._tag = place.tag.encode()
         self._ssl = place.ssl_context()
@@ -59,7 +57,7 @@ class Link:
             raise EngineUnavailable(f"cannot use Redis at {self.place.text}: the engine is closed")
         text, sha = script(name)
         now = "" if self._clock is None else self._clock()
-        packed = hiredis.pack_command((b"EVALSHA", sha, 1, self._tag, now, *words))
+        packed = pack((b"EVALSHA", sha, 1, self._tag, now, *words))
         if len(packed) > PACKED_BYTES_MAX:
             raise InvalidInput("jobs", f"must be at most {PACKED_BYTES_MAX:,} bytes in one call, not {len(packed):,}")
         self._under_way += 1
@@ -67,7 +65,7 @@ class Link:
             reply = await self._answered(packed)
             if type(reply) is ReplyError:
                 if str(reply).startswith("NOSCRIPT"):
-                    packed = hiredis.pack_command((b"EVAL", text, 1, self._tag, now, *words))
+                    packed = pack((b"EVAL", text, 1, self._tag, now, *words))
                     reply = await self._answered(packed)
                 if type(reply) is ReplyError:
                     raise problems.of_reply(reply, self.place.text)
@@ -84,7 +82,7 @@ class Link:
             wire, self.server = await self._opened(host, port, heard)
             if self.server.is_cluster:
                 wire.close()
-                raise BadConfiguration(f"Redis at {self.place.text} is a node of a cluster; use redis+cluster:// instead")
+                raise BadConfiguration(f"Redis at {self.place.text} is a node of a cluster; use redis+cluster://")
             return wire
         host, port = await self._owner()
         wire, self.server = await self._opened(host, port, heard)
@@ -95,10 +93,8 @@ class Link:
         self._is_closed = True
         if self._under_way:
             self._is_idle.clear()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_idle.wait(), CLOSE_SECONDS)
-            except TimeoutError:
-                pass
         if self._wire is not None:
             self._wire.close()
             await self._wire.ended
@@ -106,7 +102,7 @@ class Link:
     # Inside -------------------------------------------------------------------------------------
 
     async def _answered(self, packed: bytes) -> Any:
-        for _ in range(MOVES_MAX):
+        for moves_left in reversed(range(MOVES_MAX)):
             wire = self._wire
             if wire is None or not wire.is_open:
                 wire = await self._connected()
@@ -114,12 +110,12 @@ class Link:
                 reply = await wire.send(packed)
             except ConnectionLost as error:
                 raise problems.lost(self.place.text, error) from None
-            if type(reply) is ReplyError and str(reply).startswith(problems.LOSES_ITS_NODE):
+            if type(reply) is ReplyError and problems.loses_its_node(reply):
                 wire.close()
-                if str(reply).startswith("MOVED") and self.place.is_cluster:
+                if str(reply).startswith("MOVED") and self.place.is_cluster and moves_left:
                     continue
             return reply
-        return reply
+        raise AssertionError("unreachable")
 
     async def _connected(self) -> Wire:
         async with self._connecting:
@@ -127,9 +123,7 @@ class Link:
                 self._wire = await self.connect()
             return self._wire
 
-    async def _opened(
-        self, host: str, port: int, heard: Callable[[list[Any]], None] | None
-    ) -> tuple[Wire, Server]:
+    async def _opened(self, host: str, port: int, heard: Callable[[list[Any]], None] | None) -> tuple[Wire, Server]:
         wire = await self._dialled(host, port, heard)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -177,7 +171,7 @@ class Link:
 
     async def _owner(self) -> tuple[str, int]:
         """The node that has the namespace's slot, as any node that can be reached tells it."""
-        problem: EngineError | None = None
+        problem: EngineError = EngineUnavailable(f"Redis at {self.place.text} has no nodes")
         for host, port in list(dict.fromkeys((*self._nodes, *self.place.hosts))):
             try:
                 wire = await self._dialled(host, port, None)
@@ -193,7 +187,6 @@ class Link:
                 problem = error
             finally:
                 wire.close()
-        assert problem is not None
         raise problem
 
     async def _told_owner(self, wire: Wire, asked: str) -> tuple[str, int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import LIVE_STATES, State
-from everwork.engines.redis.link import Link, Word
+from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import (
     LETTER_OF,
     Record,
@@ -21,6 +21,7 @@ from everwork.engines.redis.texts import (
     payload_of,
     queue_of,
 )
+from everwork.engines.redis.wire import Word
 from everwork.engines.values import JobRecord
 
 
@@ -40,8 +41,7 @@ async def load(link: Link, records: Sequence[JobRecord]) -> int:
 
 def _record(key: int, stored: Sequence[Any]) -> JobRecord:
     state, _, error, _, _, own, entries = stored
-    job = job_of(key, stored[:5])
-    assert job is not None
+    job = cast("Job", job_of(key, stored[:5]))
     record = Record(state)
     history = history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
     return JobRecord(job, int(record.fields[4]), own.decode() if own is not None else None, tuple(history))

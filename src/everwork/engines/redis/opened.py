@@ -34,7 +34,6 @@ class Opened:
     @property
     def server(self) -> Server:
         """The server as it was found by the last connection."""
-        assert self.link.server is not None
         return self.link.server
 
     def now_ms(self) -> int:

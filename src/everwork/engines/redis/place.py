@@ -149,7 +149,5 @@ def _database(named: str | None, path: str, *, is_cluster: bool) -> int:
 
 def _namespace(text: str) -> str:
     if not _NAMESPACE.match(text):
-        raise BadConfiguration(
-            f"engine URL: namespace must have 1 to 64 letters, digits or _ . : -, not {shown(text)}"
-        )
+        raise BadConfiguration(f"engine URL: namespace must have 1 to 64 letters, digits or _ . : -, not {shown(text)}")
     return text

@@ -9,10 +9,10 @@ _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
     ("NOAUTH", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
     ("without any password configured", BadConfiguration, "has no password set; take it out of the URL"),
     ("invalid password", BadConfiguration, "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"),
-    ("NOPERM", BadConfiguration, "does not let this user do that; give it +@all on the keys and channels of the namespace"),
+    ("NOPERM", BadConfiguration, "does not let this user do that; give it +@all ~* &*"),
     ("DB index", BadConfiguration, "has no such database; choose another one in the URL, like /0"),
     ("OOM", EngineUnavailable, "is out of memory and accepts no writes; raise maxmemory, or let retention free some"),
-    ("READONLY", EngineUnavailable, "has become a read-only replica; name the primary in the URL, or wait for the failover"),
+    ("READONLY", EngineUnavailable, "has become a read-only replica; name the primary, or wait for the failover"),
     ("MISCONF", EngineUnavailable, "cannot write to its disk and accepts no writes; free space there, see its log"),
     ("NOREPLICAS", EngineUnavailable, "has fewer replicas than min-replicas-to-write asks for; start them"),
     ("LOADING", EngineUnavailable, "is still loading its data; wait"),
@@ -24,8 +24,13 @@ _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
     ("BUSY", EngineBusy, "is busy with a script of somebody else; wait, or run SCRIPT KILL"),
 )  # fmt: skip
 
-LOSES_ITS_NODE = ("READONLY", "MOVED", "CLUSTERDOWN", "MASTERDOWN")
-"""After these the node must be looked up again."""
+_LOSES_ITS_NODE = ("READONLY", "MOVED", "CLUSTERDOWN", "MASTERDOWN")
+
+
+def loses_its_node(error: Exception) -> bool:
+    """Whether the node must be looked up again after this answer."""
+    text = str(error)
+    return any(sign in text for sign in _LOSES_ITS_NODE)
 
 
 def of_reply(error: Exception, where: str) -> EngineError:

@@ -22,7 +22,6 @@ class Server:
     has_append_only_file: bool
     appendfsync: str | None
     is_cluster: bool
-    run_id: str
 
     @property
     def durability(self) -> Durability:
@@ -30,6 +29,10 @@ class Server:
         if not self.has_append_only_file:
             return Durability.NONE
         return Durability.POWER_LOSS if self.appendfsync == "always" else Durability.PROCESS_CRASH
+
+
+UNKNOWN = Server("redis", "", "", False, None, False)
+"""Before the first connection."""
 
 
 def parse_info(text: str) -> dict[str, str]:
@@ -62,5 +65,4 @@ def checked(info: Mapping[str, str], appendfsync: str | None, where: str) -> Ser
         has_append_only_file=info.get("aof_enabled") == "1",
         appendfsync=appendfsync,
         is_cluster=info.get("cluster_enabled") == "1",
-        run_id=info.get("run_id", ""),
     )

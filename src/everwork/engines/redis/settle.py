@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release, kind_of
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
 from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
-from everwork.engines.redis.link import Link, Word
+from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import LETTERS, Record, demand_words, id_of, job_words
+from everwork.engines.redis.wire import Word
 from everwork.engines.rules import refused
 from everwork.engines.values import Demand, Judged, Verdict
 from everwork.exceptions import EngineBusy
@@ -18,9 +20,10 @@ from everwork.exceptions import EngineBusy
 ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
 _UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "")
+_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "")
 
 Decided = dict[int, tuple[Word, ...]]
-"""By key: verdict, guard, delay, max, kind, error, code."""
+"""By its place in the batch: verdict, guard, delay, max, kind, error, code."""
 
 
 async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any]:
@@ -47,17 +50,19 @@ async def lapse(link: Link, lapsed: Sequence[Any]) -> int:
 
 
 async def _decided(link: Link, outcomes: Sequence[Outcome]) -> Decided:
-    failures = {o.key: o for o in reversed(outcomes) if not isinstance(o, Complete | Release)}
+    """Each outcome by itself: which of several for one job is the live one, only the script can tell."""
+    failures = [(at, o) for at, o in enumerate(outcomes) if not isinstance(o, Complete | Release)]
     if not failures:
         return {}
-    reply = await link.read("decide", *map(id_of, failures))
+    keys = list(dict.fromkeys(outcome.key for _, outcome in failures))
+    reply = await link.read("decide", *map(id_of, keys))
+    read = {key: (reply[2 * at].decode(), reply[2 * at + 1].decode()) for at, key in enumerate(keys)}
     decided: Decided = {}
-    for at, (key, outcome) in enumerate(failures.items()):
-        guard = reply[2 * at].decode()
+    for at, outcome in failures:
+        guard, policy = read[outcome.key]
         if guard:
-            known = Known(key, *map(int, guard.split()))
-            policy = decode_policy(reply[2 * at + 1].decode() or None)
-            decided[key] = _words_of(decide(known, outcome, policy), guard)
+            known = Known(outcome.key, *map(int, guard.split()))
+            decided[at] = _words_of(decide(known, outcome, decode_policy(policy or None)), guard)
     return decided
 
 
@@ -82,8 +87,8 @@ def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Word]
         runs = _runs(outcomes)
     words: list[Word] = [len(runs)]
     for run in runs:
-        some = [outcomes[at] for at in run]
-        words += _complete_words(some) if type(some[0]) is Complete else _other_words(some, decided)
+        is_complete = type(outcomes[run[0]]) is Complete
+        words += _complete_words([outcomes[at] for at in run]) if is_complete else _other_words(outcomes, run, decided)
     return words, [at for run in runs for at in run]
 
 
@@ -111,25 +116,20 @@ def _complete_words(completions: Sequence[Any]) -> list[Word]:
     return ["c", len(ids), *ids, *attempts, len(results) // 2, *results]
 
 
-def _other_words(outcomes: Sequence[Any], decided: Decided) -> list[Word]:
-    words: list[Word] = ["o", len(outcomes)]
-    for outcome in outcomes:
+def _other_words(outcomes: Sequence[Outcome], run: Sequence[int], decided: Decided) -> list[Word]:
+    words: list[Word] = ["o", len(run)]
+    for at in run:
+        outcome = outcomes[at]
         words += (id_of(outcome.key), outcome.attempt)
-        if isinstance(outcome, Release):
-            words += ("l", "", 0, 0, kind_of(outcome), "", "")
-        else:
-            words += _again(outcome, decided.get(outcome.key, _UNDECIDED))
+        words += _RELEASE if type(outcome) is Release else decided.get(at, _UNDECIDED)
     return words
-
-
-def _again(outcome: DecidedOutcome, decided: tuple[Word, ...]) -> tuple[Word, ...]:
-    """The second outcome of a job in a batch is refused by its state; what was decided for the first does not matter."""
-    return decided if decided[4] in ("", kind_of(outcome)) else _UNDECIDED
 
 
 def _event_words(outcomes: Sequence[Outcome], order: Sequence[int]) -> list[Word]:
     """The jobs that completions carry; each belongs to its completion, counted as the script meets them."""
-    events, owners, number = [], [], 0
+    events: list[NewJob] = []
+    owners: list[int] = []
+    number = 0
     for at in order:
         outcome = outcomes[at]
         if type(outcome) is Complete:

@@ -11,7 +11,7 @@ from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
-from everwork.engines.redis.link import Word
+from everwork.engines.redis.wire import Word
 from everwork.engines.values import Activation, Created, Demand
 
 SEPARATOR: Final = "\x1f"
@@ -89,6 +89,7 @@ def job_words(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> li
     runs: list[Word] = []
     words: list[Word] = []
     before: tuple[Any, ...] | None = None
+    shared: tuple[Any, ...]
     for at, job in enumerate(jobs):
         owner = owners[at] if owners else 0
         if job[7:] == _NOTHING_RARE:

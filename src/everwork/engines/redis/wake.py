@@ -93,9 +93,9 @@ class Bells:
             wire = await self._link.connect(self._heard)
             try:
                 for channel in self._channels:
-                    answer = await self._subscribed(wire, channel)
-                    if type(answer) is ReplyError:
-                        break  # Not allowed to listen: looking by oneself remains.
+                    if type(await self._subscribed(wire, channel)) is ReplyError:
+                        wire.close()  # Not allowed to listen: looking by oneself remains.
+                        return
             except ConnectionLost:
                 return
             self._wire = wire

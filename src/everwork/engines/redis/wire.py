@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 
@@ -14,6 +14,13 @@ SILENCE_SECONDS = 30.0
 _LOOK_SECONDS = 5.0
 
 ReplyError = hiredis.ReplyError
+Word = str | bytes | int
+
+
+def pack(words: tuple[Word, ...]) -> bytes:
+    """A command as it goes over the wire."""
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # It takes tuples of any length.
+    return packed
 
 
 class ConnectionLost(Exception):
@@ -38,9 +45,9 @@ class Wire(asyncio.Protocol):
         """Whether commands can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, *words: str | bytes | int) -> asyncio.Future[Any]:
+    def ask(self, *words: Word) -> asyncio.Future[Any]:
         """Send one command; its answer, where an error of the server is a value."""
-        return self.send(hiredis.pack_command(words))
+        return self.send(pack(words))
 
     def send(self, packed: bytes) -> asyncio.Future[Any]:
         """Send a command that is packed already."""
@@ -53,10 +60,10 @@ class Wire(asyncio.Protocol):
         transport.write(packed)
         return future
 
-    def tell(self, *words: str | bytes | int) -> None:
+    def tell(self, *words: Word) -> None:
         """Send a command that has no reply of its own."""
         if self._transport is not None:
-            self._transport.write(hiredis.pack_command(words))
+            self._transport.write(pack(words))
 
     def close(self) -> None:
         """Hang up."""
@@ -67,8 +74,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = cast("asyncio.Transport", transport)
         self._watch = self._loop.call_later(_LOOK_SECONDS, self._look)
 
     def data_received(self, data: bytes) -> None:

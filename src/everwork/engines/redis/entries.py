@@ -1,0 +1,47 @@
+"""What an entry of a stream says: `payload`, a JSON object with kwargs, optional headers and expires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from everwork.core import checks
+from everwork.core.instants import instant_ms
+from everwork.core.job import NewJob
+from everwork.core.limits import HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
+from everwork.engines.codec import decode_object, encode_object
+from everwork.exceptions import InvalidInput
+
+
+def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> NewJob:
+    """The job that an entry asks for; what is wrong with it is an `InvalidInput`."""
+    payload = fields.get(b"payload")
+    if payload is None:
+        raise InvalidInput("payload", 'is missing; write XADD <type> * payload {"kwargs": {...}}')
+    told = decode_object("payload", payload, PAYLOAD_BYTES_MAX + HEADERS_BYTES_MAX)
+    if "kwargs" not in told:
+        raise InvalidInput("kwargs", "is missing in the payload; it must be a JSON object")
+    headers = told.get("headers")
+    return NewJob(
+        type,
+        encode_object("kwargs", told["kwargs"], PAYLOAD_BYTES_MAX),
+        dedupe_key=f"inbox:{entry_id}",
+        headers=None if headers is None else encode_object("headers", headers, HEADERS_BYTES_MAX),
+        expires_at_ms=_expires_at_ms(told.get("expires")),
+    )
+
+
+def _expires_at_ms(value: Any) -> int | None:
+    """A moment in ISO 8601 with a time zone, or in seconds since 1970."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return checks.milliseconds("expires", value, 0, INSTANT_MS_MAX / 1000)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidInput("expires", f"must be a moment in ISO 8601, not {checks.shown(value)}") from None
+    if moment.tzinfo is None:
+        raise InvalidInput("expires", f"must have a time zone, like 2030-01-31T12:00:00Z, not {checks.shown(value)}")
+    return checks.whole_number("expires", instant_ms(moment), 0, INSTANT_MS_MAX)
