@@ -20,13 +20,24 @@ NO_TRANSACTION: Final = "must be in a transaction"
 
 def driver_of(transaction: object) -> Fetch:
     """How to run statements on what the user gave us; refused if it is in no transaction, nor would begin one."""
-    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(transaction).__mro__}
+    kinds = _kinds(transaction)
     for names, make in _DRIVERS:
         if kinds & names:
             return make(transaction)
     raise InvalidInput(
         "tx", f"must be an asyncpg, psycopg 3 or SQLAlchemy connection or session, not {shown(transaction)}"
     )
+
+
+def is_asynchronous(transaction: object) -> bool:
+    """Whether statements on what the user gave us must be awaited."""
+    return any(
+        make in (_asyncpg, _async_psycopg, _async_sqlalchemy) for names, make in _DRIVERS if names & _kinds(transaction)
+    )
+
+
+def _kinds(transaction: object) -> set[str]:
+    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(transaction).__mro__}
 
 
 def _asyncpg(connection: Any) -> Fetch:

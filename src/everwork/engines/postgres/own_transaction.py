@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -11,7 +12,7 @@ from everwork.core.outcome import Complete
 from everwork.engines.base import Clock
 from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.create import create_document, created_of, events_of, packed
-from everwork.engines.postgres.drivers import Fetch, driver_of
+from everwork.engines.postgres.drivers import Fetch, driver_of, is_asynchronous
 from everwork.engines.postgres.settle import ACCEPTED, refusals, rounds_of
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.wake import DONE, channel, payload
@@ -87,6 +88,9 @@ async def _notify(place: Place, fetch: Fetch, words: set[str]) -> None:
 async def _checked(place: Place, transaction: object) -> Fetch:
     """How to run statements in the transaction, once it is known to be one on this store."""
     fetch = driver_of(transaction)
+    if is_asynchronous(transaction):
+        # Whoever cannot wait takes the call back here, before anything is under way on the user's connection.
+        await asyncio.sleep(0)
     schema = place.address.schema
     [row] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", packed([f"{schema}.store"]).decode())
     if not row[0]:
