@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from everwork.engines.postgres.address import Address
-from everwork.engines.postgres.errors import DRIVER_ERRORS, REPEATABLE, translated
+from everwork.engines.postgres.errors import DRIVER_ERRORS, REPEATABLE, ends_connection, translated
 from everwork.engines.postgres.statements import PLAN
 from everwork.exceptions import EngineError
 
@@ -78,8 +78,11 @@ class Connections:
             connection = await self._usable()
             try:
                 yield connection
-            except asyncpg.PostgresError:
-                self._give_back(connection)
+            except asyncpg.PostgresError as error:
+                if ends_connection(error):
+                    connection.terminate()
+                else:
+                    self._give_back(connection)
                 raise
             except BaseException:
                 # Cancelled, or lost: it may be in the middle of an answer.

@@ -15,8 +15,9 @@ REPEATABLE = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
+    asyncpg.InternalClientError,
 )
-"""The server took everything back: say it again."""
+"""The server took everything back, or was never told (the connection was being closed): say it again."""
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError, EOFError)
 
@@ -80,6 +81,11 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
 """Who must act, and how; the first that fits is told."""
+
+
+def ends_connection(error: asyncpg.PostgresError) -> bool:
+    """Whether the server closes the connection after this."""
+    return getattr(error, "severity_en", None) in ("FATAL", "PANIC")
 
 
 def _line(error: BaseException) -> str:

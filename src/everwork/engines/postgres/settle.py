@@ -93,8 +93,8 @@ async def _settle(
         return [ACCEPTED] * len(outcomes), activation
     again = [o for o in outcomes if o.key in step.refused and not isinstance(o, Complete | Release)]
     refused_keys -= await _end_again(parts, again)
-    refusals = await explain_refusals(parts, [o for o in outcomes if o.key in refused_keys])
-    return [refusals.get(o.key, ACCEPTED) for o in outcomes], activation
+    told = await _explain(parts, [o for o in outcomes if o.key in refused_keys], activation.jobs)
+    return [told.get(o.key, ACCEPTED) for o in outcomes], activation
 
 
 async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, str | None]]) -> int:
@@ -208,11 +208,14 @@ async def _end_again(parts: Parts, failures: Sequence[DecidedOutcome]) -> set[in
     return passed
 
 
-async def explain_refusals(parts: Parts, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
+async def _explain(parts: Parts, outcomes: Sequence[Outcome], leased: Sequence[LeasedJob]) -> dict[int, Judged]:
     """Find out how the attempts ended that these outcomes name; what follows is the same on every engine."""
     keys = sorted({outcome.key for outcome in outcomes})
-    rows = await parts.connections.look(parts.sql("get")["where"], keys)
+    rows = [tuple(row) for row in await parts.connections.look(parts.sql("get")["where"], keys)]
     ends = await parts.connections.look(parts.sql("settle")["past_ends"], keys)
+    # What this very step has leased was pending when the outcomes were judged.
+    held = {job.key for job in leased}
+    rows = [(row[0], State.PENDING, row[2] - 1, *row[3:]) if row[0] in held else row for row in rows]
     return refusals(outcomes, rows, ends)
 
 

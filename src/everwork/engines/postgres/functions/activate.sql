@@ -70,6 +70,9 @@ CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURN
     ORDER BY j.run_at_ms, j.key LIMIT {promote_max} FOR UPDATE SKIP LOCKED))
 $$;
 
+-- Two statements that overlap have each its now: an attempt never begins before the job's run_at, nor before the end of the
+-- attempt before it, which a pending row keeps in activated_at_ms.
+
 -- One lane was ever seen: straight down the ready index, from the front, or from behind a mark (see marks.py).
 CREATE OR REPLACE FUNCTION {schema}.claim_straight(queue int, lane int, t text, g text, w text, n int, l bigint, tenants text[], mark jsonb, number smallint, at_ms bigint)
 RETURNS TABLE (
@@ -101,7 +104,8 @@ BEGIN
   END IF;
   IF got > 0 THEN
     RETURN QUERY WITH taken AS (
-      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w, activated_at_ms = at_ms, lease_until_ms = at_ms + l
+      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w,
+        activated_at_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms) + l
       WHERE j.ctid = ANY(ids) RETURNING j.key, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms)
     SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
       k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
@@ -138,7 +142,8 @@ BEGIN
     EXIT WHEN cardinality(lanes) = 0;
     share := greatest(1, rest / cardinality(lanes));
     RETURN QUERY WITH taken AS (
-      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w, activated_at_ms = at_ms, lease_until_ms = at_ms + l
+      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w,
+        activated_at_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms) + l
       WHERE j.ctid = ANY(ARRAY(SELECT p.id FROM unnest(lanes) AS r(lane) CROSS JOIN LATERAL (
         SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
           AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)

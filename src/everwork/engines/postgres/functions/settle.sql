@@ -12,7 +12,7 @@ BEGIN
     ORDER BY j.key FOR UPDATE),
   returned AS (
     UPDATE live j SET state = CASE WHEN j.run_at_ms > at_ms THEN 0 ELSE 1 END, attempts = j.attempts - 1,
-      lease_until_ms = NULL, activated_at_ms = NULL, worker = NULL
+      lease_until_ms = NULL, activated_at_ms = at_ms, worker = NULL
     WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h)) RETURNING j.key, j.lane_id),
   recorded AS (
     INSERT INTO history (key, attempt, step, kind, at_ms, worker, activated_at_ms)
@@ -42,7 +42,7 @@ BEGIN
   retried AS (
     UPDATE live j SET state = CASE WHEN (ended->(j.key::text)->>'b')::bigint > 0 THEN 0 ELSE 1 END,
       run_at_ms = at_ms + (ended->(j.key::text)->>'b')::bigint, max_attempts = (ended->(j.key::text)->>'x')::smallint,
-      lease_until_ms = NULL, activated_at_ms = NULL, worker = NULL
+      lease_until_ms = NULL, activated_at_ms = at_ms, worker = NULL
     WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h WHERE h.o->>'s' = '1')) RETURNING j.key),
   gone AS (
     DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h WHERE h.o->>'s' = '4')) RETURNING j.key),

@@ -35,7 +35,7 @@ CREATE TABLE {schema}.job (
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000);
 
 -- state: 0 pending and scheduled, 1 pending and ready, 2 processing. rank = -priority, so that the order of G9 is
--- ascending in every column. No index holds lease_until_ms: heartbeats stay in their page.
+-- ascending in every column. While the job is pending, activated_at_ms is the end of its latest attempt. No index holds lease_until_ms: heartbeats stay in their page.
 CREATE TABLE {schema}.live (
   key bigint PRIMARY KEY, run_at_ms bigint NOT NULL, expires_at_ms bigint, activated_at_ms bigint, lease_until_ms bigint,
   queue_id int NOT NULL, lane_id int NOT NULL, attempt int NOT NULL DEFAULT 0, state smallint NOT NULL, rank smallint NOT NULL,

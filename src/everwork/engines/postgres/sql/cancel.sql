@@ -7,7 +7,7 @@ WITH gone AS (
 kept AS (
   INSERT INTO {schema}.finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts,
     worker, kind, error)
-  SELECT key, run_at_ms, {schema}.now_ms($2), activated_at_ms, queue_id, lane_id, attempt, 5, rank, attempts, max_attempts, worker, $3, nullif($4, '') FROM gone),
+  SELECT key, run_at_ms, {schema}.now_ms($2), CASE state WHEN 2 THEN activated_at_ms END, queue_id, lane_id, attempt, 5, rank, attempts, max_attempts, worker, $3, nullif($4, '') FROM gone),
 counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, pending, processing, cancelled)
   SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state < 2), -count(*) FILTER (WHERE g.state = 2), count(*)

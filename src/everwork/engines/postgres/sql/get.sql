@@ -12,7 +12,7 @@ WHERE j.key = ANY($1::bigint[]);
 SELECT j.key, q.type, q.grp, x.tenant, nullif(x.limit_key, ''), coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END),
   j.variables, j.headers, r.body, -coalesce(f.rank, l.rank), coalesce(f.attempt, l.attempt), coalesce(f.attempts, l.attempts),
   coalesce(f.max_attempts, l.max_attempts), j.created_at_ms, coalesce(f.run_at_ms, l.run_at_ms),
-  coalesce(f.activated_at_ms, l.activated_at_ms), l.lease_until_ms, f.finished_at_ms, j.expires_at_ms, j.timeout_ms,
+  coalesce(f.activated_at_ms, CASE l.state WHEN 2 THEN l.activated_at_ms END), l.lease_until_ms, f.finished_at_ms, j.expires_at_ms, j.timeout_ms,
   coalesce(f.worker, l.worker),
   CASE WHEN f.key IS NOT NULL THEN f.error ELSE (SELECT h.error FROM {schema}.history h WHERE h.key = j.key AND h.kind <> 'release'
     ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
