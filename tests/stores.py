@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from everwork.engines.base import Engine
 
-_CHOSEN: Final = os.environ.get("EVERWORK_TEST_ENGINES", "sqlite").split(",")
+_CHOSEN: Final = os.environ.get("EVERWORK_TEST_ENGINES", "sqlite,postgres,redis").split(",")
 _WAYS_OF: Final = {
     "sqlite": ["sqlite", "sqlite-own-loop"],
-    "postgres": ["postgres"],
+    "postgres": ["postgres", "postgres-poll"],
     "redis": ["redis", "redis-cluster"],
 }
 ENGINES: Final = _CHOSEN
