@@ -14,7 +14,7 @@ from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.redis import move, read, registry
 from everwork.engines.redis.link import Link
-from everwork.engines.redis.opened import Opened, opened
+from everwork.engines.redis.opened import Opened, opened, stored_schema
 from everwork.engines.redis.place import Place
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.sweep import KEEP_MS, sweep
@@ -36,6 +36,7 @@ from everwork.engines.values import (
     LeaseStatus,
     Page,
     Registered,
+    Schema,
     Settlement,
     Stats,
     Swept,
@@ -104,6 +105,9 @@ class RedisEngine(Engine):
             "appendfsync": server.appendfsync or "unknown",
         }
         return Health("redis", server.version, parts.schema_version, server.durability, details)
+
+    async def schema(self) -> Schema:
+        return await stored_schema(self._place)
 
     # Hot path -----------------------------------------------------------------------------------
 

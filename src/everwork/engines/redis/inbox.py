@@ -48,10 +48,11 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 class Inbox:
     """Looks for streams of the types that this process's workers ask for, and reads those that there are."""
 
-    def __init__(self, link: Link, *, idle_ms: int = IDLE_MS) -> None:
+    def __init__(self, link: Link, *, idle_ms: int = IDLE_MS, reads: bool = True) -> None:
+        self.types: set[str] = set()
         self._link = link
         self._idle_ms = idle_ms
-        self._types: set[str] = set()
+        self._reads = reads
         self._foreign: set[str] = set()
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._looker: asyncio.Task[None] | None = None
@@ -61,17 +62,19 @@ class Inbox:
     def want(self, demands: Sequence[Demand]) -> None:
         """Look for streams of these types from now on."""
         for demand in demands:
-            if demand.type not in self._types:
-                self._types.add(demand.type)
+            if demand.type not in self.types:
+                self.types.add(demand.type)
                 if self._looker is None:
                     self._looker = asyncio.get_running_loop().create_task(self._look_for_streams())
 
     async def close(self) -> None:
         """Stop reading; what was read and not acknowledged stays for others."""
         tasks = [*self._readers.values(), *([self._looker] if self._looker else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks:
+            for task in tasks:
+                task.cancel()
+            # The driver may take a cancellation for a time-out of its own: then it is told again.
+            tasks = list((await asyncio.wait(tasks, timeout=CLOSE_SECONDS))[1])
         if self._client is not None:
             with suppress(RedisError, OSError, TimeoutError):
                 await asyncio.wait_for(self._sign_off(), CLOSE_SECONDS)
@@ -88,14 +91,14 @@ class Inbox:
         """Begin to read the streams that have appeared."""
         if self._client is None:
             self._client = client_of(self._link.place)
-        for type in sorted(self._types):
+        for type in sorted(self.types):
             reader = self._readers.get(type)
             if reader is not None and not reader.done():
                 continue
             found = await self._client.type(type)
-            if found == b"stream":
+            if found == b"stream" and self._reads:
                 self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
-            elif found != b"none" and type not in self._foreign:
+            elif found not in (b"none", b"stream") and type not in self._foreign:
                 self._foreign.add(type)
                 log.warning("the key named like this type is no stream and is left alone", type=type)
 

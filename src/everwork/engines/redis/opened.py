@@ -11,7 +11,7 @@ from everwork.engines.redis.link import Link
 from everwork.engines.redis.place import Place
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.wake import Bells
-from everwork.engines.values import Durability
+from everwork.engines.values import Durability, Schema
 from everwork.exceptions import EngineUnavailable, SchemaMismatch
 from everwork.logs import get_logger
 
@@ -45,6 +45,16 @@ class Opened:
         await self.inbox.close()
         await self.bells.close()
         await self.link.close()
+
+
+async def stored_schema(place: Place) -> Schema:
+    """The version of the store, without changing anything."""
+    link = Link(place, None)
+    try:
+        reply = await link.read("open", SCHEMA_VERSION, 0)
+    finally:
+        await link.close()
+    return Schema(None if reply is None else int(reply[0]), SCHEMA_VERSION)
 
 
 async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:

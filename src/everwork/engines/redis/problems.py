@@ -33,12 +33,14 @@ def loses_its_node(error: Exception) -> bool:
     return any(sign in text for sign in _LOSES_ITS_NODE)
 
 
-def of_reply(error: Exception, where: str) -> EngineError:
-    """What the server answered."""
+def of_reply(error: Exception, where: str) -> Exception:
+    """What the server answered; a script that fails by itself is a fault of ours, and no reason to try again."""
     text = str(error)
     for sign, kind, advice in _ADVICE:
         if sign in text:
             return kind(f"Redis at {where} {advice}")
+    if "user_script" in text:
+        return RuntimeError(f"a script failed on Redis at {where}: {' '.join(text.split())[:300]}")
     return EngineUnavailable(f"Redis at {where} refuses: {' '.join(text.split())[:300]}")
 
 

@@ -43,7 +43,8 @@ end
 local function cut(ids, step) -- The newest of them, and where to go on.
   table.sort(ids, function(a, b) return a > b end)
   if #ids <= step then return ids, '' end
-  return {unpack(ids, 1, step)}, ids[step]
+  for i = #ids, step + 1, -1 do ids[i] = nil end
+  return ids, ids[step]
 end
 
 local function by_index(below, step, states)

@@ -1,0 +1,1 @@
+"""What only the Redis engine can get wrong: servers, scripts, connections, memory, streams."""

@@ -1,0 +1,236 @@
+"""The open inbox: whoever can XADD can create jobs, once each, for every group."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from everwork.core.job import Job
+from everwork.engines.redis.engine import RedisEngine
+from everwork.engines.redis.entries import job_of_entry
+from everwork.engines.redis.inbox import GROUP, Inbox
+from everwork.engines.redis.link import Link
+from everwork.engines.redis.place import Place
+from everwork.engines.values import Demand, JobFilter
+from everwork.exceptions import InvalidInput
+from tests.conformance.observe import every_job
+from tests.factories import WORKER
+from tests.redis.conftest import opened
+from tests.stores import url_of, word_of
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(params=["redis", "redis-cluster"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh namespace, on a server and on a cluster."""
+    return url_of(str(request.param), tmp_path)
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[RedisEngine]:
+    """An engine on the server's own clock."""
+    async with opened(url) as one:
+        yield one
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A type of the test's own: the stream's key is outside of the namespace."""
+    return f"orders-{word_of(tmp_path)}"
+
+
+@pytest.fixture
+def client(url: str, source: str) -> Iterator[Any]:
+    """Any program that knows Redis and nothing of Everwork."""
+    place = url.partition("?")[0]
+    if place.startswith("redis+cluster"):
+        client: Any = redis.RedisCluster.from_url(place.replace("+cluster", ""))
+    else:
+        client = redis.Redis.from_url(place)
+    yield client
+    client.delete(source)
+    client.delete(f"{source}:aside")
+    client.close()
+
+
+def said(**kwargs: Any) -> dict[str, str]:
+    return {"payload": json.dumps({"kwargs": kwargs})}
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await holds():
+            await asyncio.sleep(0.02)
+
+
+async def jobs_of(engine: RedisEngine, source: str, jobs: int) -> list[Job]:
+    """The jobs of a type, oldest first, once there are as many."""
+
+    async def are_there() -> bool:
+        return len(await every_job(engine, JobFilter(type=source))) >= jobs
+
+    await until(are_there)
+    return (await every_job(engine, JobFilter(type=source)))[::-1]
+
+
+async def ask_for(engine: RedisEngine, source: str) -> None:
+    """Let the engine know that a worker wants this type, and take nothing."""
+    await engine.pause(source, True)
+    await engine.activate([Demand(source, WORKER, 1)])
+
+
+async def test_entries_become_jobs_in_their_order(engine: RedisEngine, client: Any, source: str) -> None:
+    for n in range(5):
+        client.xadd(source, said(n=n))
+    await ask_for(engine, source)
+    jobs = await jobs_of(engine, source, 5)
+    assert [json.loads(job.variables) for job in jobs] == [{"n": n} for n in range(5)]
+
+
+async def test_entries_are_gone_once_they_are_jobs(engine: RedisEngine, client: Any, source: str) -> None:
+    client.xadd(source, said(n=1))
+    await ask_for(engine, source)
+    await jobs_of(engine, source, 1)
+
+    async def is_empty() -> bool:
+        return bool(client.xlen(source) == 0 and client.xpending(source, GROUP)["pending"] == 0)
+
+    await until(is_empty)
+
+
+async def test_a_stream_may_come_later_than_its_workers(engine: RedisEngine, client: Any, source: str) -> None:
+    await ask_for(engine, source)
+    client.xadd(source, said(n=1))
+    assert len(await jobs_of(engine, source, 1)) == 1
+    client.xadd(source, said(n=2))
+    assert len(await jobs_of(engine, source, 2)) == 2
+
+
+async def test_headers_and_expiry_come_along(engine: RedisEngine, client: Any, source: str) -> None:
+    told = {"kwargs": {"n": 1}, "headers": {"trace": "00-1"}, "expires": "2999-01-01T00:00:00Z"}
+    client.xadd(source, {"payload": json.dumps(told)})
+    await ask_for(engine, source)
+    [job] = await jobs_of(engine, source, 1)
+    assert (job.headers, job.expires_at_ms) == ('{"trace":"00-1"}', 32_472_144_000_000)
+
+
+async def test_every_group_of_the_type_gets_a_copy(engine: RedisEngine, client: Any, source: str) -> None:
+    await engine.add_group(source, "audit")
+    client.xadd(source, said(n=1))
+    await ask_for(engine, source)
+    job, copy = await jobs_of(engine, source, 2)
+    assert (job.group, copy.group, copy.copy_of) == ("", "audit", job.key)
+
+
+async def test_one_malformed_entry_is_set_aside_and_the_others_go_on(
+    engine: RedisEngine, client: Any, source: str
+) -> None:
+    client.xadd(source, said(n=1))
+    bad = client.xadd(source, {"payload": "{not json"})
+    client.xadd(source, {"other": "field"})
+    client.xadd(source, {"payload": b"\xff\xfe\x00"})
+    client.xadd(source, said(n=2))
+    await ask_for(engine, source)
+    assert len(await jobs_of(engine, source, 2)) == 2
+    aside = client.xrange(f"{source}:aside")
+    assert [fields[b"entry"] for _, fields in aside][0] == bad
+    assert len(aside) == 3
+    assert b"must be a JSON object" in aside[0][1][b"error"]
+    assert aside[0][1][b"payload"] == b"{not json"
+
+
+async def test_several_processes_share_a_stream_and_make_each_job_once(
+    engine: RedisEngine, url: str, client: Any, source: str
+) -> None:
+    async with opened(url) as other:
+        await ask_for(engine, source)
+        await ask_for(other, source)
+        for n in range(300):
+            client.xadd(source, said(n=n))
+        await jobs_of(engine, source, 300)
+    jobs = await every_job(engine, JobFilter(type=source))
+    assert sorted(json.loads(job.variables)["n"] for job in jobs) == list(range(300))
+
+
+async def test_who_dies_between_job_and_acknowledgement_makes_no_second_job(
+    engine: RedisEngine, url: str, client: Any, source: str
+) -> None:
+    for n in range(3):
+        client.xadd(source, said(n=n))
+    dying, heir = an_inbox(url, source), an_inbox(url, source)
+    await dying.look()
+    assert await dying.abandoned(source) == []
+    entries = await dying.fresh(source)
+    await dying.create([job_of_entry(source, id.decode(), fields or {}) for id, fields in entries])
+    await dying.close()
+    await heir.look()
+    claimed = await heir.abandoned(source)
+    await heir.bring(source, claimed)
+    await heir.close()
+    assert [len(entries), len(claimed), client.xlen(source)] == [3, 3, 0]
+    assert len(await every_job(engine, JobFilter(type=source))) == 3
+
+
+async def test_a_key_of_another_kind_is_left_alone(engine: RedisEngine, client: Any, source: str) -> None:
+    client.set(source, "mine")
+    inbox = an_inbox(str(url_text(engine)), source)
+    await inbox.look()
+    await inbox.look()
+    await inbox.close()
+    assert client.get(source) == b"mine"
+
+
+async def test_who_leaves_in_order_takes_his_name_away(engine: RedisEngine, client: Any, source: str) -> None:
+    client.xadd(source, said(n=1))
+    await ask_for(engine, source)
+    await jobs_of(engine, source, 1)
+
+    async def is_acknowledged() -> bool:
+        return bool(client.xlen(source) == 0)
+
+    await until(is_acknowledged)
+    await engine.close()
+    assert client.xinfo_consumers(source, GROUP) == []
+
+
+async def test_without_streams_there_is_nothing_in_the_way_of_a_close(engine: RedisEngine, source: str) -> None:
+    await ask_for(engine, source)
+    await asyncio.wait_for(engine.close(), DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ("[]", "payload"),
+        ("{}", "kwargs"),
+        ('{"kwargs": []}', "kwargs"),
+        ('{"kwargs": {}, "headers": 1}', "headers"),
+        ('{"kwargs": {}, "expires": "soon"}', "expires"),
+        ('{"kwargs": {}, "expires": "2030-01-01T00:00:00"}', "expires"),
+        ('{"kwargs": {}, "expires": true}', "expires"),
+        ('{"kwargs": {"n": 123456789012345678901234567890}}', "payload"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_named(payload: str, field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        job_of_entry("orders", "1-0", {b"payload": payload.encode()})
+    assert caught.value.field == field
+
+
+def an_inbox(url: str, source: str) -> Inbox:
+    """The inbox of another process, which takes over at once and reads only when it is told to."""
+    inbox = Inbox(Link(Place.from_url(url), None), idle_ms=0, reads=False)
+    inbox.types.add(source)
+    return inbox
+
+
+def url_text(engine: RedisEngine) -> str:
+    place = engine._place  # noqa: SLF001 - where the test's store is
+    return f"{place.text}?namespace={place.namespace}"

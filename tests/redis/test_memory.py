@@ -1,0 +1,103 @@
+"""What stays in memory, and how far a question looks."""
+
+from __future__ import annotations
+
+import redis
+
+from everwork.core.limits import LIST_SCAN_MAX
+from everwork.core.outcome import Complete, Fail
+from everwork.core.states import State
+from everwork.engines.redis.engine import RedisEngine
+from everwork.engines.values import Demand, JobFilter
+from tests.conformance.observe import every_job
+from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, asked
+from tests.redis.conftest import opened
+from tests.servers import RedisServer
+from tests.stores import DAY_MS, VirtualClock
+
+
+async def worked_off(engine: RedisEngine, jobs: int, **fields: object) -> None:
+    """Create jobs and complete them, with results, some failures and some dedupe keys on the way."""
+    await engine.create([a_new_job(dedupe_key=f"{fields}-{n}" if n % 3 else None) for n in range(jobs)])
+    while leased := (await asked(engine, 500)).jobs:
+        await engine.settle(
+            [
+                Fail(job.key, job.attempt, "boom", backoff_ms=0)
+                if job.key % 5 == 0 and job.attempt == 1
+                else Complete(job.key, job.attempt, '{"n":1}')
+                for job in leased
+            ]
+        )
+
+
+def keys_of(url: str) -> set[str]:
+    with redis.Redis.from_url(url) as client:
+        return {key.decode() for key in client.scan_iter("*", count=10_000)}
+
+
+async def swept(engine: RedisEngine) -> None:
+    while (await engine.sweep("s")).more:
+        pass
+
+
+async def test_a_finished_job_leaves_nothing_behind_once_its_time_is_over(
+    server: RedisServer, clock: VirtualClock
+) -> None:
+    async with opened(server.url, clock) as engine:
+        await worked_off(engine, 2_500)
+        clock.advance(ms=DAY_MS + 1)
+        await swept(engine)
+        left = {key.partition("}:")[2].split(":")[0] for key in keys_of(server.url)}
+        assert left <= {"version", "seq", "types", "t", "bell", "turn", "turns", "served", "leases", "hours", "w"}
+        assert await engine.count() == []
+
+
+async def test_days_of_work_take_no_more_memory_than_one(server: RedisServer, clock: VirtualClock) -> None:
+    async with opened(server.url, clock) as engine:
+        taken = []
+        for day in range(4):
+            await worked_off(engine, 2_000, day=day)
+            clock.advance(ms=DAY_MS + 1)
+            await swept(engine)
+            taken.append(int(server.ask("INFO", "memory").split("used_memory:")[1].split()[0]))
+        assert max(taken[1:]) < taken[0] * 1.2
+
+
+async def test_the_statistics_of_old_hours_are_forgotten(server: RedisServer, clock: VirtualClock) -> None:
+    async with opened(server.url, clock) as engine:
+        await worked_off(engine, 10)
+        clock.advance(ms=31 * DAY_MS)
+        await swept(engine)
+        assert not any("}:w:" in key for key in keys_of(server.url))
+
+
+async def test_one_call_of_list_looks_at_a_bounded_number_of_jobs(engine: RedisEngine) -> None:
+    first = await a_pending_job(engine, type="rare")
+    for _ in range(3):
+        await engine.create([a_new_job() for _ in range(10_000)])
+    page = await engine.list(JobFilter(type="rare"), 10)
+    assert page.jobs == []
+    assert page.next is not None
+    assert page.next >= 30_001 - 3 * LIST_SCAN_MAX
+    assert await every_job(engine, JobFilter(type="rare")) == [first]
+
+
+async def test_failed_and_running_jobs_are_found_at_once_among_many_others(engine: RedisEngine) -> None:
+    [failed, running] = (await engine.create([a_new_job(type="x"), a_new_job(type="x")]))[:2]
+    jobs = (await engine.activate([Demand("x", WORKER, 2)])).jobs
+    await engine.settle([Fail(jobs[0].key, 1, "boom", final=True)])
+    for _ in range(3):
+        await engine.create([a_new_job() for _ in range(10_000)])
+    wanted = JobFilter(states=frozenset({State.FAILED, State.PROCESSING}))
+    page = await engine.list(wanted, 10)
+    assert ([job.key for job in page.jobs], page.next) == ([running.key, failed.key], None)
+
+
+async def test_an_instant_far_away_does_not_disturb_the_order(engine: RedisEngine, clock: VirtualClock) -> None:
+    far = await a_pending_job(engine, run_at_ms=253_402_300_799_999, priority=511)
+    near = await a_pending_job(engine)
+    assert [job.key for job in (await asked(engine)).jobs] == [near.key]
+    assert (await engine.activate([Demand(TYPE, WORKER, 1)])).next_due_ms == far.run_at_ms
+    clock.now_ms = far.run_at_ms
+    later = await a_pending_job(engine, priority=510)
+    assert [job.key for job in (await asked(engine)).jobs] == [far.key, later.key]
