@@ -19,7 +19,7 @@ SECRET = "s3cr:t/%"
 ENCODED = "s3cr%3At%2F%25"
 
 INFO_5 = "# Server\r\nredis_version:5.0.14\r\nrole:master\r\n"
-INFO_62 = "# Server\r\nredis_version:6.2.14\r\n# Persistence\r\naof_enabled:1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
+INFO_62 = "# Server\r\nredis_version:6.2.14\r\n# Persistence\r\naof_enabled:1\r\nrole:master\r\n"
 INFO_VALKEY = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.0\r\naof_enabled:1\r\nrole:master\r\n"
 INFO_REPLICA = "redis_version:7.0.15\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6379\r\n"
 

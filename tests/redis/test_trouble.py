@@ -168,7 +168,7 @@ async def test_a_full_server_accepts_no_jobs_and_writes_no_half(server: RedisSer
         before = await every_job(engine)
         server.ask("CONFIG", "SET", "maxmemory", "1")
         for batch in ([a_new_job()], [a_new_job(type="new", dedupe_key="e")], [a_new_job()] * 3_000):
-            with pytest.raises(EngineUnavailable, match="out of memory.*raise maxmemory"):
+            with pytest.raises(EngineUnavailable, match=r"out of memory.*raise maxmemory"):
                 await engine.create(batch)
         assert await every_job(engine) == before == [job]
         assert [info.type for info in await engine.types()] == [TYPE]

@@ -89,6 +89,10 @@ class RedisEngine(Engine):
         return self._parts.server.durability
 
     @property
+    def is_remote(self) -> bool:
+        return True
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 

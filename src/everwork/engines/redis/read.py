@@ -23,6 +23,8 @@ from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, 
 
 TOP: Final = "9" * 16
 GET_STEP: Final = 500
+LIST_STEP_MAX: Final = 2_000
+"""How many short states one script reads: nobody else is served meanwhile."""
 PAYLOADS_MAX: Final = 2_000
 """How many payloads a list reads in one call when only they can tell whether a job matches."""
 
@@ -101,7 +103,7 @@ async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | Non
         if not after:
             return Page(jobs, None)
         below, seen = after.decode(), seen + len(ids)
-        step = min(step * 4, LIST_SCAN_MAX)
+        step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
     return Page(jobs, int(below))
 
 
