@@ -77,6 +77,11 @@ class Engine(ABC):
 
     @property
     @abstractmethod
+    def is_remote(self) -> bool:
+        """Whether the store is a server's: each event loop of a process may then have an engine of its own."""
+
+    @property
+    @abstractmethod
     def retention(self) -> Mapping[State, int]:
         """How long, in milliseconds, a job is kept after it finished, by the state it finished in."""
 

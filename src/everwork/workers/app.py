@@ -198,7 +198,7 @@ class Everwork:
 
     async def open(self) -> None:
         """Open the engine, if that has not happened yet."""
-        await self._home.open()
+        await self._home.open_here()
 
     async def close(self) -> None:
         """Stop the workers of this application, if they run, and close the engine. It can be opened again."""

@@ -22,6 +22,7 @@ from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.coalesce import Coalescer
 from everwork.service.service import JobService, patiently
 from everwork.workers.function import JobFunction
+from everwork.workers.nearby import Nearby
 from everwork.workers.portal import Portal, Use
 
 T = TypeVar("T")
@@ -39,7 +40,14 @@ class Home:
         self._functions = functions
         self._portal: Portal | None = None
         self._guard = threading.Lock()
+        self._nearby = Nearby(self._make_service) if self._engine.is_remote else None
         self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Coalescer[NewJob, Created]] = WeakKeyDictionary()
+
+    async def open_here(self) -> None:
+        """Open the engine; whoever does so by name in this loop closes it in this loop, too."""
+        await self.open()
+        if self._nearby is not None:
+            self._nearby.welcome()
 
     async def open(self) -> None:
         """Open the engine, if that has not happened yet."""
@@ -65,6 +73,9 @@ class Home:
     async def create(self, jobs: list[NewJob]) -> list[Created]:
         """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
         await self.open()  # Outside of the patience below: what is wrong at the start is told at once.
+        nearby = None if self._nearby is None else await self._nearby.service()
+        if nearby is not None:
+            return await nearby.create_patiently(jobs)
         loop = asyncio.get_running_loop()
         coalescer = self._creates.get(loop)
         if coalescer is None:
@@ -99,6 +110,8 @@ class Home:
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""
+        if self._nearby is not None:
+            self._nearby.close()
         with self._guard:
             portal, self._portal = self._portal, None
         if portal is not None and portal.pid == os.getpid():

@@ -92,6 +92,10 @@ class PostgresEngine(Engine):
         return Durability.POWER_LOSS
 
     @property
+    def is_remote(self) -> bool:
+        return True
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 

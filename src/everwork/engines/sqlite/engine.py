@@ -116,6 +116,10 @@ class SqliteEngine(Engine):
         return Durability.POWER_LOSS if self._place.synchronous == "FULL" else Durability.PROCESS_CRASH
 
     @property
+    def is_remote(self) -> bool:
+        return False
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 
