@@ -72,7 +72,7 @@ async def lapse(at: Bench) -> bool:
 
 
 async def expire(at: Bench) -> bool:
-    at.clock.advance(ms=2 * DAY_MS)
+    at.clock.advance(ms=18 * HOUR_MS)
     if at.job.state is State.PROCESSING:
         await at.engine.extend([Lease(at.job.key, at.job.attempt)], HOUR_MS)
     return (await at.engine.sweep("s")).expired > 0
@@ -85,7 +85,8 @@ def settle(outcome: Outcome) -> Callable[[Bench], Awaitable[bool]]:
     return act
 
 
-# The operations that bring each cause; jobs have one attempt and expire after a day, leases last an hour.
+# The operations that bring each cause; jobs have one attempt and expire after half a day,
+# which is before any engine forgets finished ones; leases last an hour.
 OPERATIONS: list[tuple[str, Cause, Callable[[Bench], Awaitable[bool]]]] = [
     ("activate", Cause.ACTIVATE, activate),
     ("complete", Cause.COMPLETE, settle(Complete(0, 0))),
@@ -108,7 +109,7 @@ EVERY_PAIR = [
 
 async def a_job_in(engine: Engine, clock: VirtualClock, state: State, max_attempts: int = 1) -> Bench:
     fields = {} if state in {State.PENDING, State.CANCELLED} else {"lease_ms": HOUR_MS}
-    job = await STAGES[state](engine, max_attempts=max_attempts, expires_at_ms=clock.now_ms + DAY_MS, **fields)
+    job = await STAGES[state](engine, max_attempts=max_attempts, expires_at_ms=clock.now_ms + 12 * HOUR_MS, **fields)
     assert job.state is state
     return Bench(engine, clock, job)
 

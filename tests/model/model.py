@@ -84,15 +84,19 @@ class ModelJob:
             "retries": self.retries,
             "result": self.result,
         }
+        ran = {"worker": self.worker, "activated_at_ms": self.activated_at_ms}
         match self.state:
             case State.PENDING:
-                fields |= {"run_at_ms": self.run_at_ms, "last_error": self.last_error, "lease_until_ms": None}
+                idle = dict.fromkeys(("lease_until_ms", "worker", "activated_at_ms", "finished_at_ms"))
+                fields |= {"run_at_ms": self.run_at_ms, "last_error": self.last_error, **idle}
             case State.PROCESSING:
-                fields |= {"worker": self.worker, "lease_until_ms": self.lease_until_ms, "last_error": self.last_error}
-                fields |= {"activated_at_ms": self.activated_at_ms}
+                fields |= {"lease_until_ms": self.lease_until_ms, "last_error": self.last_error, **ran}
+            case State.COMPLETED:
+                fields |= {"last_error": None, **ran}
             case State.FAILED:
                 fields |= {"last_error": self.last_error, "error_code": self.error_code, "rejected": self.rejected}
-            case _:
+                fields |= ran
+            case State.CANCELLED:
                 pass
         if self.state in FINISHED:
             fields |= {"finished_at_ms": self.finished_at_ms, "lease_until_ms": None}
