@@ -1,4 +1,4 @@
-"""Measure Everwork: `make bench`, or `python -m benchmarks --help`."""
+"""Measure Everwork: `make bench`, or `python -m benchmarks --help`; beside its peers: `python -m benchmarks peers`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
+from benchmarks import results
 from benchmarks.bench import Bench, Row
 from benchmarks.drain import measure_drain, measure_lanes
 from benchmarks.enqueue import measure_enqueue
 from benchmarks.handlers import measure_handlers
 from benchmarks.history import measure_history
+from benchmarks.hosts import HOSTS, host_of
 from benchmarks.latency import measure_latency
-from benchmarks.report import as_json, as_markdown, as_text, facts, file_system
+from benchmarks.peers.command import main as measure_peers
+from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
+from benchmarks.snapshot import measure_snapshot
 from everwork.workers.portal import new_loop
 
 PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
@@ -28,41 +31,63 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "latency": measure_latency,
     "history": measure_history,
     "lanes": measure_lanes,
+    "snapshot": measure_snapshot,
 }
-RESULTS = Path(__file__).with_name("RESULTS.md")
+ONLY_FOR = {"snapshot": "postgres"}
 FOLDER = Path("/var/tmp")
 """On a disk where /tmp may be memory."""
 
+Measured = tuple[list[Row], dict[str, str]]
+T = TypeVar("T")
+
 
 def main() -> None:
-    """Measure what was asked for, and print one table."""
+    """Measure what was asked for, and print one table for each engine."""
+    if sys.argv[1:2] == ["peers"]:
+        measure_peers(sys.argv[2:])
+        return
     options = _options()
+    say = _progress()
+    measured = {}
+    for name in options.engine or HOSTS:
+        measured[name] = rows, known = _measure(name, options, say)
+        if not options.json:
+            print(f"{name}\n\n{as_text(rows, known)}\n", flush=True)
+        if options.write:
+            results.put(name, as_markdown(HOSTS[name], rows, known))
+    if options.json:
+        print(as_json(measured))
+
+
+def _measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> Measured:
     load_before = os.getloadavg()[0]
-    with TemporaryDirectory(dir=options.folder, prefix="everwork-bench-") as name:
-        folder = Path(name)
-        bench = Bench(folder, options.quick, _progress())
-        rows = [row for part in options.only or PARTS for row in _run(PARTS[part](bench))]
-        known = facts(folder, load_before)
-    print(as_json(rows, known) if options.json else as_text(rows, known))
-    if options.write:
-        RESULTS.write_text(as_markdown(rows, known), "utf-8")
+    with host_of(name, options.folder) as host:
+        bench = Bench(host, options.quick, lambda text: say(f"{name}: {text}"))
+        parts = [part for part in options.only or PARTS if ONLY_FOR.get(part, name) == name]
+        rows = [row for part in parts for row in _run(PARTS[part](bench))]
+        return rows, _run(engine_facts(bench)) | facts(options.folder, load_before)
 
 
-def _run(part: Coroutine[Any, Any, list[Row]]) -> Sequence[Row]:
+def _run(part: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(part)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the speed of Everwork.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure the speed of Everwork on every engine, next to what the engine's storage itself allows.",
+        epilog="Beside other job queues: python -m benchmarks peers --help. What was found: benchmarks/RESULTS.md.",
+    )
+    parser.add_argument("--engine", nargs="+", choices=HOSTS, metavar="ENGINE", help=f"some of: {', '.join(HOSTS)}")
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of: {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="small counts: a first impression, in under a minute")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--write", action="store_true", help=f"also write benchmarks/{RESULTS.name}")
+    parser.add_argument("--quick", action="store_true", help="small counts: a first impression, in a minute or two")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
+    parser.add_argument("--write", action="store_true", help=f"also write the tables into {results.RESULTS.name}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the stores are made; default: %(default)s")
     options = parser.parse_args()
     if options.write and (options.only or options.quick):
-        parser.error("--write is for a whole run: leave --only and --quick out")
+        parser.error("--write is for whole runs: leave --only and --quick out")
     if not options.folder.is_dir():
         parser.error(f"--folder: {options.folder} is not a directory")
     if file_system(options.folder) in ("tmpfs", "ramfs"):

@@ -7,11 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from benchmarks.hosts import Host
 from everwork.engines.open import open_engine
 
 if TYPE_CHECKING:
@@ -20,15 +19,16 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
 
 ROUNDS = 3
+BATCH = 100
 BARE_CPU_MIN = 0.5
 """A bare loop that spends less of its time on the CPU waits for the disk: then everything is as fast as the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One run: where its stores may be, how much is measured, and who is told what happens."""
+    """One run on one engine: where its stores are, how much is measured, and who is told what happens."""
 
-    folder: Path
+    host: Host
     is_quick: bool
     say: Callable[[str], None]
 
@@ -36,45 +36,55 @@ class Bench:
         """How many jobs a measurement takes."""
         return quick if self.is_quick else full
 
+    def timing(self, jobs: int) -> Timing:
+        """A stopwatch for that many jobs, which also sees the server's CPU."""
+        return Timing(jobs, self.host.cpu_seconds)
+
     @contextmanager
-    def store(self) -> Iterator[Path]:
-        """The path of a database file that does not exist yet; it is gone afterwards."""
-        with TemporaryDirectory(dir=self.folder) as folder:
-            yield Path(folder) / "jobs.db"
+    def store(self) -> Iterator[str]:
+        """The URL of a store that does not exist yet; it is gone afterwards."""
+        with self.host.store() as url:
+            yield url
 
     @asynccontextmanager
     async def engine(self, *, own_loop: bool = False) -> AsyncIterator[Engine]:
-        """An engine on an empty file, with its default durability."""
-        with self.store() as path:
-            engine = open_engine(url_of(path), own_loop=own_loop)
-            await engine.open()
-            try:
+        """An engine on an empty store, with its default durability."""
+        with self.store() as url:
+            async with opened(url, own_loop=own_loop) as engine:
                 yield engine
-            finally:
-                await engine.close()
 
 
-def url_of(path: Path) -> str:
-    """The engine URL of a file."""
-    return f"sqlite:///{path}"
+@asynccontextmanager
+async def opened(url: str, *, own_loop: bool = False) -> AsyncIterator[Engine]:
+    """An open engine on a store."""
+    engine = open_engine(url, own_loop=own_loop)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 @dataclass(slots=True)
 class Timing:
-    """What some jobs took: wall time, and CPU time of all threads of this process."""
+    """What some jobs took: wall time, and CPU time of all threads of this process and of the server."""
 
     jobs: int
+    server_cpu: Callable[[], float]
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     _began: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
 
     def __enter__(self) -> Timing:
-        self._began = (time.perf_counter(), time.process_time())
+        # The server is looked at outside of what is measured: looking costs this process CPU too.
+        server_cpu = self.server_cpu()
+        self._began = (time.perf_counter(), time.process_time() + server_cpu)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._began[0]
-        self.cpu_seconds = time.process_time() - self._began[1]
+        own_cpu = time.process_time()
+        self.cpu_seconds = own_cpu + self.server_cpu() - self._began[1]
 
     @property
     def rate(self) -> float:
@@ -85,6 +95,12 @@ class Timing:
     def cpu_us(self) -> float:
         """Microseconds of CPU per job."""
         return self.cpu_seconds / self.jobs * 1e6
+
+
+def check_all(done: int, jobs: int) -> None:
+    """A rate of jobs that were not done is no rate."""
+    if done != jobs:
+        raise RuntimeError(f"{done} of {jobs} jobs were handed out")
 
 
 Measure = Callable[[], Awaitable[Timing]]

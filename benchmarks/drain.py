@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from benchmarks import bare
-from benchmarks.bench import Bench, Measure, Row, Timing, interleave, rate_row
+from benchmarks.bare import bare_of
+from benchmarks.bench import BATCH, Bench, Measure, Row, Timing, check_all, interleave, opened, rate_row
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.outcome import Complete
 from everwork.core.states import State
@@ -15,8 +15,15 @@ from everwork.engines.base import Engine
 from everwork.engines.values import Demand
 
 TYPE = "bench"
-DEMAND = Demand(TYPE, "bench-worker", bare.BATCH)
+DEMAND = Demand(TYPE, "bench-worker", BATCH)
 FILL_BATCH = 10_000
+BARE_LOOP = "bare loop: claim 100, delete 100"
+WAYS = {
+    "sqlite": {"engine in its own loop, as workers run it": True, "engine with a writer's thread": False},
+    "postgres": {"engine": False},
+    "redis": {"engine": False},
+}
+"""The ways in which an engine can be called, and whether the event loop is its own."""
 
 Make = Callable[[int], NewJob]
 """The n-th job of a load."""
@@ -26,15 +33,10 @@ Drain = Callable[[Engine, int], Coroutine[Any, Any, None]]
 async def measure_drain(bench: Bench) -> list[Row]:
     """One lane: activate and settle as two calls, and in one."""
     jobs = bench.jobs(100_000, 10_000)
-    measures: dict[str, Measure] = {
-        "bare loop: claim 100, delete 100": bare_loop(bench, jobs),
-        "engine in its own loop, as workers run it: activate, settle": _drained(
-            bench, jobs, in_two_calls, own_loop=True
-        ),
-        "engine in its own loop, as workers run it: fused": _drained(bench, jobs, fused, own_loop=True),
-        "engine with a writer's thread: activate, settle": _drained(bench, jobs, in_two_calls),
-        "engine with a writer's thread: fused": _drained(bench, jobs, fused),
-    }
+    measures: dict[str, Measure] = {BARE_LOOP: bare_loop(bench, jobs)}
+    for name, own_loop in WAYS[bench.host.name].items():
+        measures[f"{name}: activate, settle"] = _drained(bench, jobs, in_two_calls, own_loop=own_loop)
+        measures[f"{name}: fused"] = _drained(bench, jobs, fused, own_loop=own_loop)
     first, *others = (await interleave(bench, "drain", measures)).items()
     rows = [rate_row("drain", *first)]
     return rows + [rate_row("drain", name, taken, first[1], 0.6) for name, taken in others]
@@ -44,7 +46,7 @@ async def measure_lanes(bench: Bench) -> list[Row]:
     """Turns between lanes: one lane, ten tenants, ten thousand limit keys."""
     jobs, keys = bench.jobs(50_000, 10_000), bench.jobs(10_000, 2_000)
     measures: dict[str, Measure] = {
-        "bare loop: claim 100, delete 100": bare_loop(bench, jobs),
+        BARE_LOOP: bare_loop(bench, jobs),
         "1 lane": _drained(bench, jobs, fused),
         "10 tenants": _drained(bench, jobs, fused, lambda n: a_job(n)._replace(tenant=f"tenant-{n % 10}")),
         f"{keys:,} limit keys": _drained(bench, jobs, fused, lambda n: a_job(n)._replace(limit_key=f"key-{n % keys}")),
@@ -58,7 +60,7 @@ def bare_loop(bench: Bench, jobs: int) -> Measure:
     """The bare loop as something to be measured in turn with others."""
 
     async def measure() -> Timing:
-        return bare.drain(bench, jobs)
+        return await bare_of(bench).drain(bench, jobs)
 
     return measure
 
@@ -80,7 +82,7 @@ async def in_two_calls(engine: Engine, jobs: int) -> None:
     while leased := (await engine.activate([DEMAND])).jobs:
         await engine.settle(worked(leased))
         done += len(leased)
-    _check(done, jobs)
+    check_all(done, jobs)
 
 
 async def fused(engine: Engine, jobs: int) -> None:
@@ -90,7 +92,7 @@ async def fused(engine: Engine, jobs: int) -> None:
     while leased := (await engine.settle(outcomes, [DEMAND])).activation.jobs:
         outcomes = worked(leased)
         done += len(leased)
-    _check(done, jobs)
+    check_all(done, jobs)
 
 
 def worked(leased: Sequence[LeasedJob]) -> list[Complete]:
@@ -114,16 +116,13 @@ async def check_completed(engine: Engine, jobs: int) -> None:
 
 def _drained(bench: Bench, jobs: int, drain: Drain, make: Make = a_job, *, own_loop: bool = False) -> Measure:
     async def measure() -> Timing:
-        async with bench.engine(own_loop=own_loop) as engine:
-            await fill(engine, jobs, make)
-            with Timing(jobs) as timing:
-                await drain(engine, jobs)
-            await check_completed(engine, jobs)
-            return timing
+        with bench.store() as url:
+            async with opened(url, own_loop=own_loop) as engine:
+                await fill(engine, jobs, make)
+                bench.host.loaded(url)
+                with bench.timing(jobs) as timing:
+                    await drain(engine, jobs)
+                await check_completed(engine, jobs)
+                return timing
 
     return measure
-
-
-def _check(done: int, jobs: int) -> None:
-    if done != jobs:
-        raise RuntimeError(f"{done} of {jobs} jobs were handed out")

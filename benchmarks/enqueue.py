@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks import bare
-from benchmarks.bench import Bench, Measure, Row, Timing, interleave, rate_row, url_of
+from benchmarks.bare import bare_of
+from benchmarks.bench import BATCH, Bench, Measure, Row, Timing, interleave, rate_row
 from benchmarks.drain import TYPE, a_job
 from everwork import Everwork
 
@@ -26,8 +26,8 @@ async def measure_enqueue(bench: Bench) -> list[Row]:
         f"app.enqueue, {CALLERS} callers at once": _enqueued(bench, some, _at_once),
         f"bare insert of {BULK:,}": _inserted(bench, many, BULK),
         f"app.enqueue_many of {BULK:,}": _enqueued(bench, many, _in_bulk),
-        f"bare insert of {bare.BATCH}": _inserted(bench, many, bare.BATCH),
-        f"engine: create of {bare.BATCH}": _created(bench, many),
+        f"bare insert of {BATCH}": _inserted(bench, many, BATCH),
+        f"engine: create of {BATCH}": _created(bench, many),
     }
     taken = await interleave(bench, "enqueue", measures)
     rows = []
@@ -55,10 +55,10 @@ async def _in_bulk(app: Everwork, jobs: int) -> None:
 
 def _enqueued(bench: Bench, jobs: int, enqueue: Enqueue) -> Measure:
     async def measure() -> Timing:
-        with bench.store() as path:
-            async with Everwork(url_of(path)) as app:
+        with bench.store() as url:
+            async with Everwork(url) as app:
                 await app.enqueue(TYPE, n=0)
-                with Timing(jobs) as timing:
+                with bench.timing(jobs) as timing:
                     await enqueue(app, jobs)
                 return timing
 
@@ -68,9 +68,9 @@ def _enqueued(bench: Bench, jobs: int, enqueue: Enqueue) -> Measure:
 def _created(bench: Bench, jobs: int) -> Measure:
     async def measure() -> Timing:
         async with bench.engine() as engine:
-            with Timing(jobs) as timing:
-                for low in range(0, jobs, bare.BATCH):
-                    await engine.create([a_job(n) for n in range(low, low + bare.BATCH)])
+            with bench.timing(jobs) as timing:
+                for low in range(0, jobs, BATCH):
+                    await engine.create([a_job(n) for n in range(low, low + BATCH)])
             return timing
 
     return measure
@@ -78,6 +78,6 @@ def _created(bench: Bench, jobs: int) -> Measure:
 
 def _inserted(bench: Bench, jobs: int, batch: int) -> Measure:
     async def measure() -> Timing:
-        return bare.insert(bench, jobs, batch)
+        return await bare_of(bench).insert(bench, jobs, batch)
 
     return measure

@@ -1,11 +1,10 @@
-"""History: what a batch costs beside a million finished and a million future jobs, against an empty file (G10)."""
+"""History: what a batch costs beside a million finished and a million future jobs, against an empty store (G10)."""
 
 from __future__ import annotations
 
 from statistics import median
 
-from benchmarks.bare import BATCH
-from benchmarks.bench import Bench, Row, Timing
+from benchmarks.bench import BATCH, Bench, Row, Timing, opened
 from benchmarks.drain import DEMAND, FILL_BATCH, a_job, fill, worked
 from everwork.core.outcome import Complete
 from everwork.engines.base import Engine
@@ -16,17 +15,20 @@ HOUR_MS = 3_600_000
 
 
 async def measure_history(bench: Bench) -> list[Row]:
-    """Fused batches of 100, one in each file in turn; the median time of a batch."""
+    """Fused batches of 100, one in each store in turn; the median time of a batch."""
     jobs, batches = bench.jobs(1_000_000, 20_000), bench.jobs(500, 100)
-    async with bench.engine() as empty, bench.engine() as full:
-        await _finish(bench, full, jobs)
-        await _schedule(bench, full, jobs)
-        for engine in (empty, full):
-            await fill(engine, (WARM_UP_BATCHES + batches) * BATCH)
-        bench.say(f"history: {batches} batches in each file")
-        alone, beside = await _in_turn(empty, full, batches)
+    with bench.store() as empty_url, bench.store() as full_url:
+        async with opened(empty_url) as empty, opened(full_url) as full:
+            await _finish(bench, full, jobs)
+            await _schedule(bench, full, jobs)
+            for engine in (empty, full):
+                await fill(engine, (WARM_UP_BATCHES + batches) * BATCH)
+            for url in (empty_url, full_url):
+                bench.host.loaded(url)
+            bench.say(f"history: {batches} batches in each store")
+            alone, beside = await _in_turn(bench, empty, full, batches)
     return [
-        _batch_row("batch of 100, fused, empty file", alone),
+        _batch_row("batch of 100, fused, empty store", alone),
         _batch_row(f"beside {jobs:,} finished and {jobs:,} future jobs", beside),
         _multiple_row(
             "the second by the first, wall time (G10)", [median(t.seconds for t in x) for x in (alone, beside)]
@@ -46,13 +48,13 @@ def _multiple_row(what: str, pair: list[float]) -> Row:
     return Row(part="history", what=what, value=pair[1] / pair[0], unit="times", value_max=2)
 
 
-async def _in_turn(empty: Engine, full: Engine, batches: int) -> tuple[list[Timing], list[Timing]]:
-    """One batch here, one there. Nothing else runs in this process, so its CPU time is the batch's."""
+async def _in_turn(bench: Bench, empty: Engine, full: Engine, batches: int) -> tuple[list[Timing], list[Timing]]:
+    """One batch here, one there. Nothing else runs, so the CPU time is the batch's."""
     outcomes: dict[Engine, list[Complete]] = {empty: [], full: []}
     taken: dict[Engine, list[Timing]] = {empty: [], full: []}
     for _ in range(WARM_UP_BATCHES + batches):
         for engine, timings in taken.items():
-            with Timing(BATCH) as timing:
+            with bench.timing(BATCH) as timing:
                 settlement = await engine.settle(outcomes[engine], [DEMAND])
             timings.append(timing)
             outcomes[engine] = worked(settlement.activation.jobs)
@@ -70,6 +72,7 @@ async def _finish(bench: Bench, engine: Engine, jobs: int) -> None:
         outcomes: list[Complete] = []
         while leased := (await engine.settle(outcomes, [TAKE])).activation.jobs:
             outcomes = [Complete(job.key, job.attempt) for job in leased]
+        await engine.sweep("bench")  # As every service does, once a second.
 
 
 async def _schedule(bench: Bench, engine: Engine, jobs: int) -> None:

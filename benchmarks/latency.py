@@ -10,47 +10,48 @@ import time
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-from benchmarks.bench import Bench, Row, url_of
+from benchmarks.bench import Bench, Row
 from benchmarks.tick_worker import TICK
 from everwork import Everwork
 
 EVERY_SECONDS = 0.01
 WARM_UP_JOBS = 20
 START_SECONDS_MAX = 60.0
+P99_MS_MAX = {"sqlite": 5.0}
+"""The servers' aims are in comparison with peers."""
 
 
 async def measure_latency(bench: Bench) -> list[Row]:
     """One worker process serves both measurements: same build, same settings."""
     jobs, idle_seconds = bench.jobs(500, 100), 2.0 if bench.is_quick else 5.0
-    with bench.store() as path:
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.tick_worker", url_of(path), stdout=PIPE
-        )
+    with bench.store() as url:
+        worker = await asyncio.create_subprocess_exec(sys.executable, "-m", "benchmarks.tick_worker", url, stdout=PIPE)
         try:
             bench.say(f"latency: {jobs} jobs, one every {EVERY_SECONDS * 1000:g} ms")
-            await _produce(path, jobs)
+            await _produce(url, jobs)
             bench.say(f"latency: CPU of the idle worker over {idle_seconds:g} s")
             await asyncio.sleep(1.0)
             idle_percent = await _cpu_percent(worker.pid, idle_seconds)
         finally:
             late_ms = await _stop(worker)
-    return _rows(sorted(late_ms[WARM_UP_JOBS:]), jobs, idle_percent)
+    p99_max = P99_MS_MAX.get(bench.host.name)
+    return _rows(sorted(late_ms[WARM_UP_JOBS:]), jobs, idle_percent, p99_max)
 
 
-def _rows(late_ms: list[float], jobs: int, idle_percent: float) -> list[Row]:
+def _rows(late_ms: list[float], jobs: int, idle_percent: float, p99_max: float | None) -> list[Row]:
     if len(late_ms) != jobs:
         raise RuntimeError(f"the worker ran {len(late_ms)} of {jobs} jobs")
     what = "two processes, enqueue to start"
     return [
         Row(part="latency", what=f"{what}, median", value=late_ms[jobs // 2], unit="ms"),
-        Row(part="latency", what=f"{what}, p99", value=late_ms[jobs * 99 // 100], unit="ms", value_max=5),
+        Row(part="latency", what=f"{what}, p99", value=late_ms[jobs * 99 // 100], unit="ms", value_max=p99_max),
         Row(part="latency", what=f"{what}, worst", value=late_ms[-1], unit="ms"),
         Row(part="latency", what="the same worker, idle", value=idle_percent, unit="% of a core", value_max=1),
     ]
 
 
-async def _produce(path: Path, jobs: int) -> None:
-    async with Everwork(url_of(path)) as app:
+async def _produce(url: str, jobs: int) -> None:
+    async with Everwork(url) as app:
         key = 0
         for _ in range(WARM_UP_JOBS):
             key = await app.enqueue(TICK, sent_ns=0)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import platform
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from tempfile import NamedTemporaryFile
 
-from benchmarks.bench import ROUNDS, Row, url_of
-from everwork.engines.open import open_engine
+from benchmarks.bench import ROUNDS, Bench, Row
+from benchmarks.hosts import Host
 from everwork.workers.portal import new_loop
 
 HEADINGS = ("part", "measured", "result", "", "to bare", "CPU us/job", "aim", "")
 NUMBERS = (2, 4, 5)
 """The columns that are set flush right."""
+
+DRIVERS = {"sqlite": [], "postgres": ["asyncpg"], "redis": ["redis", "hiredis"]}
 
 Facts = Mapping[str, str]
 
@@ -32,8 +35,6 @@ def facts(folder: Path, load_before: float) -> dict[str, str]:
         "cores": str(cores),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "event loop": type(loop).__module__.partition(".")[0],
-        "SQLite": sqlite3.sqlite_version,
-        "durability": open_engine(url_of(folder / "jobs.db")).durability.value,
         "file system": file_system(folder),
         "write of 4 KiB with fdatasync": f"{_sync_ms(folder):.2f} ms",
         "load average before and after": f"{load_before:.1f}, {os.getloadavg()[0]:.1f}",
@@ -43,10 +44,24 @@ def facts(folder: Path, load_before: float) -> dict[str, str]:
     return known
 
 
+async def engine_facts(bench: Bench) -> dict[str, str]:
+    """The engine that was measured, as it tells of itself."""
+    async with bench.engine() as engine:
+        health = await engine.health()
+    drivers = {module: importlib.metadata.version(module) for module in DRIVERS[bench.host.name]}
+    known = {
+        "engine": f"{health.engine} {health.version}",
+        **drivers,
+        "durability": health.durability.value,
+        "settings": bench.host.settings,
+    }
+    return {name: fact for name, fact in known.items() if fact}
+
+
 def _sync_ms(folder: Path) -> float:
     """What one durable write costs on this disk: the median of a few."""
     taken_ms = []
-    with (folder / "sync").open("wb", buffering=0) as file:
+    with NamedTemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(200):
             began = time.perf_counter()
             file.write(bytes(4096))
@@ -71,35 +86,29 @@ def as_text(rows: Sequence[Row], known: Facts) -> str:
     return "\n".join([*lines, "", *(f"{name}: {fact}" for name, fact in known.items())])
 
 
-def as_json(rows: Sequence[Row], known: Facts) -> str:
-    """The same for programs."""
+def as_json(measured: Mapping[str, tuple[Sequence[Row], Facts]]) -> str:
+    """The same for programs, by engine."""
     return json.dumps(
-        {"facts": known, "rows": [{**asdict(row), "aim": row.aim, "is_met": row.is_met} for row in rows]}, indent=2
+        {
+            name: {"facts": known, "rows": [{**asdict(row), "aim": row.aim, "is_met": row.is_met} for row in rows]}
+            for name, (rows, known) in measured.items()
+        },
+        indent=2,
     )
 
 
-def as_markdown(rows: Sequence[Row], known: Facts) -> str:
-    """RESULTS.md."""
+def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts) -> str:
+    """The engine's section of RESULTS.md."""
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))
-    return f"""# Speed, measured
+    return f"""### {host.name}
 
-    make bench ARGS=--write
+    make bench ARGS="--engine {host.name} --write"
 
-{"; ".join(f"{name}: {fact}" for name, fact in known.items())}.
+{"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {ROUNDS} rounds. The bare loop is {host.what_bare_is}.
 
 {table}
-
-- The bare loop is SQLite alone, from one thread, with the same durability: one table, claim 100 in one transaction,
-  delete them in the next; no fencing, counts, history or finished jobs. "to bare" is the rate as a fraction of it
-  (enqueue: of the bare insert above it).
-- What is compared was measured in turn, in {ROUNDS} rounds of one run; rates are medians, and a ratio is the median of
-  the rounds' own ratios. On a busy or slow disk all wait for the same thing, and the ratios tell little (fused steps
-  sync half as often as the bare loop, and may then seem faster than it): where the bare loop is on the CPU for less
-  than half of its time, aims are not judged; compare the CPU.
-- CPU is that of all threads of the process, per job. Every drain checks that each job was completed.
-- One part alone: `make bench ARGS="--only drain"`; a first impression: `make bench ARGS=--quick`.
 """
 
 

@@ -1,18 +1,11 @@
-"""What SQLite itself allows here: the bare loops that everything else is a fraction of.
-
-One table, one index, no rules: no fencing, no counts, no history, no thread between caller and connection.
-The settings are the engine's own.
-"""
+"""SQLite alone: one table, one index, no thread between caller and connection; the settings are the engine's own."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from pathlib import Path
 
-from benchmarks.bench import Bench, Timing
-
-BATCH = 100
+from benchmarks.bench import BATCH, Bench, Timing, check_all
 
 SCHEMA = """
 CREATE TABLE job (
@@ -30,29 +23,28 @@ WHERE id IN (SELECT id FROM job WHERE state = 0 ORDER BY priority, id LIMIT ?) R
 FINISH = "DELETE FROM job WHERE id = ?"
 
 
-def drain(bench: Bench, jobs: int) -> Timing:
+async def drain(bench: Bench, jobs: int) -> Timing:
     """Claim 100 in one transaction, delete the 100 in the next, until nothing is left."""
-    with bench.store() as path:
-        connection = _connect(path)
+    with bench.store() as url:
+        connection = _connect(url)
         _insert(connection, jobs, 1000)
         done = 0
-        with Timing(jobs) as timing:
+        with bench.timing(jobs) as timing:
             while ids := _claim(connection):
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(FINISH, ids)
                 connection.execute("COMMIT")
                 done += len(ids)
         connection.close()
-    if done != jobs:
-        raise RuntimeError(f"the bare loop finished {done} of {jobs} jobs")
+    check_all(done, jobs)
     return timing
 
 
-def insert(bench: Bench, jobs: int, batch: int) -> Timing:
+async def insert(bench: Bench, jobs: int, batch: int) -> Timing:
     """Insert in transactions of one size."""
-    with bench.store() as path:
-        connection = _connect(path)
-        with Timing(jobs) as timing:
+    with bench.store() as url:
+        connection = _connect(url)
+        with bench.timing(jobs) as timing:
             _insert(connection, jobs, batch)
         connection.close()
     return timing
@@ -77,8 +69,8 @@ def _insert(connection: sqlite3.Connection, jobs: int, batch: int) -> None:
         connection.execute("COMMIT")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
+def _connect(url: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -65536")

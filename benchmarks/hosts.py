@@ -1,0 +1,179 @@
+"""Where an engine's stores are while it is measured: a folder, or a server that is started for it and gone afterwards.
+
+PostgreSQL and Redis come from the wheels that the tests use, with the durability that people run them with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import psycopg
+
+from tests.servers import PostgresServer, RedisServer, Server
+
+S = TypeVar("S", bound=Server)
+
+
+class Host(ABC):
+    """One engine's ground. `store()` is a new, empty one each time."""
+
+    name: str
+    what_bare_is: str
+    settings: str
+    """What was set, beyond the engine's and the server's defaults."""
+
+    @abstractmethod
+    @contextmanager
+    def store(self) -> Iterator[str]:
+        """The URL of a store that nobody has used; it is gone afterwards."""
+
+    def loaded(self, url: str) -> None:  # noqa: B027 - most have nothing to do
+        """Let a server come to rest after a load, so that its upkeep of the load is not measured."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the server so far; 0 where the caller's own process is all there is."""
+        return 0.0
+
+    def close(self) -> None:  # noqa: B027
+        """Stop the server."""
+
+
+class SqliteHost(Host):
+    """A new file each time."""
+
+    name = "sqlite"
+    what_bare_is = "SQLite alone, from one thread"
+    settings = ""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def store(self) -> Iterator[str]:
+        """A database file that does not exist yet."""
+        with TemporaryDirectory(dir=self._folder, prefix="everwork-bench-") as folder:
+            yield f"sqlite:///{folder}/jobs.db"
+
+
+class PostgresHost(Host):
+    """A new database each time, on one server."""
+
+    name = "postgres"
+    what_bare_is = "one asyncpg connection"
+    settings = "fsync, synchronous_commit and full_page_writes on, shared_buffers 256MB, max_wal_size 4GB"
+
+    def __init__(self, folder: Path) -> None:
+        self._server = _in_folder(folder, MeasuredPostgres).start()
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def store(self) -> Iterator[str]:
+        """A new database."""
+        name = f"bench_{next(self._numbers)}"
+        self._execute(self._server.url, f"CREATE DATABASE {name}")
+        yield self._server.url.rpartition("/")[0] + f"/{name}"
+        self._execute(self._server.url, f"DROP DATABASE {name} WITH (FORCE)")
+
+    def loaded(self, url: str) -> None:
+        """Fresh statistics, and no checkpoint pending."""
+        self._execute(url, "ANALYZE")
+        self._execute(url, "CHECKPOINT")
+
+    def cpu_seconds(self) -> float:
+        """All processes of the server."""
+        return _cpu_seconds(self._server.pid)
+
+    def close(self) -> None:
+        """Stop the server and delete it."""
+        self._server.remove()
+
+    def _execute(self, url: str, statement: str) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+class RedisHost(Host):
+    """A new namespace each time, on one server, which is emptied when nobody uses it."""
+
+    name = "redis"
+    what_bare_is = "one redis-py connection; a sorted set of ready jobs, one of leases, a hash; scripts"
+    settings = "appendonly yes, appendfsync everysec"
+
+    def __init__(self, folder: Path) -> None:
+        self._server = _in_folder(folder, RedisServer).start()
+        self._numbers = itertools.count(1)
+        self._stores = 0
+
+    @contextmanager
+    def store(self) -> Iterator[str]:
+        """A new namespace."""
+        self._stores += 1
+        yield f"{self._server.url}?namespace=bench-{next(self._numbers)}"
+        self._stores -= 1
+        if not self._stores:
+            self._server.ask("FLUSHALL", "SYNC")
+
+    def cpu_seconds(self) -> float:
+        """All threads of the server, and a child that rewrites its file."""
+        return _cpu_seconds(self._server.pid)
+
+    def close(self) -> None:
+        """Stop the server and delete it."""
+        self._server.remove()
+
+
+class MeasuredPostgres(PostgresServer):
+    """As people run it, where the tests' own is made to start quickly."""
+
+    def __init__(self) -> None:
+        super().__init__(fsync=True)
+
+    def _command(self) -> list[str | Path]:
+        return [*super()._command(), "-c", "shared_buffers=256MB"]
+
+
+HOSTS: dict[str, type[SqliteHost | PostgresHost | RedisHost]] = {
+    host.name: host for host in (SqliteHost, PostgresHost, RedisHost)
+}
+
+
+@contextmanager
+def host_of(name: str, folder: Path) -> Iterator[Host]:
+    """A host for as long as it is needed."""
+    host = HOSTS[name](folder)
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def _in_folder(folder: Path, kind: Callable[[], S]) -> S:
+    """A server, not started, whose files are on the disk that was chosen and not where other temporary files are."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        return kind()
+    finally:
+        tempfile.tempdir = before
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of a process and its children: what is alive to the nanosecond, what has ended to the tick."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    return ended + sum(_alive_seconds(one) for one in (str(pid), *children))
+
+
+def _alive_seconds(pid: str) -> float:
+    try:
+        return sum(int(t.read_text("utf-8").split()[0]) for t in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # It ended while it was looked at.

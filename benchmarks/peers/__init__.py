@@ -1,0 +1,1 @@
+"""Everwork beside its peers, in one harness: `python -m benchmarks peers`."""

@@ -1,0 +1,1 @@
+"""What the harness runs: one adapter a file; this folder goes into its $BENCH_ADAPTERS."""

@@ -1,0 +1,71 @@
+"""What the adapters share: jobs through the public door, and a worker that notes when each begins.
+
+It runs in an environment of the harness, whose `record` notes the start of a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+
+from record import hit  # type: ignore[import-not-found]
+
+from everwork import Everwork
+
+TYPE = "job"
+CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "500"))
+CALLERS = 64
+
+
+class Door:
+    """A producer. The harness measures `one` and `many`."""
+
+    def __init__(self, url: str) -> None:
+        self._app = Everwork(url)
+
+    async def open(self) -> None:
+        """Open the engine."""
+        await self._app.open()
+
+    async def one(self, n: int, t: float) -> None:
+        """Enqueue one job."""
+        await self._app.enqueue(TYPE, n=n, t=t)
+
+    async def many(self, ns: Sequence[int]) -> None:
+        """Enqueue with the call for many."""
+        await self._app.enqueue_many([(TYPE, {"n": n}) for n in ns])
+
+    async def close(self) -> None:
+        """Close the engine."""
+        await self._app.close()
+
+
+class Callers(Door):
+    """The same by many callers who know nothing of each other: each enqueues one job after the other."""
+
+    async def many(self, ns: Sequence[int]) -> None:
+        """Enqueue singly, 64 at a time."""
+        left = iter(ns)
+        await asyncio.gather(*(self._call(left) for _ in range(CALLERS)))
+
+    async def _call(self, left: Iterator[int]) -> None:
+        for n in left:
+            await self._app.enqueue(TYPE, n=n)
+
+
+async def make_store(url: str) -> None:
+    """Create the store, so that no producer pays for that."""
+    async with Everwork(url):
+        pass
+
+
+def work(url: str) -> None:
+    """Run the jobs until SIGTERM."""
+    app = Everwork(url)
+
+    @app.job(TYPE, concurrency=CONCURRENCY)
+    async def job(n: int, t: float = 0.0) -> None:
+        hit(n, t)
+
+    app.run()

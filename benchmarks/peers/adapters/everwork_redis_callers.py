@@ -1,0 +1,33 @@
+"""Everwork on redis: enqueued singly by 64 callers at once."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[3]))
+
+from benchmarks.peers.adapters._door import Callers, make_store, work
+
+ENGINE = "redis"
+VENV = "everwork"
+DIST = "everwork"
+PACKAGES = ["-e", ".[all]"]
+N = 20_000
+BULK = "gather"
+CONFIG = "bulk is 64 callers at once, each app.enqueue one after the other"
+WORKLOADS = ["W1"]
+
+URL = os.environ["BENCH_REDIS_URL"]
+
+
+async def setup() -> None:
+    await make_store(URL)
+
+
+class Producer(Callers):
+    def __init__(self) -> None:
+        super().__init__(URL)
+
+
+def worker() -> None:
+    work(URL)

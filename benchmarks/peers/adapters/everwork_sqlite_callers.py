@@ -1,0 +1,33 @@
+"""Everwork on sqlite: enqueued singly by 64 callers at once."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[3]))
+
+from benchmarks.peers.adapters._door import Callers, make_store, work
+
+ENGINE = "sqlite"
+VENV = "everwork"
+DIST = "everwork"
+PACKAGES = ["-e", ".[all]"]
+N = 20_000
+BULK = "gather"
+CONFIG = "bulk is 64 callers at once, each app.enqueue one after the other"
+WORKLOADS = ["W1"]
+
+URL = f"sqlite:///{os.environ['BENCH_SQLITE_DIR']}/jobs.db"
+
+
+async def setup() -> None:
+    await make_store(URL)
+
+
+class Producer(Callers):
+    def __init__(self) -> None:
+        super().__init__(URL)
+
+
+def worker() -> None:
+    work(URL)

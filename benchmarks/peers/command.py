@@ -1,0 +1,5 @@
+"""x"""
+
+
+def main(arguments: list[str]) -> None:
+    """x"""

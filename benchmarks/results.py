@@ -1,0 +1,20 @@
+"""RESULTS.md: sections that measurements write anew, between words of people that stay."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def put(section: str, text: str, path: Path = RESULTS) -> None:
+    """Write one section anew; at the end if there is none of that name yet."""
+    begin, end = f"<!-- measured: {section} -->", f"<!-- end: {section} -->"
+    block = f"{begin}\n\n{text.strip()}\n\n{end}"
+    known = path.read_text("utf-8") if path.exists() else ""
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if pattern.search(known):
+        path.write_text(pattern.sub(lambda _: block, known), "utf-8")
+    else:
+        path.write_text(f"{known.rstrip()}\n\n{block}\n", "utf-8")
