@@ -43,6 +43,11 @@ with_synchronous_drivers = pytest.mark.parametrize(
     ("engine_name", "driver"), [pair for pair in DRIVERS if pair[1] in SYNCHRONOUS]
 )
 
+# Where nobody can be told, whoever waits looks by himself all the time.
+with_every_driver_that_tells = pytest.mark.parametrize(
+    ("engine_name", "driver"), [pair for pair in DRIVERS if not pair[0].endswith("-poll")]
+)
+
 
 Begin = Callable[..., AbstractAsyncContextManager["Own"]]
 """Opens the user's own connection on the store of the engine, in a transaction unless told otherwise."""
@@ -89,7 +94,7 @@ async def test_the_job_and_the_users_own_work_are_one_step(engine: Engine, begin
     assert await the_state(engine, created.key) is State.PENDING
 
 
-@with_every_driver
+@with_every_driver_that_tells
 async def test_nobody_is_woken_and_nothing_is_leased_before_the_commit(engine: Engine, begin: Begin) -> None:
     mark = await quiet_mark(engine)
     async with begin() as own:
