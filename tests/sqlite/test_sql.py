@@ -1,4 +1,4 @@
-"""The SQL files: one per operation of the contract, with a header; plans that never scan; migrations without gaps."""
+"""The SQL files: statements by name, plans that never scan, migrations without gaps."""
 
 from __future__ import annotations
 
@@ -11,57 +11,10 @@ from pathlib import Path
 import pytest
 
 from everwork.engines import sqlite as package
-from everwork.engines.base import Engine
 from everwork.engines.sqlite.migrate import migrate, migrations
 from everwork.engines.sqlite.statements import statements
 
 FOLDER = Path(inspect.getfile(package)).parent
-
-WITHOUT_FILE = {
-    "open": "the migrations",
-    "close": "no statement",
-    "fresh": "no statement",
-    "durability": "known from the settings",
-    "retention": "known from the core",
-    "health": "one PRAGMA",
-    "mark": "kept in the process",
-    "mark_finished": "kept in the process",
-    "wait": "sockets and one PRAGMA",
-    "wait_finished": "sockets and one PRAGMA",
-    "create_in": "create.sql, in the caller's transaction",
-    "complete_in": "settle.sql, in the caller's transaction",
-    "history": "get.sql, which reads what belongs to a job",
-    **dict.fromkeys(
-        [
-            "pause",
-            "set_policy",
-            "add_group",
-            "drop_group",
-            "types",
-            "register",
-            "unregister",
-            "registered",
-            "take_turn",
-        ],
-        "registry.sql",
-    ),
-}
-"""The operations of the contract that need no file of their own, and why."""
-SHARED = {"shared", "registry"}
-
-
-def test_the_files_are_the_operations_of_the_contract_and_what_they_share() -> None:
-    operations = Engine.__abstractmethods__
-    assert set(WITHOUT_FILE) <= operations
-    assert {file.stem for file in (FOLDER / "sql").iterdir()} == (operations - WITHOUT_FILE.keys()) | SHARED
-
-
-@pytest.mark.parametrize("file", sorted((FOLDER / "sql").iterdir()), ids=lambda file: file.stem)
-def test_each_file_says_its_purpose_inputs_and_returns(file: Path) -> None:
-    header = "\n".join(re.findall(r"\A(?:--.*\n)+", file.read_text()))
-    assert re.match(r"-- Purpose: \S.*\.\n", header), "no purpose"
-    assert re.search(r"\bInputs\b.*\S", header), "no inputs"
-    assert re.search(r"\b[Rr]eturns\b.*\S", header), "no returns"
 
 
 def test_every_statement_has_a_name_of_its_own_in_its_file() -> None:

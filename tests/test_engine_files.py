@@ -1,0 +1,90 @@
+"""The SQL and Lua files of the engines: one per operation of the contract, with the same names and a header."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from everwork import engines as package
+from everwork.engines.base import Engine
+
+ENGINES: Final = Path(inspect.getfile(package)).parent
+FOLDERS: Final = {"sqlite": "sqlite/sql", "postgres": "postgres/sql", "redis": "redis/lua"}
+SHARED_PARTS: Final = ("postgres/functions", "redis/lua/parts")
+"""What several operations are made of; not operations themselves."""
+
+REGISTRY: Final = (
+    "pause", "set_policy", "add_group", "drop_group", "types", "register", "unregister", "registered", "take_turn",
+)  # fmt: skip
+WITHOUT_FILE: Final = {
+    "open": "the migrations, or what a store is met with",
+    "close": "nothing is asked",
+    "fresh": "nothing is asked",
+    "is_remote": "known from the engine",
+    "durability": "known from the settings",
+    "retention": "known from the core",
+    "health": "settings of the store",
+    "mark": "kept in the process",
+    "mark_finished": "kept in the process",
+    "wait": "the way in which the store wakes",
+    "wait_finished": "the way in which the store wakes",
+    "create_in": "create, in the caller's transaction",
+    "complete_in": "complete or settle, in the caller's transaction",
+    "history": "get, which reads what belongs to a job",
+    **dict.fromkeys(REGISTRY, "registry"),
+}
+"""The operations of the contract that need no file of their own, and why."""
+FURTHER: Final = {
+    "sqlite": {"registry": "its operations", "shared": "what several operations write"},
+    "postgres": {"registry": "its operations", "complete": "one document that every driver can send"},
+    "redis": {
+        "registry": "its operations",
+        "open": "the version of the store, which has no migrations",
+        "decide": "what the core must know before settle, because a script cannot wait for it",
+        "lapse": "what the core has decided on the lapsed leases that sweep has found",
+        "history": "a list of its own, which get need not read",
+        "wait": "asks to be woken, in the step that looks for work",
+    },
+}
+"""The files beside those of the operations, and why."""
+
+
+def files_of(folder: str) -> list[Path]:
+    return sorted(file for file in (ENGINES / folder).iterdir() if file.suffix in (".sql", ".lua"))
+
+
+@pytest.mark.parametrize("engine", FOLDERS)
+def test_the_files_are_the_operations_of_the_contract_and_what_is_said_here(engine: str) -> None:
+    operations = Engine.__abstractmethods__
+    assert set(WITHOUT_FILE) <= operations
+    expected = (operations - WITHOUT_FILE.keys()) | FURTHER[engine].keys()
+    assert {file.stem for file in files_of(FOLDERS[engine])} == expected
+
+
+def header_of(file: Path) -> str:
+    return "\n".join(re.findall(r"\A(?:--.*\n)+", file.read_text()))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for folder in FOLDERS.values() for file in files_of(folder)],
+    ids=lambda file: "/".join(file.parts[-3:]),
+)
+def test_each_file_says_its_purpose_inputs_and_returns(file: Path) -> None:
+    header = header_of(file)
+    assert re.match(r"-- Purpose: \S.*", header), "no purpose"
+    assert re.search(r"\bInputs\b.*\S", header), "no inputs"
+    assert re.search(r"\b[Rr]eturns\b.*\S", header), "no returns"
+
+
+@pytest.mark.parametrize(
+    "file", [file for folder in SHARED_PARTS for file in files_of(folder)], ids=lambda file: file.name
+)
+def test_each_part_that_operations_share_says_its_purpose_and_what_it_needs(file: Path) -> None:
+    header = header_of(file)
+    assert re.match(r"-- Purpose: \S.*", header), "no purpose"
+    assert re.search(r"\bInputs\b.*\S", header), "no inputs"
