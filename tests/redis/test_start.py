@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 
+from everwork.core.outcome import Complete
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.place import Place
 from everwork.engines.redis.server import checked, parse_info
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput, SchemaMismatch
-from tests.factories import a_new_job, a_pending_job
+from tests.factories import TYPE, a_new_job, a_pending_job, asked
 from tests.redis.conftest import opened
 from tests.servers import RedisServer, free_port, redis_server
 
@@ -119,6 +121,27 @@ async def test_a_plain_server_is_no_cluster(server: RedisServer) -> None:
 async def test_a_node_of_a_cluster_is_no_plain_server() -> None:
     with redis_server("--cluster-enabled", "yes") as node:
         assert "use redis+cluster://" in str(await the_problem(node.url))
+
+
+LIMITED = ["on", ">pw", "~{everwork}*", "+@all", "-@dangerous", "+info"]
+
+
+@pytest.mark.parametrize("channels", [["resetchannels", "&{everwork}:*"], ["resetchannels"]])
+async def test_a_user_with_rights_on_the_namespace_alone_can_work(server: RedisServer, channels: list[str]) -> None:
+    server.ask("ACL", "SETUSER", "ann", *LIMITED, *channels)
+    async with opened(f"redis://ann:pw@127.0.0.1:{server.port}") as engine, opened(server.url) as other:
+        await asked(engine)
+        waiter = asyncio.ensure_future(engine.wait([TYPE], 60_000, engine.mark()))
+        job = await a_pending_job(other)
+        assert await asyncio.wait_for(waiter, 20)
+        assert (await asked(engine)).jobs[0].key == job.key
+        assert (await engine.settle([Complete(job.key, 1)])).judged[0].ok
+
+
+async def test_a_user_without_rights_is_told_what_is_missing(server: RedisServer) -> None:
+    server.ask("ACL", "SETUSER", "bob", "on", ">pw", "~other*", "+@all")
+    problem = await the_problem(f"redis://bob:pw@127.0.0.1:{server.port}")
+    assert "does not let this user do that" in str(problem)
 
 
 # What the server says of itself -----------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Bells:
         self._wire: Wire | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
+        self._may_listen = True
         tag = link.place.tag
         self._channels = {f"{tag}:work".encode(): "w", f"{tag}:done".encode(): "d"}
 
@@ -78,7 +79,7 @@ class Bells:
         """Leave word, and look whether anything has rung meanwhile. An engine that is away rings for nobody."""
         kind = "d" if types == [FINISHED] else "w"
         try:
-            if not self._is_listening:
+            if not self._is_listening and self._may_listen:
                 await self._listen()
             number = int(await self._link.read("wait", kind, *(types if kind == "w" else ())))
         except EngineError:
@@ -95,6 +96,7 @@ class Bells:
                 for channel in self._channels:
                     if type(await self._subscribed(wire, channel)) is ReplyError:
                         wire.close()  # Not allowed to listen: looking by oneself remains.
+                        self._may_listen = False
                         return
             except ConnectionLost:
                 return

@@ -19,7 +19,7 @@ end
 
 local function complete_all(at, refused) -- Completions of different jobs; the place in ARGV that follows.
   local n = tonumber(ARGV[at])
-  local ids, done, states, next_of = {}, {}, {}, {}
+  local ids, done, states, next_of, failed_before = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = ARGV[at + i] end
   local records, attempts_at = fetch(S, ids), at + n
   for i = 1, n do
@@ -37,12 +37,14 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       following.wait = following.wait + math.max(0, r.activated - sub(record, 1, 15))
       done[k], states[k] = ids[i], sub(record, 1, 30) .. following.tail
       completed[n_completions + i] = true
+      if r.attempt ~= '1' then failed_before[#failed_before + 1] = ids[i] end
     else
       refuse(refused, judged + i, ids[i], attempt, r)
     end
   end
   many('ZREM', LEASES, done) -- The first write is one that a full store allows: what is done can be told then, too.
   store(S, done, states)
+  for _, id in ipairs(failed_before) do drop(E, id) end
   for _, following in pairs(next_of) do
     move(following.r, 'c', following.n)
     worked(following.r, 'completed', following.n, following.n * math.max(0, now - following.r.activated), following.wait)
