@@ -213,6 +213,16 @@ async def test_dedupe_is_judged_once_for_the_job_and_its_copies(engine: Engine) 
     assert [copy.group for copy in await copies_of(engine, job)] == ["audit"]
 
 
+async def test_the_dedupe_key_names_the_default_copy_alone(engine: Engine) -> None:
+    await engine.add_group(TYPE, "audit")
+    job = await a_pending_job(engine, dedupe_key="d")
+    [copy] = await copies_of(engine, job)
+    assert (job.dedupe_key, copy.dedupe_key) == ("d", None)
+    await engine.cancel([copy.key])
+    await engine.delete([copy.key])
+    assert await engine.create([a_new_job(dedupe_key="d")]) == [Created(job.key, True)]
+
+
 async def test_keys_increase_in_the_order_of_the_request_with_copies_between(engine: Engine) -> None:
     await engine.add_group(TYPE, "audit")
     keys = [created.key for created in await engine.create([a_new_job() for _ in range(5)])]
