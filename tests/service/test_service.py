@@ -13,7 +13,7 @@ from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Demand, JobFilter
-from everwork.exceptions import InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
+from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.loops import BackgroundLoop
 from everwork.service.service import JobService
 from tests.door.waiting import DEADLINE_S, until
@@ -247,6 +247,25 @@ async def test_a_background_loop_goes_on_after_an_error() -> None:
     loop = BackgroundLoop("test", tick, 0.001)
     loop.start()
     await asyncio.wait_for(third.wait(), DEADLINE_S)
+    await loop.stop()
+    assert loop.errors == 2
+
+
+async def test_a_background_loop_that_lost_the_engine_tries_again_soon_whatever_its_turn() -> None:
+    ticks = 0
+    back = asyncio.Event()
+
+    async def tick() -> bool:
+        nonlocal ticks
+        ticks += 1
+        if ticks < 3:
+            raise EngineUnavailable("for a moment")
+        back.set()
+        return False
+
+    loop = BackgroundLoop("test", tick, 3_600)
+    loop.start()
+    await asyncio.wait_for(back.wait(), DEADLINE_S)
     await loop.stop()
     assert loop.errors == 2
 

@@ -30,6 +30,8 @@ _STOP_SECONDS_MAX: Final = 20
 _TICK_SECONDS: Final = 0.02
 _DISTURBANCE_SHARE: Final = 0.25
 _DOWN_SECONDS_MAX: Final = 1.0
+# Who lost the server looks for it with growing pauses: by then it has been found again.
+_RECONNECT_MS: Final = 1_000
 
 
 Progress = Callable[[str], None]
@@ -191,7 +193,7 @@ class Nemesis:
             server.kill()
             await self._pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
             server.start()
-            self.stops.append((begun_ms, host_clock_ms()))
+            self.stops.append((begun_ms, host_clock_ms() + _RECONNECT_MS))
             self.done["kills of the server"] += 1
         elif self._rng.random() < _DISTURBANCE_SHARE:
             self.done[settings.place.disturb(self._rng)] += 1

@@ -70,21 +70,25 @@ class BackgroundLoop:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        delays = pauses()
         while not self._stop.is_set():
-            again = False
+            again, seconds = False, self._seconds
             try:
                 again = await self._tick()
                 self._outage.over()
+                delays = pauses()
             except EngineError as error:
                 self.errors += 1
                 self._outage.tell(error)
+                # What had to be done is still to be done: a lost connection must not cost a whole turn.
+                seconds = min(seconds, next(delays))
             except Exception:
                 self.errors += 1
                 log.exception("a background loop failed and goes on", loop=self._name, errors=self.errors)
             if not again:
-                await self._sleep()
+                await self._sleep(seconds)
 
-    async def _sleep(self) -> None:
-        seconds = self._seconds * random.uniform(0.6, 1.0)  # noqa: S311 - jitter, not a secret
+    async def _sleep(self, seconds: float) -> None:
+        seconds *= random.uniform(0.6, 1.0)  # noqa: S311 - jitter, not a secret
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
