@@ -13,6 +13,7 @@ VENV = "everwork"
 DIST = "everwork"
 PACKAGES = ["-e", ".[all]"]
 N = 20_000
+N_SINGLE = 200
 BULK = "gather"
 CONFIG = "bulk is 64 callers at once, each app.enqueue one after the other"
 WORKLOADS = ["W1"]

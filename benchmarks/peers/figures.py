@@ -1,0 +1,111 @@
+"""What the harness's rows say of each peer: medians over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+CALLERS = "_callers"
+"""How the adapter is called whose bulk is many callers at once."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """One peer, or we ourselves."""
+
+    name: str
+    version: str = "?"
+    config: str = ""
+    ack: str = ""
+    bulk_kind: str | None = None
+    jobs: int = 0
+    taken: dict[str, list[float]] = field(default_factory=dict)
+    is_exact: bool = True
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one row of the harness into account."""
+        if row.get("failed"):
+            self.failures.append(f"{row['workload']}: {row['figure']}")
+            return
+        self.version = row["version"]
+        self.is_exact = self.is_exact and bool(row["exact"])
+        if row["workload"] == "W1":
+            self.config, self.ack, self.bulk_kind, self.jobs = row["config"], row["ack"], row["bulk_kind"], row["n"]
+        for name in ("rate", "single", "bulk", "p50", "p99", "worker_us", "server_us"):
+            if row.get(name) is not None:
+                self.taken.setdefault(name, []).append(row[name])
+
+    def median(self, name: str) -> float | None:
+        """The middle of what was measured; None if it was not."""
+        return median(self.taken[name]) if self.taken.get(name) else None
+
+
+def figures_of(rows: Iterable[Mapping[str, Any]], engine: str) -> dict[str, Figures]:
+    """Everybody who was measured on an engine."""
+    found: dict[str, Figures] = {}
+    for row in rows:
+        if row["engine"] == engine and row["workload"] in ("W1", "W2", "install"):
+            found.setdefault(row["peer"], Figures(row["peer"])).add(row)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One thing that is wanted in comparison with a peer."""
+
+    what: str
+    ours: float | None
+    peer: str
+    theirs: float | None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours by theirs."""
+        return self.ours / self.theirs if self.ours is not None and self.theirs else None
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether it is as wanted; None if it was not measured."""
+        if self.ratio is None:
+            return None
+        return self.ratio >= self.at_least if self.at_least is not None else self.ratio <= (self.at_most or 0)
+
+
+DRAIN_MIN = {"postgres": 1.5, "redis": 7.0, "sqlite": 1.0}
+
+
+def asks_of(engine: str, found: Mapping[str, Figures], bulk_peer: Figures | None) -> list[Ask]:
+    """What is wanted on an engine; the best peer is the best of those who were measured."""
+    ours = found[f"everwork_{engine}"]
+    callers = found.get(f"everwork_{engine}{CALLERS}")
+    peers = [figures for name, figures in found.items() if not name.startswith("everwork")]
+
+    def ask(what: str, name: str, *, best: bool = True, **wanted: float) -> Ask:
+        peer = _best(peers, name, largest=best)
+        return Ask(what, ours.median(name), peer.name if peer else "", peer.median(name) if peer else None, **wanted)
+
+    single = _best(peers, "single", largest=True)
+    single_rate = single.median("single") if single else None
+    asks = [
+        ask("drain, jobs/s", "rate", at_least=DRAIN_MIN[engine]),
+        ask("latency p50, ms", "p50", best=False, at_most=1.2),
+        ask("latency p99, ms", "p99", best=False, at_most=1.2),
+        ask("single enqueue, /s", "single", at_least=0.8),
+        Ask("64 callers, /s, by single enqueue", callers.median("bulk") if callers else None,
+            single.name if single else "", single_rate, at_least=3.0),
+    ]  # fmt: skip
+    if bulk_peer is not None:
+        asks.append(
+            Ask("bulk enqueue, /s", ours.median("bulk"), bulk_peer.name, bulk_peer.median("bulk"), at_least=1.0)
+        )
+    return asks
+
+
+def _best(peers: Iterable[Figures], name: str, *, largest: bool) -> Figures | None:
+    measured = [peer for peer in peers if peer.median(name) is not None]
+    return (max if largest else min)(measured, key=lambda peer: peer.median(name) or 0.0, default=None)
