@@ -8,7 +8,7 @@ for i = 2, #ARGV, 9 do
   local id = outcome[1]
   local record, tail = state_of(id)
   local r = tail and parse(tail)
-  if r and is_live(r, outcome[2]) and outcome[4] == guard_of(r) and tonumber(call('ZSCORE', LEASES, id) or 0) <= now then
+  if r and is_live(r, outcome[2]) and outcome[4] == guard_of(r) and tonumber(call('ZSCORE', LEASES, id)) <= now then
     apply(id, record, r, outcome)
     taken = taken + 1
   end

@@ -91,7 +91,8 @@ local function claim(queue, limit, tenants)
 end
 
 local function lease(queue, ids, lease_ms, worker) -- Writes what was claimed as leased; heads, infos and payloads.
-  local records, payloads = fetch(S, ids), fetch(J, ids)
+  local runs = runs_of(ids)
+  local records, payloads = fetch(S, ids, runs), fetch(J, ids, runs)
   local till, states, leases, heads, infos, next_of = fmt('%.0f', now + lease_ms), {}, {}, {}, {}, {}
   for i = 1, #ids do
     local record = records[i]
@@ -108,7 +109,7 @@ local function lease(queue, ids, lease_ms, worker) -- Writes what was claimed as
     states[i], heads[i], infos[i] = head .. following.tail, head, following.info
     leases[2 * i - 1], leases[2 * i] = till, ids[i]
   end
-  store(S, ids, states)
+  store(S, ids, states, runs)
   many('ZADD', LEASES, leases)
   for _, following in pairs(next_of) do move(following.r, 'r', following.n) end
   return till, heads, infos, payloads

@@ -104,8 +104,9 @@ local function accept(at, wanted)
     if groups > 1 then is_plain = false end
   end
   if #ids > 0 then
-    store(J, ids, payloads)
-    store(S, ids, states)
+    local places = runs_of(ids)
+    store(J, ids, payloads, places)
+    store(S, ids, states, places)
     name_buckets(tonumber(ids[1]), tonumber(ids[#ids]))
     settle_in(heads)
   end

@@ -21,7 +21,8 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
   local n = tonumber(ARGV[at])
   local ids, done, states, next_of, failed_before = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = ARGV[at + i] end
-  local records, attempts_at = fetch(S, ids), at + n
+  local runs = runs_of(ids)
+  local records, attempts_at, last_head, run_at = fetch(S, ids, runs), at + n, nil, nil
   for i = 1, n do
     local record, attempt = records[i], ARGV[attempts_at + i]
     local tail = record and sub(record, 31)
@@ -29,13 +30,15 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     if r and r.state == 'r' and (attempt == r.attempt or attempt == '0') then
       local following = next_of[tail]
       if not following then
-        following = {r = r, n = 0, wait = 0, tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated),
+          tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end
-      local k = #done + 1
+      local k, head = #done + 1, sub(record, 1, 30)
+      if head ~= last_head then last_head, run_at = head, tonumber(sub(record, 1, 15)) end
       following.n = following.n + 1
-      following.wait = following.wait + math.max(0, r.activated - sub(record, 1, 15))
-      done[k], states[k] = ids[i], sub(record, 1, 30) .. following.tail
+      following.wait = following.wait + math.max(0, following.activated - run_at)
+      done[k], states[k] = ids[i], head .. following.tail
       completed[n_completions + i] = true
       if r.attempt ~= '1' then failed_before[#failed_before + 1] = ids[i] end
     else
@@ -43,7 +46,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     end
   end
   many('ZREM', LEASES, done) -- The first write is one that a full store allows: what is done can be told then, too.
-  store(S, done, states)
+  store(S, done, states, #done == n and runs or nil)
   for _, id in ipairs(failed_before) do drop(E, id) end
   for _, following in pairs(next_of) do
     move(following.r, 'c', following.n)

@@ -26,29 +26,39 @@ local function many(command, key, args) -- One call, or several where unpack wou
   for i = 1, n, CHUNK do call(command, key, unpack(args, i, math.min(i + CHUNK - 1, n))) end
 end
 
-local function fetch(part, ids) -- One part of jobs, in the order of ids; false where there is none.
-  local n, i, out = #ids, 1, nil
+local function runs_of(ids) -- Neighbours in one bucket: bucket, first, last, flat. For several calls on the same ids.
+  local runs, n, i = {}, #ids, 1
   while i <= n do
     local bucket, j = sub(ids[i], 1, 13), i
     while j < n and j - i < CHUNK and sub(ids[j + 1], 1, 13) == bucket do j = j + 1 end
-    local got = call('HMGET', part .. bucket, unpack(ids, i, j))
-    if i == 1 and j == n then return got end
-    out = out or {}
-    for at = 1, #got do out[i + at - 1] = got[at] end
+    local at = #runs
+    runs[at + 1], runs[at + 2], runs[at + 3] = bucket, i, j
     i = j + 1
   end
-  return out or {}
+  return runs
 end
 
-local function store(part, ids, values)
-  local n, i = #ids, 1
-  while i <= n do
-    local bucket, args, at = sub(ids[i], 1, 13), {}, 0
-    repeat
-      args[at + 1], args[at + 2] = ids[i], values[i]
-      at, i = at + 2, i + 1
-    until i > n or at >= CHUNK or sub(ids[i], 1, 13) ~= bucket
-    call('HSET', part .. bucket, unpack(args))
+local function fetch(part, ids, runs) -- One part of jobs, in the order of ids; false where there is none.
+  runs = runs or runs_of(ids)
+  if #runs == 3 then return call('HMGET', part .. runs[1], unpack(ids)) end
+  local out = {}
+  for at = 1, #runs, 3 do
+    local i, j = runs[at + 1], runs[at + 2]
+    local got = call('HMGET', part .. runs[at], unpack(ids, i, j))
+    for k = 1, #got do out[i + k - 1] = got[k] end
+  end
+  return out
+end
+
+local function store(part, ids, values, runs)
+  runs = runs or runs_of(ids)
+  for at = 1, #runs, 3 do
+    local args, n = {}, 0
+    for i = runs[at + 1], runs[at + 2] do
+      args[n + 1], args[n + 2] = ids[i], values[i]
+      n = n + 2
+    end
+    many('HSET', part .. runs[at], args)
   end
 end
 

@@ -1,25 +1,20 @@
 -- Purpose: forget finished jobs with all that belongs to them. Inputs: records, effects. ids and records of jobs that exist.
-local function forget(part, ids)
-  local n, i = #ids, 1
-  while i <= n do
-    local bucket, j = sub(ids[i], 1, 13), i
-    while j < n and j - i < CHUNK and sub(ids[j + 1], 1, 13) == bucket do j = j + 1 end
-    call('HDEL', part .. bucket, unpack(ids, i, j))
-    i = j + 1
-  end
+local function forget(part, ids, runs)
+  for at = 1, #runs, 3 do call('HDEL', part .. runs[at], unpack(ids, runs[at + 1], runs[at + 2])) end
 end
 
 local function remove(ids, records)
   if #ids == 0 then return end
   local fields, histories, buckets = {}, {}, {}
-  for i, field in ipairs(fetch(K, ids)) do
+  local runs = runs_of(ids)
+  for i, field in ipairs(fetch(K, ids, runs)) do
     if field then fields[#fields + 1] = field end
     local r = parse(sub(records[i], 31))
     count(r, r.state, -1)
     buckets[sub(ids[i], 1, 13)] = true
     if r.state ~= 'c' or r.attempt ~= '1' then histories[#histories + 1] = P .. ':h:' .. ids[i] end
   end
-  for _, part in ipairs({S, J, E, O, K, OWN}) do forget(part, ids) end
+  for _, part in ipairs({S, J, E, O, K, OWN}) do forget(part, ids, runs) end
   for _, index in ipairs({FAILED, CANCELLED, EXPIRY}) do many('ZREM', index, ids) end
   many('HDEL', P .. ':dedupe', fields)
   for i = 1, #histories, CHUNK do call('UNLINK', unpack(histories, i, math.min(i + CHUNK - 1, #histories))) end
