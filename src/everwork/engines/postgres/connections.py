@@ -53,9 +53,7 @@ class Connections:
                 async with self.taken() as connection:
                     if self._address.notify:
                         return await act(connection)
-                    # A transaction-mode pooler keeps a server only for as long as a transaction lasts.
-                    async with connection.transaction():
-                        return await act(connection)
+                    return await _in_transaction(connection, act)
             except REPEATABLE as error:
                 if repeat == REPEATS_MAX - 1:
                     raise translated(self._address, error) from error
@@ -108,6 +106,22 @@ class Connections:
             connection.terminate()
         elif not connection.is_closed():
             self._idle.append(connection)
+
+
+BEGIN: Final = "; ".join(("BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in PLAN.items())))
+
+
+async def _in_transaction(connection: asyncpg.Connection, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+    """A transaction-mode pooler keeps a server, and its settings, only for as long as a transaction lasts."""
+    await connection.execute(BEGIN)
+    try:
+        answer = await act(connection)
+    except asyncpg.PostgresError as error:
+        if not ends_connection(error):
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
+    return answer
 
 
 async def connect(address: Address) -> asyncpg.Connection:

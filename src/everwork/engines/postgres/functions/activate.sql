@@ -183,8 +183,10 @@ CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visit
       SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane AND j.lane_id <= visited
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
   named AS (
-    SELECT m.lane FROM unnest(mine) AS m(lane) WHERE EXISTS (
-      SELECT 1 FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = m.lane AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms))
+    -- Not EXISTS, which a plan may turn round: it would read every ready job of the queue.
+    SELECT m.lane FROM unnest(mine) AS m(lane) CROSS JOIN LATERAL (
+      SELECT 1 FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = m.lane
+        AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) LIMIT 1) w
     ORDER BY m.lane <= visited, m.lane)
   SELECT coalesce(array_agg(a.lane), '{}') FROM (
     (SELECT lane FROM behind) UNION ALL (SELECT lane FROM before) UNION ALL (SELECT lane FROM named) LIMIT most) a

@@ -5,5 +5,6 @@
 SELECT l.key, l.attempt FROM {schema}.live l WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
 
 -- name: cancelled
-SELECT f.key, f.attempt FROM {schema}.job j JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state = 5 AND f.key = j.key
+SELECT f.key, f.attempt FROM {schema}.job j
+CROSS JOIN LATERAL (SELECT * FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state = 5 AND a.key = j.key LIMIT 1) f
 WHERE j.key = ANY($1::bigint[]) AND f.kind = 'cancel';

@@ -3,8 +3,9 @@
 
 -- name: delete
 WITH gone AS (
-  DELETE FROM {schema}.finished f USING {schema}.job j
-  WHERE j.key = ANY($1::bigint[]) AND f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key RETURNING f.*),
+  DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM {schema}.job j
+    CROSS JOIN LATERAL (SELECT a.ctid FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) p
+    WHERE j.key = ANY($1::bigint[]))) RETURNING f.*),
 jobs AS (DELETE FROM {schema}.job WHERE key = ANY(ARRAY(SELECT key FROM gone)) RETURNING key, queue_id, lane_id, dedupe_key),
 results AS (DELETE FROM {schema}.result WHERE key = ANY(ARRAY(SELECT key FROM gone))),
 histories AS (DELETE FROM {schema}.history WHERE key = ANY(ARRAY(SELECT key FROM gone))),

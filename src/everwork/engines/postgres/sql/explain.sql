@@ -8,6 +8,6 @@ SELECT coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), q.type, q.grp, 
     AND (a.rank, a.run_at_ms, a.key) < (l.rank, l.run_at_ms, l.key) LIMIT $2) n) ELSE 0 END,
   l.worker, l.lease_until_ms
 FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.type t ON t.name = q.type
-LEFT JOIN {schema}.live l ON l.key = j.key
-LEFT JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key
+LEFT JOIN LATERAL (SELECT * FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
 WHERE j.key = $1;

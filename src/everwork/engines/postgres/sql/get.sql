@@ -1,11 +1,12 @@
 -- Purpose: find jobs by key, wherever they are.
 -- Inputs: keys. Returns: a job's place (where), its whole self (job), its history (history, end).
+-- By LATERAL and LIMIT, because a plan that was made while the tables were empty would read them from end to end.
 
 -- name: where
 SELECT j.key, coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), coalesce(f.attempt, l.attempt), coalesce(f.attempts, l.attempts),
   coalesce(f.max_attempts, l.max_attempts), CASE f.state WHEN 3 THEN 'complete' ELSE f.kind END
-FROM {schema}.job j LEFT JOIN {schema}.live l ON l.key = j.key
-LEFT JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key
+FROM {schema}.job j LEFT JOIN LATERAL (SELECT * FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
 WHERE j.key = ANY($1::bigint[]);
 
 -- name: job
@@ -18,8 +19,8 @@ SELECT j.key, q.type, q.grp, x.tenant, nullif(x.limit_key, ''), coalesce(f.state
     ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
   f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra, j.max_attempts, j.retry
 FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.lane x ON x.id = j.lane_id
-LEFT JOIN {schema}.live l ON l.key = j.key
-LEFT JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 4, 5) AND f.key = j.key
+LEFT JOIN LATERAL (SELECT * FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
 LEFT JOIN {schema}.result r ON r.key = j.key
 WHERE j.key = ANY($1::bigint[]);
 
@@ -29,4 +30,5 @@ FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) ORDER BY h.key, h.attemp
 
 -- name: end
 SELECT f.key, f.attempt, coalesce(f.kind, 'complete'), f.finished_at_ms, f.worker, f.error, f.activated_at_ms, NULL::bigint
-FROM {schema}.job j JOIN {schema}.finished f ON f.queue_id = j.queue_id AND f.state IN (3, 5) AND f.key = j.key WHERE j.key = ANY($1::bigint[]);
+FROM {schema}.job j CROSS JOIN LATERAL (SELECT * FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 5) AND a.key = j.key LIMIT 1) f
+WHERE j.key = ANY($1::bigint[]);

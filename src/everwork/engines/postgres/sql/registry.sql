@@ -18,7 +18,8 @@ INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) D
 UPDATE {schema}.queue SET dropped = true WHERE type = $1 AND grp = $2 AND grp <> '' AND NOT dropped RETURNING id;
 
 -- name: pending_of
-SELECT key FROM {schema}.live WHERE queue_id = $1 AND state IN (0, 1) ORDER BY key LIMIT $2;
+(SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 0 LIMIT $2)
+UNION ALL (SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 1 LIMIT $2) LIMIT $2;
 
 -- name: types
 SELECT t.name, t.paused, t.policy,

@@ -4,7 +4,8 @@
 
 -- name: read_leased
 SELECT l.key, l.attempt, l.attempts, l.max_attempts, coalesce(j.retry, t.policy)
-FROM {schema}.live l JOIN {schema}.job j ON j.key = l.key JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
+FROM {schema}.live l CROSS JOIN LATERAL (SELECT a.retry FROM {schema}.job a WHERE a.key = l.key LIMIT 1) j
+JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
 WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
 
 -- name: past_ends

@@ -3,7 +3,8 @@
 
 -- name: lapsed
 SELECT l.key, l.attempt, l.attempts, l.max_attempts, coalesce(j.retry, t.policy), l.worker
-FROM {schema}.live l JOIN {schema}.job j ON j.key = l.key JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
+FROM {schema}.live l CROSS JOIN LATERAL (SELECT a.retry FROM {schema}.job a WHERE a.key = l.key LIMIT 1) j
+JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
 WHERE l.state = 2 AND l.lease_until_ms <= {schema}.now_ms($1) ORDER BY l.key LIMIT $2;
 
 -- name: expired
@@ -12,7 +13,10 @@ ORDER BY expires_at_ms, key LIMIT $2;
 
 -- name: stranded
 -- Pending jobs of groups that were dropped: nobody will ever ask for them.
-SELECT l.key FROM {schema}.queue q JOIN {schema}.live l ON l.queue_id = q.id AND l.state IN (0, 1) WHERE q.dropped LIMIT $1;
+-- By LATERAL and LIMIT, so that no plan begins with the whole table.
+SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
+  (SELECT a.key FROM {schema}.live a WHERE a.queue_id = q.id AND a.state = 0 LIMIT $1)
+  UNION ALL (SELECT b.key FROM {schema}.live b WHERE b.queue_id = q.id AND b.state = 1 LIMIT $1)) l WHERE q.dropped LIMIT $1;
 
 -- name: finished
 SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)

@@ -1,0 +1,74 @@
+"""Servers that a test may kill and misconfigure, and engines on them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from everwork.engines.postgres.engine import PostgresEngine
+from tests.servers import PostgresServer, postgres_server
+from tests.stores import VirtualClock, url_of, word_of
+
+
+@pytest.fixture(scope="module")
+def spare() -> Iterator[PostgresServer]:
+    """A server that belongs to the tests of one file."""
+    with postgres_server() as started:
+        yield started
+
+
+@pytest.fixture
+def server(spare: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that the test may kill; the next test finds it running."""
+    yield spare
+    if spare._process is None:
+        spare.start()
+
+
+@pytest.fixture
+def own_url(server: PostgresServer, tmp_path: Path) -> str:
+    """A fresh store on the server that the test may kill."""
+    return f"{server.url}?schema=ew_{word_of(tmp_path)}"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A fresh store on the server that all tests share."""
+    return url_of("postgres", tmp_path)
+
+
+@asynccontextmanager
+async def opened(url: str, clock: VirtualClock | None = None) -> AsyncIterator[PostgresEngine]:
+    """An open engine."""
+    engine = PostgresEngine.from_url(url, clock=clock)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture
+def engine_name() -> str:
+    """These tests run on PostgreSQL, whatever engines were chosen for the others."""
+    return "postgres"
+
+
+@pytest.fixture
+async def engine(url: str, clock: VirtualClock) -> AsyncIterator[PostgresEngine]:
+    """An engine on a fresh store."""
+    async with opened(url, clock) as one:
+        yield one
+
+
+def without_options(url: str) -> str:
+    """A store's URL as drivers understand it."""
+    return url.partition("?")[0]
+
+
+def schema_of(url: str) -> str:
+    """The schema that a store's URL names."""
+    return url.partition("schema=")[2].partition("&")[0]
