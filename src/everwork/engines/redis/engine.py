@@ -98,7 +98,7 @@ class RedisEngine(Engine):
 
     async def health(self) -> Health:
         parts = self._parts
-        await parts.link.read("count")
+        await parts.link.read("open", parts.schema_version, 0)
         server = parts.server
         details = {
             "place": self._place.text,
@@ -134,9 +134,9 @@ class RedisEngine(Engine):
         if not outcomes:
             return Settlement([], await self.activate(demands))
         parts = self._parts
-        judged, reply = await settle(parts.link, outcomes, demands)
+        judged, reply, now_ms = await settle(parts.link, outcomes, demands)
         if reply is None:
-            return Settlement(judged, Activation([], None, parts.now_ms()))
+            return Settlement(judged, Activation([], None, now_ms))
         return Settlement(judged, self._leased(parts, reply, demands))
 
     def _leased(self, parts: Opened, reply: Any, demands: Sequence[Demand]) -> Activation:

@@ -35,7 +35,7 @@ class Link:
         self._ssl = place.ssl_context()
         self._wire: Wire | None = None
         self._nodes = list(place.hosts)
-        self._connecting = asyncio.Lock()
+        self._attempt: asyncio.Task[Wire] | None = None
         self._under_way = 0
         self._is_idle = asyncio.Event()
         self._is_closed = False
@@ -95,6 +95,9 @@ class Link:
             self._is_idle.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_idle.wait(), CLOSE_SECONDS)
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.wait((self._attempt,))
         if self._wire is not None:
             self._wire.close()
             await self._wire.ended
@@ -118,10 +121,22 @@ class Link:
         raise AssertionError("unreachable")
 
     async def _connected(self) -> Wire:
-        async with self._connecting:
-            if self._wire is None or not self._wire.is_open:
-                self._wire = await self.connect()
-            return self._wire
+        """The connection that everybody waits for together; who gives up does not disturb the others."""
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_task(self.connect())
+            self._attempt.add_done_callback(self._attempted)
+        attempt = self._attempt
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            if attempt.cancelled():
+                raise EngineUnavailable(f"cannot use Redis at {self.place.text}: the engine is closed") from None
+            raise
+
+    def _attempted(self, attempt: asyncio.Task[Wire]) -> None:
+        self._attempt = None
+        if not attempt.cancelled() and attempt.exception() is None:
+            self._wire = attempt.result()
 
     async def _opened(self, host: str, port: int, heard: Callable[[list[Any]], None] | None) -> tuple[Wire, Server]:
         wire = await self._dialled(host, port, heard)
@@ -179,9 +194,10 @@ class Link:
                 problem = error
                 continue
             try:
-                await self._enter(wire)
-                return await self._told_owner(wire, host)
-            except ConnectionLost as error:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await self._enter(wire)
+                    return await self._told_owner(wire, host)
+            except (ConnectionLost, TimeoutError) as error:
                 problem = problems.unreachable(self.place.text, error)
             except EngineUnavailable as error:
                 problem = error

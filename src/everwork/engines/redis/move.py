@@ -23,6 +23,10 @@ from everwork.engines.redis.texts import (
 )
 from everwork.engines.redis.wire import Word
 from everwork.engines.values import JobRecord
+from everwork.exceptions import InvalidInput
+
+KEY_MAX = 2**53 - 1
+"""Numbers in Lua are exact up to here."""
 
 
 async def dump(link: Link, after: int, limit: int) -> list[JobRecord]:
@@ -35,6 +39,8 @@ async def load(link: Link, records: Sequence[JobRecord]) -> int:
     """Write the jobs whose keys are free."""
     words: list[Word] = []
     for record in records:
+        if record.job.key > KEY_MAX:
+            raise InvalidInput("key", f"must be at most {KEY_MAX} on Redis, not {record.job.key}")
         words += _words(record)
     return int(await link.call("load", *words)) if words else 0
 

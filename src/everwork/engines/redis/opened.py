@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from everwork.engines.base import Clock
 from everwork.engines.redis.inbox import Inbox
@@ -23,22 +22,17 @@ SCHEMA_VERSION = 1
 class Opened:
     """An engine at work, in the process and event loop that opened it."""
 
-    def __init__(self, link: Link, clock: Clock | None, schema_version: int, known: dict[str, int]) -> None:
+    def __init__(self, link: Link, schema_version: int, known: dict[str, int]) -> None:
         self.pid = os.getpid()
         self.link = link
         self.schema_version = schema_version
         self.bells = Bells(link, known)
         self.inbox = Inbox(link)
-        self._clock = clock
 
     @property
     def server(self) -> Server:
         """The server as it was found by the last connection."""
         return self.link.server
-
-    def now_ms(self) -> int:
-        """The instant for answers that no script gives."""
-        return time.time_ns() // 1_000_000 if self._clock is None else self._clock()
 
     async def close(self) -> None:
         """Stop what runs beside the calls, finish these, and hang up."""
@@ -70,7 +64,7 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
                 f"Redis at {place.text}, namespace '{place.namespace}', was written by a newer Everwork "
                 f"(schema {version}, this one knows {SCHEMA_VERSION}); upgrade this program"
             )
-        parts = Opened(link, clock, version, {"w": int(reply[1]), "d": int(reply[2])})
+        parts = Opened(link, version, {"w": int(reply[1]), "d": int(reply[2])})
     except BaseException:
         await link.close()
         raise

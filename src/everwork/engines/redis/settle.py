@@ -26,14 +26,14 @@ Decided = dict[int, tuple[Word, ...]]
 """By its place in the batch: verdict, guard, delay, max, kind, error, code."""
 
 
-async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any]:
-    """Judge each outcome by itself; the judgements, and what the script leased for the demands."""
+async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any, int]:
+    """Judge each outcome by itself; the judgements, what the script leased for the demands, and its now."""
     for _ in range(TRIES_MAX):
         segments, order = _segments(outcomes, await _decided(link, outcomes))
         words = [*segments, *_event_words(outcomes, order), *(["1", *demand_words(demands)] if demands else ["0"])]
         reply = await link.run("settle", words)
         if reply != b"again":
-            return _judgements(outcomes, order, reply[0]), reply[1]
+            return _judgements(outcomes, order, reply[0]), reply[1], int(reply[2])
     raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
 
 

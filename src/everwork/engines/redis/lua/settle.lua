@@ -6,7 +6,7 @@
 --   '1' and jobs (see parts/intake.lua; their owners count the completions from 1 on) or '0'; '1' and demands (see parts/claim.lua) or '0'.
 --   attempt 0: by state only. verdict: r retry, f failed, l release, '' undecided because the job was not processing when it was read.
 --   guard: attempt, attempts, max as they were read ('' for none).
--- Returns: 'again' when a decision does not fit; else {refused, leased}: per refused outcome, counted over all segments from 1 on, its number
+-- Returns: 'again' when a decision does not fit; else {refused, leased, now}: per refused outcome, counted over all segments from 1 on, its number
 --   and '' for no such job or its state, latest attempt, and how the named attempt ended; leased is false or the answer of parts/claim.lua.
 -- Parts: records effects places endings outcomes intake claim
 local segments = tonumber(ARGV[2])
@@ -23,4 +23,4 @@ at = at + 1
 local leased = false
 if ARGV[at] == '1' then leased = activate(at + 1) end
 finish()
-return {refused, leased}
+return {refused, leased, NOW}
