@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from everwork.engines.postgres.address import Address
-from everwork.engines.postgres.errors import DRIVER_ERRORS, REPEATABLE, ends_connection, translated
+from everwork.engines.postgres.errors import DRIVER_ERRORS, ends_connection, is_repeatable, translated
 from everwork.engines.postgres.statements import PLAN
 from everwork.exceptions import EngineError
 
@@ -54,11 +54,9 @@ class Connections:
                     if self._address.notify:
                         return await act(connection)
                     return await _in_transaction(connection, act)
-            except REPEATABLE as error:
-                if repeat == REPEATS_MAX - 1:
-                    raise translated(self._address, error) from error
             except DRIVER_ERRORS as error:
-                raise translated(self._address, error) from error
+                if not is_repeatable(error) or repeat == REPEATS_MAX - 1:
+                    raise translated(self._address, error) from error
         raise AssertionError("unreachable")
 
     async def vacuum(self, sql: str) -> None:

@@ -15,11 +15,17 @@ REPEATABLE = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
-    asyncpg.InternalClientError,
 )
-"""The server took everything back, or was never told (the connection was being closed): say it again."""
+"""The server took everything back: say it again."""
 
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncio.TimeoutError, EOFError)
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    asyncio.TimeoutError,
+    EOFError,
+)
 
 
 def translated(address: Address, error: BaseException) -> EngineError:
@@ -81,6 +87,14 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
 """Who must act, and how; the first that fits is told."""
+
+
+def is_repeatable(error: BaseException) -> bool:
+    """Whether nothing was done, so that the same may be said again."""
+    if isinstance(error, asyncpg.InternalClientError):
+        # The connection was being closed, and the statement was not sent; other texts come after an answer.
+        return "cannot switch to state" in str(error)
+    return isinstance(error, REPEATABLE)
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
