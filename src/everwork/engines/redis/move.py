@@ -58,7 +58,7 @@ def _words(record: JobRecord) -> list[Word]:
     field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
     history = [entry_text(entry) for entry in _kept_apart(record)]
     rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
-    error = "" if job.last_error is None else f"={job.error_code or ''}\n{job.last_error}"
+    error = "" if job.last_error is None else f"={job.error_code or ''}\0{job.last_error}"
     result = "" if job.result is None else f"={job.result}"
     lease = "" if job.lease_until_ms is None else job.lease_until_ms
     return [

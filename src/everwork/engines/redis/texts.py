@@ -216,7 +216,7 @@ def job_of(key: int, stored: Sequence[Any]) -> Job | None:
     )
     type, group = queue_parts(queue)
     tenant, limit_key = lane_parts(lane)
-    code, _, error = stored[2].decode().partition("\n") if stored[2] is not None else ("", "", None)
+    code, _, error = stored[2].decode().partition("\0") if stored[2] is not None else ("", "", None)
     state = LETTERS[letter]
     return Job(
         key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state, variables=variables,
@@ -236,7 +236,7 @@ def history_of(record: Record | None, error: bytes | None, entries: Sequence[byt
     events = [entry_of(entry) for entry in entries]
     if record is not None and record.state in (State.COMPLETED, State.CANCELLED):
         fields = record.fields
-        reason = error.decode().partition("\n")[2] if error is not None and record.state is State.CANCELLED else None
+        reason = error.decode().partition("\0")[2] if error is not None and record.state is State.CANCELLED else None
         kind = fields[10] or "complete"
         attempt, activated, finished = int(fields[1]), _instant(fields[11]), int(fields[12])
         events.append(HistoryEntry(attempt, kind, finished, record.worker, reason, activated))

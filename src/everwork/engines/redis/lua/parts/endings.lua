@@ -18,7 +18,7 @@ end
 local function cancel(id, record, r, kind, reason) -- A live job, in whatever place it is.
   if r.state == 'p' then leave_pending(id, r) else call('ZREM', LEASES, id) end
   put(S, id, sub(record, 1, 30) .. tail_of(r, 'x', r.attempt, r.attempts, r.max, kind, r.activated, NOW, r.worker))
-  if reason == '' then drop(E, id) else put(E, id, '\n' .. reason) end
+  if reason == '' then drop(E, id) else put(E, id, '\0' .. reason) end
   call('ZADD', CANCELLED, 0, id)
   move(r, 'x', 1)
   ended.c[#ended.c + 1] = id

@@ -94,7 +94,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
   call('ZREM', LEASES, id)
   if verdict == 'f' then
     put(S, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
-    put(E, id, code .. '\n' .. error)
+    put(E, id, code .. '\0' .. error)
     call('ZADD', FAILED, 0, id)
     record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
     worked(r, 'failed', 1, spent, waited)
@@ -108,7 +108,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
   else
     run_at = now + tonumber(delay)
     retry_at = fmt('%.0f', run_at)
-    put(E, id, '\n' .. error)
+    put(E, id, '\0' .. error)
     worked(r, 'retried', 1, spent, waited)
   end
   put(S, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, attempts, max, '', '', '', ''))
