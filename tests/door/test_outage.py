@@ -50,7 +50,7 @@ def url(server: Server, tmp_path: Path) -> str:
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[Everwork]:
     """An application on that store, open."""
-    made = Everwork(url, worker="w1")
+    made = Everwork(url)
     await made.open()
     yield made
     await made.close()
@@ -121,7 +121,7 @@ async def test_many_jobs_under_way_when_the_server_dies_are_all_done(app: Everwo
         await asyncio.sleep(0)
 
     keys = await app.enqueue_many([("work", {"number": number}) for number in range(200)])
-    async with working(app), asyncio.timeout(2 * AGAIN_S):
+    async with working(app), asyncio.timeout(AGAIN_S):
         await half.wait()
         await killed(server)
         await back(server)
@@ -199,15 +199,17 @@ async def test_a_create_with_a_dedupe_key_waits_for_the_server(app: Everwork, se
 
 
 async def test_who_waits_for_a_result_waits_through_a_restart(app: Everwork, server: Server) -> None:
-    release = asyncio.Event()
+    begun, release = asyncio.Event(), asyncio.Event()
 
     @app.job("work")
     async def work() -> str:
+        begun.set()
         await release.wait()
         return "done"
 
     async with working(app), asyncio.timeout(AGAIN_S):
         waiting = asyncio.ensure_future(app.result(await app.enqueue("work")))
+        await begun.wait()
         await killed(server)
         await back(server)
         release.set()

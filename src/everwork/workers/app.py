@@ -44,6 +44,7 @@ class Everwork:
 
     def __init__(self, url: str, *, worker: str | None = None, clock: Clock | None = None) -> None:
         self.worker = checks.name("worker", worker or _worker_name())
+        self._owns_name = not worker
         self.functions: dict[str, JobFunction[..., Any]] = {}
         self._home = Home(url, self.worker, clock, self.functions)
         self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers)
@@ -174,7 +175,7 @@ class Everwork:
             # Opening may have to wait for another program; a stop does not wait with it.
             if await self._stopped.comes_before(self._home.call(self._home.prepare)):
                 return
-            self._runtime = Runtime(self._home, self.functions, self.worker, self._stopped)
+            self._runtime = Runtime(self._home, self.functions, self.worker, self._stopped, owns_name=self._owns_name)
             await self._runtime.run(shutdown_timeout)
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from everwork.core.limits import ACTIVATE_MAX, LEASE_MS_DEFAULT
+from everwork.core.limits import ACTIVATE_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.outcome import Fail, Outcome, Release
+from everwork.core.states import State
 from everwork.core.texts import error_text
-from everwork.engines.values import Activation, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 from everwork.service.loops import BackgroundLoop, Outage, pauses
@@ -67,9 +68,13 @@ class Fetcher:
         functions: Mapping[str, JobFunction[..., Any]],
         deliver: Callable[[Sequence[Attempt]], None],
         stop: Callable[[Attempt, Stop], None],
+        *,
+        owns_name: bool = False,
     ) -> None:
         self._service = service
         self._worker = worker
+        self._owns_name = owns_name
+        self._may_have_strays = False
         self._rooms = {type: Room(function) for type, function in functions.items()}
         self._deliver = deliver
         self._stop = stop
@@ -143,7 +148,24 @@ class Fetcher:
                 _log_refusal(outcome, judged)
         if settlement.activation.jobs:
             self._deliver(self._lease(settlement.activation))
+        if self._may_have_strays:
+            await self._hand_back_strays()
         return settlement.activation
+
+    async def _hand_back_strays(self) -> None:
+        """Jobs may have been leased by a step whose answer was lost: nobody here knows of them, so they go back.
+
+        Only if no other process has this worker's name: its jobs look the same.
+        """
+        wanted = JobFilter(worker=self._worker, states=frozenset([State.PROCESSING]))
+        try:
+            held = (await self._service.list(wanted, LIST_LIMIT_MAX)).jobs
+        except EngineError:
+            return  # Looked for again after the next step.
+        known = self._here.keys() | {(outcome.key, outcome.attempt) for outcome in self._outcomes}
+        strays = [job for job in held if (job.key, job.attempt) not in known]
+        self._outcomes += [Release(job.key, job.attempt) for job in strays]
+        self._may_have_strays = False
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""
@@ -159,6 +181,7 @@ class Fetcher:
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
                 self._outage.tell(error)
+                self._may_have_strays = self._owns_name
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._abandoned.wait(), next(delays))
             except Exception as error:

@@ -62,11 +62,18 @@ class Runtime:
     """Runs once."""
 
     def __init__(
-        self, home: Home, functions: Mapping[str, JobFunction[..., Any]], worker: str, stopped: StopSignal
+        self,
+        home: Home,
+        functions: Mapping[str, JobFunction[..., Any]],
+        worker: str,
+        stopped: StopSignal,
+        *,
+        owns_name: bool = False,
     ) -> None:
         self._portal = home.portal
         self._functions = dict(functions)
         self._worker = worker
+        self._owns_name = owns_name
         self._loop = asyncio.get_running_loop()
         self._executor = Executor(self._functions, self._send, worker, home)
         self._thread = threading.get_ident()
@@ -118,7 +125,9 @@ class Runtime:
             log.error("the engine does not answer: what is not stored now is left to its leases")
 
     async def _make_fetcher(self, service: JobService) -> Fetcher:
-        return Fetcher(service, self._worker, self._functions, self._deliver, self._stop_attempt)
+        return Fetcher(
+            service, self._worker, self._functions, self._deliver, self._stop_attempt, owns_name=self._owns_name
+        )
 
     # Between the two loops. Each of these is called in one thread and acts in the other.
 
