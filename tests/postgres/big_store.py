@@ -30,16 +30,19 @@ FAIR: Final = range(50_001, 51_001)
 FAIR_LANES: Final = 20
 DUE: Final = range(60_001, 63_001)
 
-_LIVE: Final = """INSERT INTO live (key, run_at_ms, expires_at_ms, activated_at_ms, lease_until_ms, queue_id, lane_id, attempt, state, rank,
-  attempts, max_attempts, worker)
+_LIVE: Final = """INSERT INTO live (key, run_at_ms, expires_at_ms, activated_at_ms, lease_until_ms, queue_id, lane_id,
+  attempt, state, rank, attempts, max_attempts, worker)
 SELECT k, {at}, {expires}, {begun}, {lease}, q.id, x.id, {attempt}, {state}, 0, {attempt}, 5, {worker}
 FROM generate_series({first}, {last}) k JOIN queue q ON q.type = '{type}'
-JOIN LATERAL (SELECT id, row_number() OVER (ORDER BY id) - 1 AS n FROM lane WHERE queue_id = q.id) x ON x.n = k % {lanes}"""
-_FINISHED: Final = """INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts)
+JOIN LATERAL (SELECT id, row_number() OVER (ORDER BY id) - 1 AS n FROM lane WHERE queue_id = q.id) x
+ON x.n = k % {lanes}"""
+_FINISHED: Final = """INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id,
+  attempt, state, rank, attempts, max_attempts)
 SELECT k, {at}, {at}, {at}, q.id, x.id, 1, 3, 0, 1, 5
 FROM generate_series({first}, {last}) k JOIN queue q ON q.type = '{type}' JOIN lane x ON x.queue_id = q.id"""
 _JOBS: Final = """INSERT INTO job (key, created_at_ms, queue_id, lane_id, max_attempts, variables)
-SELECT key, {at}, queue_id, lane_id, 5, '{{}}' FROM (SELECT key, queue_id, lane_id FROM live UNION ALL SELECT key, queue_id, lane_id FROM finished) p"""
+SELECT key, {at}, queue_id, lane_id, 5, '{{}}'
+FROM (SELECT key, queue_id, lane_id FROM live UNION ALL SELECT key, queue_id, lane_id FROM finished) p"""
 
 
 async def make_empty(url: str) -> None:
@@ -95,8 +98,9 @@ def in_schema(url: str) -> Iterator[psycopg.Connection]:
 
 
 class Watched(Connections):
-    """Notes what each statement has read, and takes back what it has written."""
+    """Notes what each statement has read, and takes back what it has written, unless told to keep it."""
 
+    keeps = False
     scans: Counter[str]
     """How often each index was used; tables: how often they were read from end to end."""
     entries: Counter[str]
@@ -106,24 +110,25 @@ class Watched(Connections):
         """One statement, and the server's own counters before and after it."""
 
         async def watched(connection: asyncpg.Connection) -> T:
-            begin, end = ("BEGIN", "ROLLBACK") if self._address.notify else ("SAVEPOINT s", "ROLLBACK TO s")
-            await connection.execute(begin)
+            await connection.execute("BEGIN" if self._address.notify else "SAVEPOINT s")
             before = await self._counters(connection)
             answer = await act(connection)
             after = await self._counters(connection)
-            await connection.execute(end)
+            await connection.execute(self._end())
             self._note(before, after)
             return answer
 
         return await super().run(watched)
 
+    def _end(self) -> str:
+        if self.keeps:
+            return "COMMIT"
+        return "ROLLBACK" if self._address.notify else "ROLLBACK TO s"
+
     def _note(self, before: Counters, after: Counters) -> None:
         for name, (scans, entries) in after.items():
             self.scans[name] += scans - before[name][0]
             self.entries[name] += entries - before[name][1]
-
-    async def vacuum(self, sql: str) -> None:
-        """Not now."""
 
     async def _counters(self, connection: asyncpg.Connection) -> Counters:
         rows = await connection.fetch(_COUNTERS, self._address.schema)
@@ -131,7 +136,7 @@ class Watched(Connections):
 
 
 _COUNTERS: Final = """SELECT c.relname::text, pg_stat_get_xact_numscans(c.oid), pg_stat_get_xact_tuples_returned(c.oid)
-FROM pg_class c WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = $1) AND c.relkind IN ('r', 'i')"""
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind IN ('r', 'i')"""
 
 
 def watch(engine: PostgresEngine) -> Watched:

@@ -6,7 +6,6 @@ Counted by the server itself while the real functions run, not read from a plan.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
@@ -31,7 +30,7 @@ class Hot(NamedTuple):
     """A call, the index that leads it, and how many entries of any one index it may read."""
 
     call: Callable[[PostgresEngine], Awaitable[object]]
-    index: str
+    leader: str
     entries_max: int
 
 
@@ -75,7 +74,7 @@ LISTS: Final = {
 }
 SWEEP: Final = Hot(lambda e: e.sweep("s"), "live_busy", 2_100)
 """Every leased job is looked at, because no index holds the lease; and a step of a thousand finished ones."""
-EVERY: Final = {**HOT, **LISTS, "sweep": SWEEP, "expiry": SWEEP._replace(index="live_expiry")}
+EVERY: Final = {**HOT, **LISTS, "sweep": SWEEP, "expiry": SWEEP._replace(leader="live_expiry")}
 
 
 @pytest.fixture(scope="module", params=["analysed", "statistics of empty tables"])
@@ -127,5 +126,5 @@ def waste_of(hot: Hot, watched: Watched) -> dict[str, int]:
         name: watched.entries[name] for name in ("live", "job", "finished", "history", "dedupe") if watched.scans[name]
     }
     counted = {name: count for name, count in watched.entries.items() if not name.startswith(("count_", "work_"))}
-    unused = {} if watched.scans[hot.index] else {hot.index: 0}
+    unused = {} if watched.scans[hot.leader] else {hot.leader: 0}
     return {**tables, **{name: count for name, count in counted.items() if count > hot.entries_max}, **unused}

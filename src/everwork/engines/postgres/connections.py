@@ -134,6 +134,11 @@ async def connect(address: Address) -> asyncpg.Connection:
     )
     try:
         await connection.set_type_codec("jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary")
+        if not address.notify:
+            # asyncpg asks once for each kind of array, and plays with a session's settings meanwhile: let it do so now,
+            # in one transaction that leaves no trace on a server which others use too.
+            async with connection.transaction():
+                await connection.fetch("SELECT NULL::bigint[], NULL::int[], NULL::text[]")
     except BaseException:
         connection.terminate()
         raise

@@ -83,6 +83,16 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
         BadConfiguration,
         "{where}: {line}; correct the URL's query",
     ),
+    (
+        (asyncpg.ProtocolViolationError,),
+        BadConfiguration,
+        "{where}: {line}; for a pooler in transaction mode add ?notify=off to the URL",
+    ),
+    (
+        (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError),
+        EngineUnavailable,
+        "{where}: {line}; try again when the server is up",
+    ),
     ((asyncpg.PostgresError,), EngineUnavailable, "{where}: {line}"),
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
