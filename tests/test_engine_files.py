@@ -28,6 +28,7 @@ WITHOUT_FILE: Final = {
     "durability": "known from the settings",
     "retention": "known from the core",
     "health": "settings of the store",
+    "schema": "one number, read before anything may be there",
     "mark": "kept in the process",
     "mark_finished": "kept in the process",
     "wait": "the way in which the store wakes",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import encode_policy
+from everwork.engines.open import open_engine
 from everwork.engines.values import Created, JobFilter, Registered, TypeInfo
+from everwork.exceptions import EngineUnavailable
 from tests.conformance.observe import every_job, sight
 from tests.factories import (
     TYPE,
@@ -25,9 +29,11 @@ from tests.factories import (
     the_job,
     the_state,
 )
-from tests.stores import DAY_MS, MINUTE_MS, SECOND_MS
+from tests.stores import DAY_MS, MINUTE_MS, SECOND_MS, url_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from everwork.core.job import Job
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
@@ -412,3 +418,22 @@ async def test_of_many_who_ask_at_once_one_gets_the_turn(engine: Engine) -> None
 async def test_turns_are_not_mixed_up_with_entries(engine: Engine) -> None:
     await engine.register("manager", "upkeep", "{}")
     assert await engine.take_turn("upkeep", "a", 10_000)
+
+
+# Schema -------------------------------------------------------------------------------------------
+
+
+async def test_the_schema_is_told_by_an_engine_that_is_not_open(engine: Engine) -> None:
+    schema = await engine.fresh().schema()
+    assert schema == await engine.schema()
+    assert schema.stored == schema.newest == (await engine.health()).schema_version
+
+
+async def test_a_store_that_nobody_has_opened_has_no_schema_and_gets_none_by_asking(
+    engine_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    unopened = open_engine(url_of(engine_name, tmp_path / "other"))
+    assert [(await unopened.schema()).stored for _ in range(2)] == [None, None]
+    with pytest.raises(EngineUnavailable):
+        await unopened.open(create=False)

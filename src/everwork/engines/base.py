@@ -89,9 +89,9 @@ class Engine(ABC):
     async def health(self) -> Health:
         """Reach the store and tell its version, schema and settings, without secrets."""
 
+    @abstractmethod
     async def schema(self) -> Schema:
         """The version of the store's schema, read without changing anything; the engine need not be open."""
-        raise NotImplementedError
 
     # Hot path -----------------------------------------------------------------------------------
 
