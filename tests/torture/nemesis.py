@@ -25,6 +25,8 @@ from tests.torture.proxy import Proxy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PAUSE_SECONDS: Final = (0.05, 0.3)
+# How much of its history a life has written before it is struck: some die at once, some in the middle of their work.
+_RIPE_BYTES: Final = (0, 1_000, 10_000, 100_000, 200_000)
 _STOP_EVERY: Final = 6
 _STOP_SECONDS_MAX: Final = 20
 _TICK_SECONDS: Final = 0.02
@@ -67,8 +69,15 @@ class Child:
     points: tuple[str, ...]
     process: subprocess.Popen[bytes]
     fault: str = ""
+    ripe_bytes: int = 0
     resume_at: float | None = None
     stopped_at_ms: int = 0
+
+    @property
+    def is_ripe(self) -> bool:
+        """Whether it has done so much that it may be struck: on a slow machine, too, there must be work to disturb."""
+        history = self.life.file(self.life.life)
+        return history.exists() and history.stat().st_size >= self.ripe_bytes
 
 
 class Nemesis:
@@ -111,8 +120,7 @@ class Nemesis:
         while self._goes_on(time.monotonic() - begun):
             await self._pass_time(self._rng.uniform(*_PAUSE_SECONDS))
             victim = self._rng.choice(self._children)
-            has_begun = victim.life.file(victim.life.life).exists()
-            if has_begun and victim.resume_at is None:
+            if victim.is_ripe and victim.resume_at is None:
                 self._strike(victim)
             if self._settings.place.server is not None:
                 await self._strike_the_server(self._settings.place.server)
@@ -218,6 +226,7 @@ class Nemesis:
         life = replace(child.life, life=child.life.life + 1)
         fresh = self._start(child.module, life, child.points, fault=faulty and self._rng.random() < 0.4)
         child.life, child.process, child.fault, child.resume_at = life, fresh.process, fresh.fault, None
+        child.ripe_bytes = fresh.ripe_bytes
 
     def _start(self, module: str, life: Life, points: tuple[str, ...], *, fault: bool) -> Child:
         setting = f"{self._rng.choice(points)}:{self._rng.randint(1, 40)}" if fault else ""
@@ -231,7 +240,7 @@ class Nemesis:
                 stdout=output,
                 stderr=output,
             )
-        return Child(module, life, points, process, setting)
+        return Child(module, life, points, process, setting, self._rng.choice(_RIPE_BYTES))
 
     def _resume(self, child: Child) -> None:
         if child.resume_at is not None:

@@ -11,7 +11,7 @@ from tests.torture.nemesis import Settings
 from tests.torture.places import own_place
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_kills_of_processes_and_servers_under_load_break_no_promise(engine_name: str, tmp_path: Path) -> None:
     with own_place(engine_name) as place:
         server_kills = 3 if place.server else 0
