@@ -20,7 +20,7 @@ from benchmarks.report import Facts, facts
 PEERS = {
     "postgres": ("pgqueuer", "huey_postgres", "bullmq_postgres"),
     "redis": ("huey_redis", "taskiq_list", "taskiq_stream"),
-    "sqlite": ("huey_sqlite", "litequeue"),
+    "sqlite": ("huey_sqlite", "persistqueue"),
 }
 DEFAULT = ("postgres", "redis")
 BULK_PEER = "pgqueuer"

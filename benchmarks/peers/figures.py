@@ -76,11 +76,14 @@ class Ask:
         return self.ratio >= self.at_least if self.at_least is not None else self.ratio <= (self.at_most or 0)
 
 
-DRAIN_MIN = {"postgres": 1.5, "redis": 7.0, "sqlite": 1.0}
+DRAIN_MIN = {"postgres": 1.5, "redis": 7.0}
+"""Where nothing is wanted in comparison with peers, the figures are shown alone."""
 
 
 def asks_of(engine: str, found: Mapping[str, Figures], bulk_peer: Figures | None) -> list[Ask]:
     """What is wanted on an engine; the best peer is the best of those who were measured."""
+    if engine not in DRAIN_MIN:
+        return []
     ours = found[f"everwork_{engine}"]
     callers = found.get(f"everwork_{engine}{CALLERS}")
     peers = [figures for name, figures in found.items() if not name.startswith("everwork")]

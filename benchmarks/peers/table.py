@@ -29,7 +29,7 @@ def as_markdown(engine: str, found: Mapping[str, Figures], asks: Sequence[Ask], 
 
 {_table(HEADINGS, rows)}
 
-{_table(("wanted", "ours", "best peer", "theirs", "ratio", "aim", "met"), map(_ask_cells, asks))}
+{_table(("wanted", "ours", "best peer", "theirs", "ratio", "aim", "met"), map(_ask_cells, asks)) if asks else ""}
 
 {_notes(found.values())}
 """
