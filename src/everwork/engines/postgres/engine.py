@@ -173,9 +173,9 @@ class PostgresEngine(Engine):
         known_until = parts.waits_until.get(what, 0.0)
         if now < known_until - WAITER_MS / 2:
             return False
-        parts.waits_until[what] = now + WAITER_MS
         await parts.listener.begin()
         await registry.register(parts, what, self._name, "", WAITER_MS)
+        parts.waits_until[what] = now + WAITER_MS
         return now >= known_until
 
     # Changes ------------------------------------------------------------------------------------
