@@ -1,10 +1,12 @@
-"""shown_url: a URL is shown, a password never."""
+"""A URL is shown, a password never; not even a part of one that nobody has encoded."""
 
 from __future__ import annotations
 
 import pytest
 
-from everwork.engines.urls import shown_url
+from everwork.engines.open import open_engine
+from everwork.engines.urls import require_encoded, shown_url
+from everwork.exceptions import BadConfiguration
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,43 @@ from everwork.engines.urls import shown_url
 )
 def test_everything_but_the_password_is_shown(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "redis", "rediss", "redis+cluster", "mysql"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "//ann:s3/cret@db/0",
+        "//ann:s3?cret@db/0",
+        "//ann:s3#cret@db/0",
+        "//ann:s3@cret@db/0",
+        "//ann:s3[cret@db/0",
+        "//ann:123/s3cret@db/0",
+        "//ann:s3\u2100cret@db",
+        "//ann:s3cret",
+        "/:s3cret@db",
+    ],
+)
+def test_a_password_that_is_not_encoded_is_refused_and_not_shown(scheme: str, rest: str) -> None:
+    with pytest.raises(BadConfiguration) as refused:
+        open_engine(f"{scheme}:{rest}")
+    assert f"must look like {scheme}://user:password@host:port/name" in str(refused.value)
+    assert "s3" not in str(refused.value)
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://db",
+        "redis://:p%40ss@db:6379/0",
+        "redis+cluster://db1:1,db2:2",
+        "redis+unix:///run/a@b.sock",
+        "postgresql:///jobs",
+        "postgresql://ann:x@[::1]:5432/jobs?application_name=a@b",
+        "postgresql://ann@db1:1,db2:2/jobs",
+        "postgresql://db:5432",
+    ],
+)
+def test_what_is_written_as_it_should_be_is_taken(url: str) -> None:
+    require_encoded(url)

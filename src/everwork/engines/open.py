@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from everwork.core.checks import shown
 from everwork.engines.base import Clock, Engine
+from everwork.engines.urls import require_encoded
 from everwork.exceptions import BadConfiguration
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
@@ -20,8 +21,11 @@ def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False)
     """
     if not isinstance(url, str):
         raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {shown(url)}")
+    scheme = url.partition(":")[0].lower() if ":" in url else ""
+    if scheme not in ("sqlite", ""):
+        require_encoded(url)
     try:
-        scheme = urlsplit(url).scheme
+        urlsplit(url)
     except ValueError as error:
         raise BadConfiguration(f"engine URL: cannot be read: {error}") from None
     match scheme:

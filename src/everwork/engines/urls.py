@@ -1,11 +1,16 @@
-"""Engine URLs as they may be shown: never with a password."""
+"""Engine URLs: never shown with a password, and refused if a password is not written as it should be."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 
+from everwork.exceptions import BadConfiguration
+
 HIDDEN: Final = "***"
+_HOST: Final = r"(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?"
+_HOSTS: Final = re.compile(f"{_HOST}(,{_HOST})*")
 _SECRET: Final = re.compile(r"(?<=[?&])([^=&]*(?:pass|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 
 
@@ -19,3 +24,18 @@ def shown_url(url: str) -> str:
     user, has_password, _ = who.partition(":")
     shown = f"{user}:{HIDDEN}@" if has_password else f"{who}{has_user}"
     return f"{scheme}://{shown}" + _SECRET.sub(rf"\1={HIDDEN}", place)
+
+
+def require_encoded(url: str) -> None:
+    """Refuse a server's URL of which a password might be taken for something else, and then be shown in a message."""
+    scheme, is_url, rest = url.partition("://")
+    place = re.split("[/?#]", rest, maxsplit=1)[0]
+    path = re.split("[?#]", rest, maxsplit=1)[0].removeprefix(place)
+    user, _, host = place.rpartition("@")
+    is_path_odd = "@" in path and scheme != "redis+unix"
+    is_user_odd = any(sign in unicodedata.normalize("NFKC", user) for sign in "/?#@[")
+    if not is_url or is_path_odd or is_user_odd or not _HOSTS.fullmatch(host):
+        raise BadConfiguration(
+            f"engine URL: must look like {scheme.partition(':')[0]}://user:password@host:port/name, with / ? # @ [ in "
+            "user and password written as %2F %3F %23 %40 %5B"
+        )
