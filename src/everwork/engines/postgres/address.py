@@ -35,6 +35,8 @@ class Address:
             port = parts.port
         except ValueError as error:
             raise BadConfiguration(f"engine URL: cannot be read: {error}") from None
+        if parts.fragment or "@" in parts.query.partition("=")[0]:
+            raise BadConfiguration("engine URL: write ? # @ in user and password as %3F %23 %40")
         query = parse_qsl(parts.query, keep_blank_values=True)
         own = {name: value for name, value in query if name in ("schema", "notify", "pool")}
         rest = urlencode([(name, value) for name, value in query if name not in own])
