@@ -54,7 +54,7 @@ async def _commit_late(connection: Any, transaction: Any) -> None:
 
 def _no_attempt_on_crash() -> None:
     counted = "run_at_ms = at_ms + (ended->(j.key::text)->>'b')::bigint,"
-    uncounted = "attempts = j.attempts - CASE WHEN ended->(j.key::text) ? 'l' THEN 1 ELSE 0 END,"
+    uncounted = "attempts = j.attempts - CASE WHEN lapsed THEN 1 ELSE 0 END,"
     replace_text("functions/settle.sql", counted, f"{counted} {uncounted}")
 
 
@@ -71,7 +71,7 @@ def _release_without_state_check() -> None:
 
 def _sweep_without_horizon() -> None:
     replace_text("sql/sweep.sql", "l.lease_until_ms <= {schema}.now_ms($1)", "{schema}.now_ms($1) IS NOT NULL")
-    replace_text("functions/settle.sql", "AND (NOT ended->(j.key::text) ? 'l' OR j.lease_until_ms <= at_ms)", "")
+    replace_text("functions/settle.sql", "AND j.lease_until_ms <= at_ms", "")
 
 
 def _counter_outside_transaction() -> None:

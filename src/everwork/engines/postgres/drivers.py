@@ -87,11 +87,18 @@ def _sqlalchemy(connection: Any) -> Fetch:
 
 
 def _async_sqlalchemy(connection: Any) -> Fetch:
+    is_session = hasattr(connection, "sync_session")
+
     async def fetch(sql: str, document: str) -> Sequence[Any]:
+        if is_session:  # It may have to connect first, which only it can do itself.
+            _require_sqlalchemy_transaction((await connection.connection()).sync_connection)
         rows: Sequence[Any] = (await connection.execute(_text(sql), {"document": document})).fetchall()
         return rows
 
-    _require_sqlalchemy_transaction(getattr(connection, "sync_connection", None) or connection.sync_session)
+    if not is_session:
+        if connection.sync_connection is None:
+            raise InvalidInput("tx", "must be an open connection: use `async with engine.connect()`")
+        _require_sqlalchemy_transaction(connection.sync_connection)
     return fetch
 
 

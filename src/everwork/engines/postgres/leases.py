@@ -13,7 +13,11 @@ async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[L
     ordered = sorted(set(leases))
     keys, attempts = [lease.key for lease in ordered], [lease.attempt for lease in ordered]
     rows = await parts.connections.rows(parts.sql("extend")["extend"], keys, attempts, lease_ms, parts.now_ms())
-    return await _statuses(parts, leases, {tuple(row) for row in rows})
+    held = {tuple(row) for row in rows}
+    if len(held) < len(ordered):
+        # Passed over because they are locked, or gone: a look tells which.
+        held |= {tuple(row) for row in await parts.connections.look(parts.sql("check")["held"], keys)}
+    return await _statuses(parts, leases, held)
 
 
 async def check(parts: Parts, leases: Sequence[Lease]) -> list[LeaseStatus]:

@@ -100,10 +100,9 @@ async def _settle(
 async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, str | None]]) -> int:
     """Take leases away that ran out, as decided by the core; how many still had run out."""
     ended = {
-        str(lapse.key): {**_ended(known, decide(known, lapse, decode_policy(policy))), "l": True}
-        for lapse, known, policy in lapsed
+        str(lapse.key): _ended(known, decide(known, lapse, decode_policy(policy))) for lapse, known, policy in lapsed
     }
-    step = await run_step(parts, {"ended": ended}, [])
+    step = await run_step(parts, {"ended": ended, "lapsed": True}, [])
     _tell(parts, [lapse for lapse, _, _ in lapsed], step)
     return len(lapsed) - len(step.refused)
 

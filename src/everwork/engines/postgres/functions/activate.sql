@@ -1,5 +1,5 @@
 -- Purpose: promote what is due and lease the first jobs of each lane in the order of G9; and, first, settle: one step for both.
--- Inputs: one document {"now": instant or null, "done", "back", "ended", "events": see complete.sql and settle.sql,
+-- Inputs: one document {"now": instant or null, "done", "back", "ended", "lapsed", "events": see complete.sql and settle.sql,
 --   "demands": [{"t": type, "g": group, "w": worker, "n": limit, "l": lease, "i": tenants or null,
 --     "c": the lane after which turns begin, "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
 -- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` says what they are:
@@ -29,7 +29,7 @@ BEGIN
     accepted := accepted || release_jobs(given->'back', at_ms);
   END IF;
   IF given ? 'ended' THEN
-    accepted := accepted || end_attempts(given->'ended', at_ms);
+    accepted := accepted || end_attempts(given->'ended', given ? 'lapsed', at_ms);
   END IF;
   keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
   IF cardinality(keys) > cardinality(accepted) THEN

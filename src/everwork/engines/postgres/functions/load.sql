@@ -7,15 +7,24 @@ DECLARE
   job jsonb;
   queue int;
   lane int;
+  head text[];
+  last_head text[];
   loaded int := 0;
   highest bigint := 0;
 BEGIN
   FOR record IN SELECT e FROM jsonb_array_elements(given) e LOOP
     job := record->'job';
-    PERFORM make_type(job->>'type');
-    INSERT INTO queue AS q (type, grp) VALUES (job->>'type', job->>'group') ON CONFLICT (type, grp) DO UPDATE SET dropped = false WHERE q.dropped;
-    SELECT q.id INTO queue FROM queue q WHERE q.type = job->>'type' AND q.grp = job->>'group';
-    lane := make_lane(queue, job->>'tenant', coalesce(job->>'limit_key', ''));
+    head := ARRAY[job->>'type', job->>'group', job->>'tenant', coalesce(job->>'limit_key', '')];
+    IF head IS DISTINCT FROM last_head THEN
+      PERFORM make_type(head[1]);
+      INSERT INTO queue AS q (type, grp) VALUES (head[1], head[2]) ON CONFLICT (type, grp) DO UPDATE SET dropped = false WHERE q.dropped;
+      SELECT q.id INTO queue FROM queue q WHERE q.type = head[1] AND q.grp = head[2];
+      SELECT l.id INTO lane FROM lane l WHERE l.queue_id = queue AND l.tenant = head[3] AND l.limit_key = head[4];
+      IF NOT FOUND THEN
+        lane := make_lane(queue, head[3], head[4]);
+      END IF;
+      last_head := head;
+    END IF;
     INSERT INTO job (key, created_at_ms, expires_at_ms, timeout_ms, copy_of, queue_id, lane_id, max_attempts, variables, headers, dedupe_key,
       correlation_id, retry, extra)
     VALUES ((job->>'key')::bigint, (job->>'created_at_ms')::bigint, (job->>'expires_at_ms')::bigint, (job->>'timeout_ms')::bigint,
@@ -51,10 +60,12 @@ BEGIN
       job->>'worker', record->>'kind', job->>'last_error', job->>'error_code');
   END IF;
   INSERT INTO result (key, body) SELECT job_key, job->>'result' WHERE job->>'result' IS NOT NULL;
-  INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
-  SELECT job_key, x.attempt, x.step, x.kind, x.at_ms, x.worker, x.error, x.activated_at_ms, x.retry_at_ms
-  FROM jsonb_to_recordset(record->'history') AS x(attempt int, step smallint, kind text, at_ms bigint, worker text, error text,
-    activated_at_ms bigint, retry_at_ms bigint);
+  IF record->'history' <> '[]' THEN
+    INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
+    SELECT job_key, x.attempt, x.step, x.kind, x.at_ms, x.worker, x.error, x.activated_at_ms, x.retry_at_ms
+    FROM jsonb_to_recordset(record->'history') AS x(attempt int, step smallint, kind text, at_ms bigint, worker text, error text,
+      activated_at_ms bigint, retry_at_ms bigint);
+  END IF;
   INSERT INTO dedupe (type, tenant, dedupe_key, key)
   SELECT job->>'type', job->>'tenant', job->>'dedupe_key', job_key WHERE job->>'dedupe_key' IS NOT NULL AND job->>'copy_of' IS NULL ON CONFLICT DO NOTHING;
   INSERT INTO count_delta (queue_id, tenant, pending, processing, completed, failed, cancelled)

@@ -26,18 +26,23 @@ BEGIN
 END $$;
 
 -- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew, "s": 1 pending or 4 failed,
--- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "l": true if only a lapsed lease may end so}, ...}.
+-- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code}, ...}. `lapsed`: only leases that ran out may end so, and
+-- a job that somebody is settling this moment, perhaps in a transaction of the user's that lasts, is not waited for.
 -- Whoever changed attempts or max_attempts meanwhile makes the guard fail, and the caller decides again.
-CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
+CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
 DECLARE
+  keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
   accepted bigint[];
 BEGIN
+  IF lapsed THEN
+    keys := ARRAY(SELECT j.key FROM live j WHERE j.key = ANY(keys) AND j.state + 0 = 2 AND j.lease_until_ms <= at_ms
+      ORDER BY j.key FOR UPDATE SKIP LOCKED);
+  END IF;
   WITH held AS MATERIALIZED (
     SELECT j.*, ended->(j.key::text) AS o FROM live j
-    WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k)) AND j.state + 0 = 2
+    WHERE j.key = ANY(keys) AND j.state + 0 = 2
       AND j.attempt = (ended->(j.key::text)->>'a')::int AND j.attempts = (ended->(j.key::text)->>'n')::int
       AND j.max_attempts = (ended->(j.key::text)->>'m')::int
-      AND (NOT ended->(j.key::text) ? 'l' OR j.lease_until_ms <= at_ms)
     ORDER BY j.key FOR UPDATE),
   retried AS (
     UPDATE live j SET state = CASE WHEN (ended->(j.key::text)->>'b')::bigint > 0 THEN 0 ELSE 1 END,

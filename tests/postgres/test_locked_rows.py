@@ -1,0 +1,57 @@
+"""A user's transaction that holds a job must not hold up the heartbeats, sweeps and claims of all the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from everwork.core.outcome import Complete
+from everwork.core.states import State
+from everwork.engines.values import Lease, LeaseStatus
+from tests.factories import a_processing_job, the_state
+from tests.stores import url_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from everwork.engines.base import Engine
+    from tests.stores import VirtualClock
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+async def own(engine: Engine, tmp_path: Path) -> AsyncIterator[asyncpg.Connection]:
+    """The user's own connection on the engine's database."""
+    connection = await asyncpg.connect(url_of("postgres", tmp_path).partition("?")[0])
+    yield connection
+    await connection.close()
+
+
+async def test_heartbeats_do_not_wait_for_a_job_that_is_completed_in_a_transaction_that_lasts(
+    engine: Engine, own: asyncpg.Connection
+) -> None:
+    held, other = await a_processing_job(engine), await a_processing_job(engine)
+    async with own.transaction():
+        await engine.complete_in(own, [Complete(held.key, 1)])
+        leases = [Lease(held.key, 1), Lease(other.key, 1)]
+        extended = await asyncio.wait_for(engine.extend(leases, 60_000), DEADLINE_S)
+        assert extended == [LeaseStatus.HELD, LeaseStatus.HELD]
+    assert await engine.extend(leases, 60_000) == [LeaseStatus.LOST, LeaseStatus.HELD]
+
+
+async def test_a_sweep_does_not_wait_for_it_either_and_its_completion_holds(
+    engine: Engine, own: asyncpg.Connection, clock: VirtualClock
+) -> None:
+    held, other = await a_processing_job(engine), await a_processing_job(engine)
+    async with own.transaction():
+        await engine.complete_in(own, [Complete(held.key, 1)])
+        clock.advance(seconds=600)
+        swept = await asyncio.wait_for(engine.sweep("s"), DEADLINE_S)
+        assert swept.lapsed == 1
+    assert await the_state(engine, held.key) is State.COMPLETED
+    assert await the_state(engine, other.key) is State.PENDING
