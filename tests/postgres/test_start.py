@@ -326,12 +326,12 @@ async def test_half_a_character_inside_variables_is_refused(url: str) -> None:
             await app.enqueue("t", text="\ud800")
 
 
-async def test_an_error_text_with_signs_that_no_database_can_hold_is_kept_without_them(url: str) -> None:
+async def test_an_error_text_with_a_nul_is_kept_without_it(url: str) -> None:
     app = Everwork(url, worker="w1")
 
     @app.job("break", retry=None)
     async def broken() -> None:
-        raise ValueError("a\0b \ud800 c")
+        raise ValueError("a\0b")
 
     async with app, working(app):
         error = (await finished(app, await app.enqueue("break"))).last_error

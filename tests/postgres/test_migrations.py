@@ -1,0 +1,229 @@
+"""The schema: made once, by whoever comes first; brought up to date once; kept apart from its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from everwork.core.states import State
+from everwork.engines.postgres import migrate
+from everwork.engines.postgres import opened as opening
+from everwork.engines.postgres.engine import PostgresEngine
+from everwork.engines.values import Schema
+from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
+from tests.conformance.observe import count_of, every_job
+from tests.factories import TYPE, a_new_job, a_pending_job, a_processing_job, leased_keys
+from tests.postgres.conftest import opened, schema_of, without_options
+from tests.stores import url_of
+
+STARTER = """import asyncio, json, sys
+from everwork.core.job import NewJob
+from everwork.engines.open import open_engine
+
+async def start():
+    engine = open_engine(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    await engine.open()
+    [created] = await engine.create([NewJob("started", dedupe_key="once")])
+    await engine.close()
+    print(json.dumps(created.key))
+
+asyncio.run(start())
+"""
+
+
+@pytest.fixture
+def own(url: str) -> Iterator[psycopg.Connection]:
+    """A connection beside the engine's, by the superuser."""
+    with psycopg.connect(without_options(url), autocommit=True) as connection:
+        yield connection
+
+
+def asked(own: psycopg.Connection, sql: str) -> object:
+    """The only value of the only row."""
+    row = own.execute(sql.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+# Starters -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("starters", [2, 8])
+def test_processes_that_start_at_once_make_one_schema(url: str, own: psycopg.Connection, starters: int) -> None:
+    processes = [
+        subprocess.Popen([sys.executable, "-c", STARTER, url], stdin=-1, stdout=-1, stderr=-1, text=True)
+        for _ in range(starters)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    with ThreadPoolExecutor(starters) as pool:
+        answers = list(pool.map(lambda process: process.communicate("go\n", timeout=60), processes))
+    assert [error for _, error in answers if error] == []
+    assert {json.loads(out) for out, _ in answers} == {1}
+    assert asked(own, f"SELECT count(*) FROM {schema_of(url)}.store") == 1
+
+
+async def test_engines_that_start_at_once_in_one_process_share_the_store(url: str) -> None:
+    engines = [PostgresEngine.from_url(url) for _ in range(10)]
+    await asyncio.gather(*(engine.open() for engine in engines))
+    await asyncio.gather(*(engine.create([a_new_job()]) for engine in engines))
+    assert await count_of(engines[0], State.PENDING) == 10
+    await asyncio.gather(*(engine.close() for engine in engines))
+
+
+# Versions ---------------------------------------------------------------------------------------------------
+
+
+def know_a_second_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a later version of this program would: one more migration, and it counts how often it is run."""
+    texts = [*migrate.migrations(), "CREATE TABLE {schema}.second (id int); ALTER TABLE {schema}.job ADD second int;"]
+    monkeypatch.setattr(migrate, "migrations", lambda: texts)
+    monkeypatch.setattr(opening, "migrations", lambda: texts)
+
+
+async def test_a_store_of_an_older_version_is_brought_up_to_date_once_with_its_jobs(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(url) as old:
+        job, running = await a_pending_job(old, type="other"), await a_processing_job(old)
+        know_a_second_version(monkeypatch)
+        engines = [PostgresEngine.from_url(url) for _ in range(4)]
+        assert await engines[0].schema() == Schema(1, 2)
+        await asyncio.gather(*(engine.open() for engine in engines))
+        assert {(await engine.health()).schema_version for engine in engines} == {2}
+        assert await every_job(engines[0]) == [running, job]
+        assert await leased_keys(engines[0], type="other") == [job.key]
+        await asyncio.gather(*(engine.close() for engine in engines))
+
+
+async def test_functions_are_written_anew_when_the_version_rises(
+    url: str, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(url):
+        own.execute(
+            f"CREATE OR REPLACE FUNCTION {schema_of(url)}.now_ms(given bigint) RETURNS bigint LANGUAGE sql STABLE"
+            " AS 'SELECT 7::bigint'".encode()
+        )
+    async with opened(url):
+        assert asked(own, f"SELECT {schema_of(url)}.now_ms(5)") == 7
+    know_a_second_version(monkeypatch)
+    async with opened(url):
+        assert asked(own, f"SELECT {schema_of(url)}.now_ms(5)") == 5
+
+
+async def test_a_migration_that_fails_leaves_the_store_as_it_was(
+    url: str, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(url) as engine:
+        job = await a_pending_job(engine)
+    texts = [*migrate.migrations(), "CREATE TABLE {schema}.second (id int); SELECT 1 / 0"]
+    monkeypatch.setattr(migrate, "migrations", lambda: texts)
+    with pytest.raises(EngineUnavailable, match="division by zero"):
+        await PostgresEngine.from_url(url).open()
+    monkeypatch.undo()
+    assert asked(own, f"SELECT to_regclass('{schema_of(url)}.second') IS NULL")
+    async with opened(url) as engine:
+        assert await every_job(engine) == [job]
+
+
+async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str, own: psycopg.Connection) -> None:
+    async with opened(url):
+        own.execute(f"UPDATE {schema_of(url)}.store SET version = 99".encode())
+    with pytest.raises(SchemaMismatch, match=r"has version 99.*knows up to 1; upgrade Everwork") as caught:
+        await PostgresEngine.from_url(url).open()
+    assert "\n" not in str(caught.value)
+    assert asked(own, f"SELECT version FROM {schema_of(url)}.store") == 99
+
+
+# Schemas ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_schema_that_exists_and_is_empty_is_filled(url: str, own: psycopg.Connection) -> None:
+    own.execute(f"CREATE SCHEMA {schema_of(url)}".encode())
+    async with opened(url) as engine:
+        assert (await a_pending_job(engine)).key == 1
+
+
+async def test_without_create_a_database_that_never_held_jobs_is_left_as_it_is(
+    url: str, own: psycopg.Connection
+) -> None:
+    with pytest.raises(EngineUnavailable, match="holds no jobs in schema"):
+        await PostgresEngine.from_url(url).open(create=False)
+    assert asked(own, f"SELECT to_regnamespace('{schema_of(url)}') IS NULL")
+    assert await PostgresEngine.from_url(url).schema() == Schema(None, 1)
+
+
+async def test_a_schema_that_holds_something_else_is_told_and_left_alone(url: str, own: psycopg.Connection) -> None:
+    schema = schema_of(url)
+    own.execute(
+        f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.job (mine int); INSERT INTO {schema}.job VALUES (1)".encode()
+    )
+    with pytest.raises(EngineUnavailable, match=r"^[^\n]*already exists[^\n]*$"):
+        await PostgresEngine.from_url(url).open()
+    assert asked(own, f"SELECT mine FROM {schema}.job") == 1
+    assert asked(own, f"SELECT to_regclass('{schema}.store') IS NULL")
+
+
+async def test_a_schema_that_is_emptied_under_an_open_engine_is_told(url: str, own: psycopg.Connection) -> None:
+    async with opened(url) as engine:
+        own.execute(f"DROP SCHEMA {schema_of(url)} CASCADE".encode())
+        with pytest.raises(EngineUnavailable, match=r"holds no jobs in schema .*; run `everwork migrate`"):
+            await engine.get([1])
+
+
+async def test_two_schemas_of_one_database_do_not_see_each_other(url: str, tmp_path: Path) -> None:
+    async with opened(url) as first, opened(url_of("postgres", tmp_path / "other")) as second:
+        job = await a_pending_job(first, dedupe_key="d")
+        assert not (await second.create([a_new_job(dedupe_key="d")]))[0].deduplicated
+        await second.pause(TYPE, True)
+        assert await leased_keys(first) == [job.key]
+        assert [one.state for one in await every_job(second)] == [State.PENDING]
+
+
+# Roles --------------------------------------------------------------------------------------------------------
+
+GRANTS = (
+    "GRANT USAGE ON SCHEMA {schema} TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
+    "GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
+)
+"""What docs/postgres.md tells to grant."""
+
+
+@pytest.fixture
+def worker_role(url: str, own: psycopg.Connection) -> Iterator[str]:
+    """A role that owns nothing."""
+    role = f"worker_{schema_of(url)}"
+    own.execute(f"CREATE ROLE {role} LOGIN".encode())
+    yield role
+    own.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+async def test_a_schema_of_somebody_else_is_told_with_what_to_grant(url: str, worker_role: str) -> None:
+    async with opened(url):
+        pass
+    with pytest.raises(BadConfiguration, match="grant this user"):
+        await PostgresEngine.from_url(url.replace("postgres@", f"{worker_role}@")).open()
+
+
+async def test_a_role_with_the_documented_grants_can_work(url: str, own: psycopg.Connection, worker_role: str) -> None:
+    async with opened(url):
+        for grant in GRANTS:
+            own.execute(grant.format(schema=schema_of(url), role=worker_role).encode())
+    async with opened(url.replace("postgres@", f"{worker_role}@")) as engine:
+        await a_processing_job(engine)
+        assert not (await engine.sweep("s")).more
+        assert await count_of(engine, State.PROCESSING) == 1
+    page = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text()
+    assert all(grant.format(schema="everwork", role="app") in page for grant in GRANTS)
