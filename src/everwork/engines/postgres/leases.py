@@ -10,14 +10,18 @@ from everwork.engines.values import Lease, LeaseStatus
 
 async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
     """Let live leases end `lease_ms` from now."""
+    sql = parts.sql("extend")
     ordered = sorted(set(leases))
-    keys, attempts = [lease.key for lease in ordered], [lease.attempt for lease in ordered]
-    rows = await parts.connections.rows(parts.sql("extend")["extend"], keys, attempts, lease_ms, parts.now_ms())
-    held = {tuple(row) for row in rows}
-    if len(held) < len(ordered):
-        # Passed over because they are locked, or gone: a look tells which.
-        held |= {tuple(row) for row in await parts.connections.look(parts.sql("check")["held"], keys)}
+    held = await _extended(parts, sql["extend"], ordered, lease_ms)
+    late = [lease for lease in ordered if lease not in held]
+    if late:
+        held |= await _extended(parts, sql["extend_locked"], late, lease_ms)
     return await _statuses(parts, leases, held)
+
+
+async def _extended(parts: Parts, sql: str, leases: Sequence[Lease], lease_ms: int) -> set[tuple[int, int]]:
+    keys, attempts = [lease.key for lease in leases], [lease.attempt for lease in leases]
+    return {tuple(row) for row in await parts.connections.rows(sql, keys, attempts, lease_ms, parts.now_ms())}
 
 
 async def check(parts: Parts, leases: Sequence[Lease]) -> list[LeaseStatus]:
