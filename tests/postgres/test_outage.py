@@ -17,6 +17,8 @@ from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Demand, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.conformance.observe import assert_counts_add_up, every_job
+from tests.conformance.own_transactions import OPENINGS
+from tests.door.waiting import until
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, leased_keys, the_job
 from tests.postgres.conftest import opened, without_options
 from tests.servers import PostgresServer
@@ -241,8 +243,9 @@ class CancelledWhileItWaits:
                     waited = self._call.send(sent)
 
 
-async def test_a_create_that_is_cancelled_anywhere_happened_as_a_whole_or_not_at_all(url: str) -> None:
-    async with opened(f"{url}&pool=1") as engine:
+@pytest.mark.parametrize("notify", ["on", "off"])
+async def test_a_create_that_is_cancelled_anywhere_happened_as_a_whole_or_not_at_all(url: str, notify: str) -> None:
+    async with opened(f"{url}&pool=1&notify={notify}") as engine:
         for suspension in range(100):
             batch = [a_new_job(dedupe_key=f"{suspension}-{n}") for n in range(3)]
             was_cancelled = await cancelled_at(engine.create(batch), suspension)
@@ -254,11 +257,12 @@ async def test_a_create_that_is_cancelled_anywhere_happened_as_a_whole_or_not_at
         await assert_counts_add_up(engine)
 
 
+@pytest.mark.parametrize("notify", ["on", "off"])
 @pytest.mark.parametrize("outcome", [Complete(0, 1, "1", (a_new_job(type="next"),)), Fail(0, 1, "boom", final=True)])
 async def test_a_settle_that_is_cancelled_anywhere_happened_as_a_whole_or_not_at_all(
-    url: str, outcome: Complete | Fail
+    url: str, notify: str, outcome: Complete | Fail
 ) -> None:
-    async with opened(f"{url}&pool=1") as engine:
+    async with opened(f"{url}&pool=1&notify={notify}") as engine:
         for suspension in range(100):
             job = await a_processing_job(engine)
             own = outcome._replace(key=job.key)
@@ -284,3 +288,21 @@ async def test_a_caller_that_gives_up_leaves_room_for_the_next(url: str) -> None
             answers = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(answer, list) for answer in answers[1::2])
         assert len(engine._parts.connections._idle) <= 2
+
+
+@pytest.mark.parametrize("notify", ["on", "off"])
+async def test_a_caller_that_gives_up_waiting_for_somebody_elses_transaction_leaves_room_for_the_next(
+    url: str, notify: str
+) -> None:
+    async with opened(f"{url}&pool=1&notify={notify}") as engine, OPENINGS["asyncpg"](url, True) as own:
+        await a_pending_job(engine)
+        await engine.create_in(own.tx, [a_new_job(dedupe_key="d")])
+        waiting = asyncio.create_task(engine.create([a_new_job(type="lost"), a_new_job(dedupe_key="d")]))
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        await until(lambda: own.tx.fetchval(sql))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (await a_pending_job(engine, type="next")).state is State.PENDING
+        await own.commit()
+        # What was one statement may still be done by a server that has not heard of the end; a transaction may not.
+        assert notify == "on" or {job.type for job in await every_job(engine)} == {TYPE, "next"}
