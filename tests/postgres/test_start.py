@@ -40,11 +40,17 @@ async def the_problem(url: str) -> EngineError:
 
 
 @pytest.fixture(scope="module")
-def admin(spare: PostgresServer) -> Iterator[psycopg.Connection]:
-    """The superuser of a server, and a role that must show its password."""
+def guarded(spare: PostgresServer) -> None:
+    """A role that must show its password."""
     with psycopg.connect(spare.url, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE guarded LOGIN PASSWORD '{SECRET}'".encode())
         connection.execute("GRANT CREATE ON DATABASE postgres TO guarded")
+
+
+@pytest.fixture
+def admin(guarded: None, server: PostgresServer) -> Iterator[psycopg.Connection]:
+    """The superuser of a server that some test may have restarted."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
         yield connection
 
 
