@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import sqlite3
 import threading
 import warnings
@@ -19,6 +17,7 @@ from everwork import Everwork
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
+from tests.door.forks import in_child
 from tests.door.waiting import DEADLINE_S, SOON_S
 
 
@@ -59,22 +58,6 @@ def test_a_loop_that_ends_in_the_middle_of_a_call_disturbs_nobody(sync_app: Ever
 def jobs_in(app: Everwork) -> int:
     """How many jobs the application's store holds."""
     return sum(one.jobs for one in asyncio.run(app._home.call(lambda service: service.engine.count())))
-
-
-def in_child(act: object) -> int:
-    """Fork, act in the child, and answer its exit code; a child that hangs is ended by an alarm."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(DEADLINE_S))
-        try:
-            act()  # type: ignore[operator]
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_forked_child_may_use_an_application_that_its_parent_has_opened(sync_app: Everwork, url: str) -> None:

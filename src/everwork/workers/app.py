@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-import secrets
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -24,6 +21,7 @@ from everwork.service.intake import new_job
 from everwork.service.service import JobService
 from everwork.workers.function import TIMEOUT_DEFAULT, JobFunction, JobKey
 from everwork.workers.home import Home
+from everwork.workers.naming import WorkerName
 from everwork.workers.runtime import Runtime, StopSignal, run_loop
 from everwork.workers.twin import SyncEverwork
 
@@ -43,10 +41,9 @@ class Everwork:
     """
 
     def __init__(self, url: str, *, worker: str | None = None, clock: Clock | None = None) -> None:
-        self.worker = checks.name("worker", worker or _worker_name())
-        self._owns_name = not worker
+        self._name = WorkerName(worker)
         self.functions: dict[str, JobFunction[..., Any]] = {}
-        self._home = Home(url, self.worker, clock, self.functions)
+        self._home = Home(url, self._name, clock, self.functions)
         self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers)
         self._runtime: Runtime | None = None
         self._is_working = False
@@ -175,7 +172,7 @@ class Everwork:
             # Opening may have to wait for another program; a stop does not wait with it.
             if await self._stopped.comes_before(self._home.call(self._home.prepare)):
                 return
-            self._runtime = Runtime(self._home, self.functions, self.worker, self._stopped, owns_name=self._owns_name)
+            self._runtime = Runtime(self._home, self.functions, self._name, self._stopped)
             await self._runtime.run(shutdown_timeout)
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None
@@ -221,6 +218,11 @@ class Everwork:
         await self.close()
 
     @property
+    def worker(self) -> str:
+        """The name under which jobs are leased; unless one was given, every process has its own, forks too."""
+        return self._name.text
+
+    @property
     def service(self) -> JobService:
         """The service while the application is open; it lives in the engine's event loop."""
         return self._home.portal.service
@@ -238,9 +240,3 @@ class Everwork:
                 raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
             self.stop()
             runtime.ended.result()
-
-
-def _worker_name() -> str:
-    """Unique per process, also where host names and process ids repeat."""
-    host = "".join(c for c in socket.gethostname() if c.isprintable())[:200] or "host"
-    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"

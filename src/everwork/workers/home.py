@@ -22,6 +22,7 @@ from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.coalesce import Coalescer
 from everwork.service.service import JobService, patiently
 from everwork.workers.function import JobFunction
+from everwork.workers.naming import WorkerName
 from everwork.workers.nearby import Nearby
 from everwork.workers.portal import Portal, Use
 
@@ -32,11 +33,11 @@ class Home:
     """The engine's thread of one application; calls come from any thread and any event loop."""
 
     def __init__(
-        self, url: str, worker: str, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
+        self, url: str, name: WorkerName, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
     ) -> None:
         # A bad URL is told here, not at the first job.
         self._engine = open_engine(url, clock=clock, own_loop=True)
-        self._worker = worker
+        self._name = name
         self._functions = functions
         self._portal: Portal | None = None
         self._guard = threading.Lock()
@@ -137,7 +138,7 @@ class Home:
             return self._portal.open(self.prepare)
 
     def _make_service(self) -> JobService:
-        return JobService(self._engine.fresh(), self._worker)
+        return JobService(self._engine.fresh(), self._name.process)
 
 
 def _at_once(call: Coroutine[Any, Any, T], instead: str) -> T:

@@ -16,6 +16,7 @@ from everwork.workers.executor import Executor, Report
 from everwork.workers.fetcher import Fetcher
 from everwork.workers.function import JobFunction
 from everwork.workers.home import Home
+from everwork.workers.naming import WorkerName
 from everwork.workers.portal import new_loop
 
 log = get_logger("everwork")
@@ -65,17 +66,15 @@ class Runtime:
         self,
         home: Home,
         functions: Mapping[str, JobFunction[..., Any]],
-        worker: str,
+        name: WorkerName,
         stopped: StopSignal,
-        *,
-        owns_name: bool = False,
     ) -> None:
         self._portal = home.portal
         self._functions = dict(functions)
-        self._worker = worker
-        self._owns_name = owns_name
+        self._worker = name.text
+        self._owns_name = name.is_unique
         self._loop = asyncio.get_running_loop()
-        self._executor = Executor(self._functions, self._send, worker, home)
+        self._executor = Executor(self._functions, self._send, self._worker, home)
         self._thread = threading.get_ident()
         self._fetcher: Fetcher | None = None
         self._stopped = stopped
