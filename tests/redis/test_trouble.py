@@ -13,12 +13,13 @@ import pytest
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import Demand, JobFilter, Verdict
+from everwork.engines.values import Demand, JobFilter, Lease, LeaseStatus, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.conformance.observe import assert_counts_add_up, count_of, every_job
-from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, the_job
+from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, settled, the_job
 from tests.redis.conftest import opened
 from tests.servers import RedisServer, redis_server
+from tests.stores import DAY_MS, MINUTE_MS, VirtualClock
 
 T = TypeVar("T")
 DEADLINE_S = 30.0
@@ -182,6 +183,49 @@ async def test_a_full_server_still_hears_what_is_done_and_still_forgets_the_old(
         judged = (await engine.settle([Complete(done.key, 1), Fail(failed.key, 1, "boom", final=True)])).judged
         assert [one.verdict for one in judged] == [Verdict.ACCEPTED] * 2
         assert [one.verdict for one in await engine.delete([done.key])] == [Verdict.ACCEPTED]
+
+
+async def test_a_full_server_still_keeps_leases_alive(server: RedisServer, clock: VirtualClock) -> None:
+    async with opened(server.url, clock) as engine:
+        job = await a_processing_job(engine)
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        assert await engine.extend([Lease(job.key, 1)], MINUTE_MS) == [LeaseStatus.HELD]
+        assert (await the_job(engine, job.key)).lease_until_ms == clock.now_ms + MINUTE_MS
+
+
+async def test_a_full_server_is_freed_by_retention(server: RedisServer, clock: VirtualClock) -> None:
+    async with opened(server.url, clock) as engine:
+        await settled(engine, Complete((await a_processing_job(engine)).key, 1))
+        clock.advance(ms=DAY_MS + 1)
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        assert (await engine.sweep("s")).deleted == 1
+        assert await every_job(engine) == []
+
+
+async def test_a_full_server_can_be_worked_off(server: RedisServer) -> None:
+    async with opened(server.url) as engine:
+        await engine.create([a_new_job() for _ in range(3)])
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        jobs = (await asked(engine, 2)).jobs
+        step = await engine.settle([Complete(job.key, 1) for job in jobs], [Demand(TYPE, WORKER, 2)])
+        assert [job.key for job in (*jobs, *step.activation.jobs)] == [1, 2, 3]
+
+
+async def test_a_full_server_judges_what_comes_too_late(server: RedisServer) -> None:
+    async with opened(server.url) as engine:
+        job = await a_processing_job(engine)
+        await engine.cancel([job.key])
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        [judged] = (await engine.settle([Complete(job.key, 1, None, (a_new_job(),))])).judged
+        assert judged.verdict is Verdict.WRONG_STATE
+
+
+async def test_a_full_server_still_takes_word_of_who_waits(server: RedisServer) -> None:
+    async with opened(server.url) as engine:
+        server.ask("CONFIG", "SET", "maxmemory", "1")
+        await engine.wait([TYPE], 1)
+        await engine.wait_finished(1)
+        assert [server.ask("HEXISTS", "{everwork}:bell", flag) for flag in (f"w{TYPE}", "d")] == ["1", "1"]
 
 
 @pytest.mark.parametrize("name", ["activate", "cancel", "reschedule", "requeue", "extend", "settle"])

@@ -2,6 +2,7 @@
 -- Inputs: now; demands, see parts/claim.lua.
 -- Returns: the answer of parts/claim.lua.
 -- Parts: records effects places endings claim
+write_though_full()
 local out = activate(2)
 finish()
 return out

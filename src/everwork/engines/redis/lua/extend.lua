@@ -6,5 +6,6 @@ local letters = judge_leases(3, function(id)
   leases[#leases + 1] = till
   leases[#leases + 1] = id
 end)
+write_though_full()
 many('ZADD', LEASES, leases)
 return letters

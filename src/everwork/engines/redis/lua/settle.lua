@@ -11,6 +11,7 @@
 -- Parts: records effects places endings outcomes intake claim
 local segments = tonumber(ARGV[2])
 if not decisions_fit(3, segments) then return 'again' end
+write_though_full()
 local refused, at = {}, 3
 for _ = 1, segments do
   if ARGV[at] == 'c' then at = complete_all(at + 1, refused) else at = apply_all(at + 1, refused) end

@@ -5,6 +5,7 @@
 -- Parts: records effects places endings removal upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed} end
+write_though_full()
 local expired, has_more = expire()
 if cancel_stranded() then has_more = true end
 local deleted = 0

@@ -1,6 +1,7 @@
 -- Purpose: leave word that somebody waits, and tell what has happened so far.
 -- Inputs: now; 'd' for finished jobs, or 'w' and the types waited for. Returns: the number of the last wake-up of that kind.
 -- Parts: records
+write_though_full()
 if ARGV[2] == 'd' then
   call('HSETNX', P .. ':bell', 'd', 1)
   return call('HGET', P .. ':bell', 'done') or '0'

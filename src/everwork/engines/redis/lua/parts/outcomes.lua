@@ -45,7 +45,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       refuse(refused, judged + i, ids[i], attempt, r)
     end
   end
-  many('ZREM', LEASES, done) -- The first write is one that a full store allows: what is done can be told then, too.
+  many('ZREM', LEASES, done)
   store(S, done, states, #done == n and runs or nil)
   for _, id in ipairs(failed_before) do drop(E, id) end
   for _, following in pairs(next_of) do
