@@ -96,6 +96,17 @@ async def test_a_waiter_hears_again_after_its_connection_was_cut(server: RedisSe
         assert await asyncio.wait_for(waiter, DEADLINE_S)
 
 
+async def test_what_may_have_rung_while_nobody_listened_is_not_missed(server: RedisServer) -> None:
+    async with opened(server.url) as engine:
+        await engine.wait([TYPE], 1)
+        mark, wire = engine.mark(), engine._parts.bells._wire
+        server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+        assert wire is not None
+        await asyncio.wait_for(wire.ended, DEADLINE_S)
+        await engine.wait_finished(1)
+        assert await asyncio.wait_for(engine.wait([TYPE], 600_000, mark), DEADLINE_S)
+
+
 # The server -----------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ class Bells:
         self._link = link
         self._known = known
         self._rung: dict[str, int] = {}
+        self._all_rung = 0
         self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
         self._wire: Wire | None = None
         self._starting = asyncio.Lock()
@@ -46,7 +47,8 @@ class Bells:
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[future] = frozenset(types)
         try:
-            # Whoever has a mark and a live connection has left word with his last look for work.
+            # Whoever has a mark and a live connection has left word with his last look for work, if he got less than he
+            # wanted; whoever got all of it has no room for more.
             must_look = not self._is_listening or since is None or types == [FINISHED]
             while not future.done():
                 if must_look and await self._has_changed(types, before):
@@ -73,7 +75,7 @@ class Bells:
         return self._wire is not None and self._wire.is_open
 
     def _has_rung(self, types: Sequence[str], since: int | None) -> bool:
-        return since is not None and any(self._rung.get(type, 0) > since for type in types)
+        return since is not None and (self._all_rung > since or any(self._rung.get(type, 0) > since for type in types))
 
     async def _has_changed(self, types: Sequence[str], before: dict[str, int]) -> bool:
         """Leave word, and look whether anything has rung meanwhile. An engine that is away rings for nobody."""
@@ -101,6 +103,7 @@ class Bells:
             except ConnectionLost:
                 return
             self._wire = wire
+            self._void_marks()
             wire.ended.add_done_callback(lambda _: self._ring_all())
 
     async def _subscribed(self, wire: Wire, channel: bytes) -> Any:
@@ -119,9 +122,13 @@ class Bells:
             if type in types and not future.done():
                 future.set_result(True)
 
-    def _ring_all(self) -> None:
+    def _void_marks(self) -> None:
+        """What rang while nobody listened is unknown: whoever looked for work before must look again."""
         self.rings += 1
-        for future, types in self._waiting.items():
-            self._rung.update(dict.fromkeys(types, self.rings))
+        self._all_rung = self.rings
+
+    def _ring_all(self) -> None:
+        self._void_marks()
+        for future in self._waiting:
             if not future.done():
                 future.set_result(True)

@@ -5,4 +5,4 @@
 write_though_full()
 local out = activate(2)
 finish()
-return out
+return answered(out)

@@ -24,4 +24,4 @@ at = at + 1
 local leased = false
 if ARGV[at] == '1' then leased = activate(at + 1) end
 finish()
-return {refused, leased, NOW}
+return {refused, leased and answered(leased), NOW}

@@ -1,7 +1,7 @@
 -- Purpose: promote what is due, then lease the first jobs of each lane: straight down one lane, or by turns.
 -- Inputs: records, effects, places, endings. activate(at) reads ARGV from `at` on: demands, then per demand
 --   type, group, worker, limit, lease_ms, tenants, and each of these tenants ('' is the default one).
--- Returns {now, next due or '', number of the last wake-up, then per demand with jobs: its number, lease end, ids, heads, infos, payloads};
+-- Returns {now, next due or '', number of the last wake-up (see answered), then per demand with jobs: its number, lease end, ids, heads, infos, payloads};
 --   an info is attempt, attempts, max, priority, lane.
 local PROMOTE_MAX, ASKED_EVERY_MS = 1000, 10000
 
@@ -142,20 +142,18 @@ local function is_open(demand) -- Whether jobs of this queue may start; remember
 end
 
 local function activate(at)
-  local n, demands, out = tonumber(ARGV[at]), {}, {NOW, '', 0}
-  local next_due, total = nil, 0
+  local n, out, next_due = tonumber(ARGV[at]), {NOW, '', 0}, nil
   local _, more_expired = expire()
   if more_expired then next_due = now end
   at = at + 1
   for i = 1, n do
-    local demand
+    local demand, leased = nil, 0
     demand, at = read_demand(at)
-    demands[i] = demand
     if is_open(demand) and not more_expired then
       promote(demand.queue)
       local ids = claim(demand.queue, demand.limit, demand.tenants)
       if #ids > 0 then
-        total = total + #ids
+        leased = #ids
         local till, heads, infos, payloads = lease(demand.queue, ids, demand.lease_ms, demand.worker)
         local o = #out
         out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = i, till, ids, heads, infos, payloads
@@ -163,11 +161,13 @@ local function activate(at)
       local head = call('ZRANGE', future_key(demand.queue), 0, 0, 'WITHSCORES')
       if head[2] and not (next_due and next_due < tonumber(head[2])) then next_due = tonumber(head[2]) end
     end
-  end
-  if total == 0 then -- Whoever waits now will be told; see effects.
-    for _, demand in ipairs(demands) do call('HSETNX', P .. ':bell', 'w' .. demand.queue, 1) end
+    if leased < demand.limit then waiting[demand.queue] = true end
   end
   if next_due then out[2] = fmt('%.0f', next_due) end
+  return out
+end
+
+local function answered(out) -- After finish(): what this script has made itself is no news to whoever asked.
   out[3] = call('HGET', P .. ':bell', 'work') or '0'
   return out
 end

@@ -1,6 +1,6 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
--- Inputs: records. finish() must be the last thing that a script does before it answers.
-local counts, work, woken, has_finished = {}, {}, {}, false
+-- Inputs: records. finish() must be the last thing that a script writes.
+local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
 local ended = {c = {}, f = {}} -- What retention will look at, by how long it is kept.
 
 local function count(r, state, by)
@@ -22,7 +22,7 @@ local function worked(r, what, jobs, execution_ms, wait_ms)
   w.wait = w.wait + wait_ms
 end
 
-local function ring(field, channel, said) -- Only who waits is told: whoever asked in vain has left a flag.
+local function ring(field, channel, said) -- Only who waits is told: whoever got less than he asked for has left a flag.
   if call('HDEL', P .. ':bell', field) == 1 then redis.pcall('PUBLISH', P .. channel, said) end
 end
 
@@ -52,4 +52,6 @@ local function finish()
     call('HINCRBY', P .. ':bell', 'done', 1)
     ring('d', ':done', '')
   end
+  -- Last, so that nobody is woken by what he has just been told.
+  for queue in pairs(waiting) do call('HSETNX', P .. ':bell', 'w' .. queue, 1) end
 end
