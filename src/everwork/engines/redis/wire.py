@@ -11,6 +11,8 @@ import hiredis
 
 SILENCE_SECONDS = 30.0
 """A server that owes an answer and says nothing for this long is given up."""
+PING_SECONDS = 15.0
+"""A connection over which nothing is asked is tried this often: a network may forget it without a word."""
 _LOOK_SECONDS = 5.0
 
 ReplyError = hiredis.ReplyError
@@ -37,6 +39,7 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._is_silent_for = 0.0
+        self._is_idle_for = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -108,8 +111,23 @@ class Wire(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _look(self) -> None:
-        self._is_silent_for = self._is_silent_for + _LOOK_SECONDS if self._owed else 0.0
+        if self._owed:
+            self._is_silent_for += _LOOK_SECONDS
+        else:
+            self._is_silent_for = 0.0
+            self._ping_at_times()
         if self._is_silent_for >= SILENCE_SECONDS:
             self.close()
         else:
             self._watch = self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _ping_at_times(self) -> None:
+        self._is_idle_for += _LOOK_SECONDS
+        if self._is_idle_for >= PING_SECONDS:
+            self._is_idle_for = 0.0
+            self.ask("PING").add_done_callback(_ignore)
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()  # Whoever uses the connection learns by himself that it has ended.

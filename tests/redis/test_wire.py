@@ -1,0 +1,80 @@
+"""One connection: it is given up when nothing comes through it any more, also while nobody asks anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from everwork.engines.redis import wire as wires
+from everwork.engines.redis.link import Link
+from everwork.engines.redis.place import Place
+from tests.factories import TYPE
+from tests.redis.conftest import opened
+from tests.servers import RedisServer
+from tests.torture.proxy import Proxy
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def often_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is tried every quarter of a second."""
+    for name in ("PING_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(wires, name, getattr(wires, name) / 60)
+
+
+@pytest.fixture
+def impatient(often_tried: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silence of half a second is enough."""
+    monkeypatch.setattr(wires, "SILENCE_SECONDS", wires.SILENCE_SECONDS / 60)
+
+
+@pytest.fixture
+async def proxy(server: RedisServer) -> AsyncIterator[Proxy]:
+    """A way to the server that may swallow everything."""
+    proxy = Proxy(server.port)
+    yield proxy
+    await proxy.close()
+
+
+def pings_at(server: RedisServer) -> int:
+    return int(server.ask("INFO", "commandstats").split("cmdstat_ping:calls=")[1].split(",")[0])
+
+
+def swallow_everything(proxy: Proxy) -> None:
+    """Pass nothing on, and close nothing."""
+    for link in proxy._links:
+        link._flows.clear()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_connection_that_only_listens_is_given_up_when_nothing_comes_through(proxy: Proxy) -> None:
+    link = Link(Place.from_url(f"redis://127.0.0.1:{await proxy.start()}"), None)
+    wire = await link.connect(lambda _: None)
+    swallow_everything(proxy)
+    await asyncio.wait_for(wire.ended, DEADLINE_S)
+
+
+@pytest.mark.usefixtures("often_tried")
+async def test_a_connection_that_only_listens_is_kept_while_the_server_answers(server: RedisServer) -> None:
+    wire = await Link(Place.from_url(server.url), None).connect(lambda _: None)
+    before = pings_at(server)
+    async with asyncio.timeout(DEADLINE_S):
+        while pings_at(server) < before + 3:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+    assert wire.is_open
+    wire.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_engine_listens_again_after_its_network_has_swallowed_everything(proxy: Proxy) -> None:
+    async with opened(f"redis://127.0.0.1:{await proxy.start()}") as engine:
+        await engine.wait([TYPE], 1)
+        deaf = engine._parts.bells._wire
+        waiter = asyncio.ensure_future(engine.wait([TYPE], 600_000, engine.mark()))
+        swallow_everything(proxy)
+        assert await asyncio.wait_for(waiter, DEADLINE_S)
+        await engine.wait([TYPE], 1)
+        assert engine._parts.bells._wire is not deaf
