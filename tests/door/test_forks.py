@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from everwork import Everwork, State
+from everwork.workers import nearby
 from tests.door.forks import exit_code, fork, in_child
 from tests.door.test_lost_answers import lose_answers
-from tests.door.waiting import DEADLINE_S, working
+from tests.door.waiting import DEADLINE_S, SOON_S, stop_thread, working
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -92,3 +101,58 @@ async def work_with_a_lost_answer(app: Everwork, monkeypatch: pytest.MonkeyPatch
     async with working(app):
         await asyncio.wait_for(app.result(key), DEADLINE_S)
     assert len(lost) == 1
+
+
+async def test_a_fork_leaves_the_connections_of_its_parent_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "CLOSE_SECONDS", 2 * DEADLINE_S)  # A child that closes them does not end in time.
+    app = Everwork(url)
+
+    async def create_and_close() -> None:
+        async with app:
+            await app.enqueue("email-send")
+
+    async with app:
+        first = await app.enqueue("email-send")
+        assert in_child(lambda: in_thread(create_and_close)) == 0
+        assert await app.enqueue("email-send") == first + 2
+
+
+def in_thread(act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine in an event loop of its own, whatever the calling thread runs."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(asyncio.run, act()).result()
+
+
+def test_the_end_of_a_fork_does_not_cost_its_parent_a_connection(url: str) -> None:
+    """An interpreter that ends frees everything, also what it shares with its parent."""
+    program = f"""if True:
+        import os, sys
+        from everwork import Everwork
+        app = Everwork({url!r})
+        key = app.sync.enqueue("email-send")
+        if os.fork() == 0:
+            app.sync.get(key)
+            sys.exit(0)
+        assert os.wait()[1] == 0
+        import asyncio
+        asyncio.run(asyncio.wait_for(app.get(key), {SOON_S / 2}))
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_handler_may_fork_a_child_that_uses_the_application(sync_app: Everwork) -> None:
+    @sync_app.job("parent")
+    def parent() -> int:
+        def act() -> None:
+            sync_app.sync.enqueue("child")
+            sync_app.sync.close()
+
+        return in_child(act)
+
+    workers = threading.Thread(target=sync_app.run)
+    workers.start()
+    try:
+        assert sync_app.sync.result(sync_app.sync.enqueue("parent"), DEADLINE_S) == 0
+    finally:
+        stop_thread(sync_app, workers)

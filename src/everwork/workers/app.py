@@ -19,6 +19,7 @@ from everwork.engines.values import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.intake import new_job
 from everwork.service.service import JobService
+from everwork.workers import forks
 from everwork.workers.function import TIMEOUT_DEFAULT, JobFunction, JobKey
 from everwork.workers.home import Home
 from everwork.workers.naming import WorkerName
@@ -48,6 +49,7 @@ class Everwork:
         self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
+        forks.watch(self, Everwork._begin_anew)
 
     # Declare ------------------------------------------------------------------------------------
 
@@ -240,3 +242,9 @@ class Everwork:
                 raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
             self.stop()
             runtime.ended.result()
+
+    def _begin_anew(self) -> object:
+        """In a forked child: nothing is open and no workers run; what the parent has is answered."""
+        of_parent = (self._runtime, self._stopped, self._home.begin_anew())
+        self._is_working, self._runtime, self._stopped = False, None, None
+        return of_parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -39,10 +38,19 @@ class Home:
         self._engine = open_engine(url, clock=clock, own_loop=True)
         self._name = name
         self._functions = functions
+        self._begin()
+
+    def _begin(self) -> None:
         self._portal: Portal | None = None
         self._guard = threading.Lock()
         self._nearby = Nearby(self._make_service) if self._engine.is_remote else None
         self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Coalescer[NewJob, Created]] = WeakKeyDictionary()
+
+    def begin_anew(self) -> object:
+        """In a forked child: forget what the parent has open, and its locks; they are answered."""
+        of_parent = (self._portal, self._nearby, self._creates)
+        self._begin()
+        return of_parent
 
     async def open_here(self) -> None:
         """Open the engine; whoever does so by name in this loop closes it in this loop, too."""
@@ -115,7 +123,7 @@ class Home:
             self._nearby.close()
         with self._guard:
             portal, self._portal = self._portal, None
-        if portal is not None and portal.pid == os.getpid():
+        if portal is not None:
             portal.close()
 
     @property
@@ -128,12 +136,12 @@ class Home:
     @property
     def _is_open(self) -> bool:
         portal = self._portal
-        return portal is not None and portal.is_open and portal.pid == os.getpid()
+        return portal is not None and portal.is_open
 
     def _opening(self) -> Future[None]:
-        """Begin to open; a failure is told to all who wait, and the next call tries again. A fork gets its own."""
+        """Begin to open; a failure is told to all who wait, and the next call tries again."""
         with self._guard:
-            if self._portal is None or self._portal.pid != os.getpid() or self._portal.is_broken:
+            if self._portal is None or self._portal.is_broken:
                 self._portal = Portal(self._make_service)
             return self._portal.open(self.prepare)
 

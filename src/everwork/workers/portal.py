@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -26,7 +25,6 @@ class Portal:
     """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
 
     def __init__(self, make_service: Callable[[], JobService]) -> None:
-        self.pid = os.getpid()
         self._make_service = make_service
         self._service: JobService | None = None
         self._ready: Future[None] = Future()
