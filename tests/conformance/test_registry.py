@@ -437,3 +437,12 @@ async def test_a_store_that_nobody_has_opened_has_no_schema_and_gets_none_by_ask
     assert [(await unopened.schema()).stored for _ in range(2)] == [None, None]
     with pytest.raises(EngineUnavailable):
         await unopened.open(create=False)
+
+
+async def test_nothing_is_leased_from_a_group_that_was_dropped(engine: Engine) -> None:
+    await engine.add_group(TYPE, "audit")
+    await a_pending_job(engine)
+    [held] = await leased_keys(engine, group="audit")
+    await engine.drop_group(TYPE, "audit")
+    await settled(engine, Release(held, 1))
+    assert await leased_keys(engine, group="audit") == []

@@ -80,6 +80,18 @@ async def test_everything_else_goes_on_while_another_transaction_is_open(
     await soon(engine.stats(1), engine.count(), engine.extend([Lease(second.key, 1)], 1_000))
 
 
+async def test_a_new_lane_in_an_open_transaction_holds_up_no_claim(engine: PostgresEngine, url: str) -> None:
+    await engine._parts.connections.rows(f"UPDATE {engine._address.schema}.queue SET asked_at_ms = NULL")
+    own = await asyncpg.connect(without_options(url))
+    transaction = own.transaction()
+    await transaction.start()
+    await engine.create_in(own, [a_new_job(tenant="never seen")])
+    [[job]] = await soon(engine.create([a_new_job()]))
+    assert await soon(leased_keys(engine)) == [[job.key]]
+    await transaction.rollback()
+    await own.close()
+
+
 async def test_the_sweep_folds_counts_around_an_open_transaction(
     engine: PostgresEngine, held: asyncpg.Connection
 ) -> None:

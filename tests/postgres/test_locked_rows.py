@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from everwork.core.outcome import Complete
+from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
-from everwork.engines.values import Lease, LeaseStatus
+from everwork.engines.postgres.engine import PostgresEngine
+from everwork.engines.values import Lease, LeaseStatus, Verdict
 from tests.factories import a_processing_job, the_state
 from tests.stores import url_of
 
@@ -55,3 +56,20 @@ async def test_a_sweep_does_not_wait_for_it_either_and_its_completion_holds(
         assert swept.lapsed == 1
     assert await the_state(engine, held.key) is State.COMPLETED
     assert await the_state(engine, other.key) is State.PENDING
+
+
+async def test_outcomes_beside_it_are_stored_and_its_own_is_refused(engine: Engine, own: asyncpg.Connection) -> None:
+    held, other = await a_processing_job(engine), await a_processing_job(engine)
+    await own.execute(f"ALTER FUNCTION {schema_of(engine)}.step SET lock_timeout = '50ms'")
+    async with own.transaction():
+        await engine.complete_in(own, [Complete(held.key, 1)])
+        outcomes = [Fail(held.key, 1, "too late"), Complete(other.key, 1)]
+        settlement = await asyncio.wait_for(engine.settle(outcomes), DEADLINE_S)
+        assert [judged.verdict for judged in settlement.judged] == [Verdict.LEASE_LOST, Verdict.ACCEPTED]
+    assert await the_state(engine, held.key) is State.COMPLETED
+    assert await the_state(engine, other.key) is State.COMPLETED
+
+
+def schema_of(engine: Engine) -> str:
+    assert isinstance(engine, PostgresEngine)
+    return engine._address.schema

@@ -9,8 +9,10 @@ from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.values import Judged, Verdict
+from everwork.exceptions import EngineBusy
 
 Judge = Callable[[State], Verdict]
+TRIES_MAX = 100
 
 
 async def cancel(parts: Parts, keys: Sequence[int], reason: str) -> list[Judged]:
@@ -41,13 +43,14 @@ async def requeue(parts: Parts, keys: Sequence[int], max_attempts: int | None = 
 
 async def set_retries(parts: Parts, key: int, retries: int) -> Judged:
     """Change how many attempts are left; the previous number is answered."""
-    while True:
+    for _ in range(TRIES_MAX):
         rows = await parts.connections.look(parts.sql("get")["where"], [key])
         if not rows:
             return Judged(Verdict.NOT_FOUND)
         verdict = await _set_retries(parts, rows[0], retries)
         if verdict is not None:
             return _found(verdict, rows[0][1], rows[0][3], rows[0][4])
+    raise EngineBusy("the job changes faster than its retries can be set; try again")
 
 
 async def reschedule(parts: Parts, keys: Sequence[int], run_at_ms: int | None, delay_ms: int) -> list[Judged]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -11,7 +12,7 @@ import asyncpg
 
 from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.errors import DRIVER_ERRORS, ends_connection, is_repeatable, translated
-from everwork.engines.postgres.statements import PLAN
+from everwork.engines.postgres.statements import LOCK_TIMEOUT, PLAN
 from everwork.exceptions import EngineError
 
 CONNECT_SECONDS: Final = 10.0
@@ -19,6 +20,9 @@ ANSWER_SECONDS: Final = 60.0
 """After this the server is taken for gone, or for locked by somebody."""
 REPEATS_MAX: Final = 20
 CLOSE_SECONDS: Final = 5.0
+
+# Whatever the database's own defaults are: each statement must see what was committed before it.
+SESSION: Final = {"default_transaction_isolation": "read committed", "lock_timeout": LOCK_TIMEOUT}
 
 T = TypeVar("T")
 Rows = list[Any]
@@ -42,7 +46,8 @@ class Connections:
         try:
             return await self.rows(sql, *parameters)
         except EngineError as error:
-            if not isinstance(error.__cause__, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
+            lost = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)
+            if not isinstance(error.__cause__, lost) or isinstance(error.__cause__, TimeoutError):
                 raise
         return await self.rows(sql, *parameters)
 
@@ -57,6 +62,8 @@ class Connections:
             except DRIVER_ERRORS as error:
                 if not is_repeatable(error) or repeat == REPEATS_MAX - 1:
                     raise translated(self._address, error) from error
+            # Whoever was in the way goes first.
+            await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(repeat, 6)))  # noqa: S311 - keeps no secret
         raise AssertionError("unreachable")
 
     async def vacuum(self, sql: str) -> None:
@@ -106,7 +113,9 @@ class Connections:
             self._idle.append(connection)
 
 
-BEGIN: Final = "; ".join(("BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in PLAN.items())))
+BEGIN: Final = "; ".join(
+    ("BEGIN ISOLATION LEVEL READ COMMITTED", *(f"SET LOCAL {name} = {value}" for name, value in PLAN.items()))
+)
 
 
 async def _in_transaction(connection: asyncpg.Connection, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
@@ -124,7 +133,7 @@ async def _in_transaction(connection: asyncpg.Connection, act: Callable[[asyncpg
 
 async def connect(address: Address) -> asyncpg.Connection:
     """A new connection, with the settings that our statements want."""
-    settings = {"application_name": "everwork", **PLAN} if address.notify else {}
+    settings = {"application_name": "everwork", **SESSION, **PLAN} if address.notify else {}
     connection = await asyncpg.connect(
         address.dsn,
         server_settings=settings,
@@ -138,7 +147,7 @@ async def connect(address: Address) -> asyncpg.Connection:
             # asyncpg asks once for each kind of array, and plays with a session's settings meanwhile: let it do so now,
             # in one transaction that leaves no trace on a server which others use too.
             async with connection.transaction():
-                await connection.fetch("SELECT NULL::bigint[], NULL::int[], NULL::text[]")
+                await connection.fetch("SELECT NULL::bigint[], NULL::int[], NULL::smallint[], NULL::text[]")
     except BaseException:
         connection.terminate()
         raise

@@ -11,14 +11,21 @@ import orjson
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete
 from everwork.engines.values import Created
+from everwork.exceptions import InvalidInput
+
+DOCUMENT_BYTES_MAX = 200_000_000
+"""PostgreSQL refuses a document of more than 256 MB."""
 
 
 def packed(document: object) -> bytes:
     """A document as JSON. What no store can write, half a character say, is a `UnicodeEncodeError` on every engine."""
     try:
-        return orjson.dumps(document)
+        wire = orjson.dumps(document)
     except TypeError:
-        return json.dumps(document, ensure_ascii=False).encode()
+        wire = json.dumps(document, ensure_ascii=False).encode()
+    if len(wire) > DOCUMENT_BYTES_MAX:
+        raise InvalidInput("jobs", f"must be at most {DOCUMENT_BYTES_MAX:,} bytes in one call, not {len(wire):,}")
+    return wire
 
 
 def create_document(jobs: Sequence[NewJob], now_ms: int | None) -> bytes:

@@ -14,7 +14,6 @@ from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, Engin
 REPEATABLE = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
-    asyncpg.LockNotAvailableError,
 )
 """The server took everything back: say it again."""
 
@@ -74,9 +73,9 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
         "{where}: {line}; free space on the server, nothing was written",
     ),
     (
-        (asyncpg.QueryCanceledError, asyncio.TimeoutError),
+        (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError),
         EngineBusy,
-        "{where} did not answer in time: {line}; look for long transactions (pg_stat_activity)",
+        "{where}: {line}; nothing was done, look for long transactions (pg_stat_activity)",
     ),
     (
         (asyncpg.UndefinedObjectError, asyncpg.CantChangeRuntimeParamError),
@@ -94,6 +93,7 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
         "{where}: {line}; try again when the server is up",
     ),
     ((asyncpg.PostgresError,), EngineUnavailable, "{where}: {line}"),
+    ((asyncio.TimeoutError,), EngineUnavailable, "{where} does not answer; is the server running and reachable?"),
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
 """Who must act, and how; the first that fits is told."""

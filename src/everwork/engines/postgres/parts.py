@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -22,8 +23,11 @@ class Broom:
     """Where the sweep stands: the last finished job it looked at, when it tidied last, what it has not vacuumed yet."""
 
     after: tuple[int, int, int] = START
+    is_thorough: bool = True
+    """Whether this pass looks at every finished job, and not only at the oldest of each queue and state."""
     tidied_at_ms: int = 0
     unvacuumed: int = 0
+    vacuuming: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +71,9 @@ class Parts:
         """Let go of every connection."""
         self.work.ring()
         self.done.ring()
+        if self.broom.vacuuming is not None:
+            self.broom.vacuuming.cancel()
+            await asyncio.wait([self.broom.vacuuming])
         await self.notifier.close()
         await self.listener.close()
         await self.connections.close()

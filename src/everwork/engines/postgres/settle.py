@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import asyncpg
+
 from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.retry import Decision, Known, decide
@@ -18,8 +20,10 @@ from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import refused
 from everwork.engines.values import Activation, Demand, Judged, Settlement, Verdict
+from everwork.exceptions import EngineBusy
 
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
+LOCKED = Judged(Verdict.LEASE_LOST, State.PROCESSING)
 DECIDE_AGAIN_MAX = 100
 
 
@@ -85,7 +89,14 @@ async def _settle(
             document["back"] = back
         failures: list[DecidedOutcome] = [o for o in outcomes if not isinstance(o, Complete | Release)]
         missing = await _decide(parts, failures, document)
-    step = await run_step(parts, document, demands)
+    try:
+        step = await run_step(parts, document, demands)
+    except EngineBusy as error:
+        locked = await _locked(parts, outcomes, error)
+        free = [outcome for outcome in outcomes if outcome.key not in locked]
+        judged, activation = await _settle(parts, free, demands)
+        answers = iter(judged)
+        return [LOCKED if outcome.key in locked else next(answers) for outcome in outcomes], activation
     _tell(parts, outcomes, step)
     activation = step.activation
     refused_keys = step.refused | missing
@@ -95,6 +106,18 @@ async def _settle(
     refused_keys -= await _end_again(parts, again)
     told = await _explain(parts, [o for o in outcomes if o.key in refused_keys], activation.jobs)
     return [told.get(o.key, ACCEPTED) for o in outcomes], activation
+
+
+async def _locked(parts: Parts, outcomes: Sequence[Outcome], error: EngineBusy) -> set[int]:
+    """The jobs that a transaction of the user's keeps locked: it will complete them, or their leases lapse."""
+    if not isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+        raise error
+    keys = sorted({outcome.key for outcome in outcomes})
+    free = {key for (key,) in await parts.connections.rows(parts.sql("settle")["free"], keys)}
+    locked = {key for key, *_ in await parts.connections.look(parts.sql("check")["held"], keys)} - free
+    if not locked:
+        raise error
+    return locked
 
 
 async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, str | None]]) -> int:
@@ -199,11 +222,13 @@ async def _end_again(parts: Parts, failures: Sequence[DecidedOutcome]) -> set[in
         missing = await _decide(parts, left, document)
         left = [outcome for outcome in left if outcome.key not in missing]
         if not left:
-            break
+            return passed
         step = await run_step(parts, document, [])
         _tell(parts, left, step)
         passed |= {outcome.key for outcome in left} - step.refused
         left = [outcome for outcome in left if outcome.key in step.refused]
+    if left:
+        raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
     return passed
 
 

@@ -23,6 +23,9 @@ PLAN: Final = {
     "plan_cache_mode": "force_generic_plan",
 }
 
+LOCK_TIMEOUT: Final = "10s"
+"""How long a row is waited for that somebody else has locked; whoever keeps it longer has forgotten a transaction."""
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -50,6 +53,7 @@ def filled(text: str, schema: str) -> str:
         "history_max": HISTORY_ENTRIES_MAX,
         "promote_max": PROMOTE_MAX,
         "asked_every_ms": ASKED_EVERY_MS,
+        "lock_timeout": f"'{LOCK_TIMEOUT}'",
     }
     for name, value in values.items():
         text = text.replace("{" + name + "}", str(value))

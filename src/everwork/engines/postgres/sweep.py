@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from everwork.core.limits import STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import KEY_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.retry import Known
@@ -15,6 +16,10 @@ from everwork.engines.postgres.parts import START, Parts
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.settle import end_lapsed
 from everwork.engines.values import Swept
+from everwork.exceptions import EngineError
+from everwork.logs import get_logger
+
+log = get_logger("everwork.postgres")
 
 TURN: Final = "sweep"
 TURN_MS: Final = 5_000
@@ -58,9 +63,18 @@ async def _sweep_finished(parts: Parts, swept: Swept) -> Swept:
     now_ms = await server_now_ms(parts)
     rows = await parts.connections.look(parts.sql("sweep")["finished"], *broom.after, SWEEP_STEP_MAX)
     old = [key for _, state, key, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
-    broom.after = tuple(rows[-1][:3]) if len(rows) == SWEEP_STEP_MAX else START
+    broom.after, broom.is_thorough = _next(rows, bool(old), broom.is_thorough)
     deleted = await change.delete(parts, old) if old else []
     return replace(swept, deleted=len(deleted), more=swept.more or (bool(old) and broom.after > START))
+
+
+def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, int, int], bool]:
+    """Where the next step begins. Keys grow with age: where the first jobs of a queue and state are young, so are the
+    others, but for few that finished late; a thorough pass, once an hour, meets those."""
+    if len(rows) < SWEEP_STEP_MAX:
+        return START, False
+    queue, state, key = rows[-1][:3]
+    return (queue, state, key if is_old or is_thorough else KEY_MAX), is_thorough
 
 
 async def _fold(parts: Parts) -> None:
@@ -71,8 +85,18 @@ async def _fold(parts: Parts) -> None:
     broom.unvacuumed += finished
     if broom.unvacuumed >= VACUUM_EVERY_JOBS:
         broom.unvacuumed = 0
+        if broom.vacuuming is None or broom.vacuuming.done():
+            broom.vacuuming = asyncio.get_running_loop().create_task(_vacuum(parts))
+
+
+async def _vacuum(parts: Parts) -> None:
+    """Beside the sweep, which must not wait: leases lapse meanwhile."""
+    sql = parts.sql("sweep")
+    try:
         await parts.connections.vacuum(sql["vacuum"])
         await parts.connections.vacuum(sql["vacuum_deltas"])
+    except EngineError as error:
+        log.warning("cannot vacuum, autovacuum will", error=str(error))
 
 
 async def _tidy(parts: Parts) -> None:
@@ -84,3 +108,4 @@ async def _tidy(parts: Parts) -> None:
         await parts.connections.rows(sql["forget_hours"], parts.now_ms(), STATISTICS_KEEP_HOURS)
         await parts.connections.rows(sql["forget_registered"], parts.now_ms())
         parts.broom.tidied_at_ms = now_ms
+        parts.broom.is_thorough = True

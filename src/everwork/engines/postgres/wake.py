@@ -15,8 +15,8 @@ from everwork.logs import get_logger
 
 log = get_logger("everwork.postgres")
 
-ANY_TYPE: Final = "*"
-DONE: Final = "!"
+ANY_TYPE: Final = ""
+DONE: Final = "\t"
 """What a notification says besides types, which are printable names: everything, or that jobs have finished."""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
@@ -130,6 +130,8 @@ class Listener:
         self._done = done
         self._task: asyncio.Task[None] | None = None
         self._is_heard = asyncio.Event()
+        self._is_told = False
+        """Whether the log knows that nothing is heard: once for each outage."""
 
     async def begin(self) -> None:
         """Begin to listen, if nobody has begun yet."""
@@ -153,7 +155,9 @@ class Listener:
                 await self._listen()
                 pause = least
             except DRIVER_ERRORS as error:
-                log.warning("cannot hear wake-ups, polling meanwhile", error=str(error) or type(error).__name__)
+                if not self._is_told:
+                    log.warning("cannot hear wake-ups, polling meanwhile", error=str(error) or type(error).__name__)
+                self._is_told = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects, keeps no secret
             pause = min(pause * 2, most)
 
@@ -164,11 +168,11 @@ class Listener:
         connection.add_termination_listener(lambda _: lost.set())
         try:
             await connection.add_listener(channel(self._address), self._heard)
-            if self._is_heard.is_set():
-                # What was said while nobody listened is not repeated: everybody looks once.
-                self._work.ring()
-                self._done.ring()
+            # What was said while nobody listened is not repeated: everybody looks once.
+            self._work.ring()
+            self._done.ring()
             self._is_heard.set()
+            self._is_told = False
             while not await _is_set_within(lost, SILENCE_SECONDS):
                 await connection.execute("SELECT 1")
         finally:

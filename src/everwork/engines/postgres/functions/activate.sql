@@ -7,11 +7,16 @@
 --   index entries the claim read), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for
 --   results, max_attempts: 1 if a worker waits for work).
 
-CREATE OR REPLACE FUNCTION {schema}.step(given jsonb) RETURNS TABLE (
-  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
-  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
-  limit_key text, extra text)
-LANGUAGE plpgsql {plan} AS $$
+CREATE OR REPLACE FUNCTION {schema}.note(what text, number bigint, one int DEFAULT NULL, other int DEFAULT NULL, due_ms bigint DEFAULT NULL,
+  entries bigint DEFAULT NULL)
+RETURNS SETOF {schema}.leased LANGUAGE sql IMMUTABLE AS $$
+  SELECT number, NULL::int, one::smallint, other::smallint, what, NULL, NULL, due_ms, NULL, NULL, NULL::smallint, NULL::bigint, entries, NULL::bigint,
+    NULL, NULL, NULL
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.step(given jsonb)
+RETURNS SETOF {schema}.leased
+LANGUAGE plpgsql {plan} SET lock_timeout = {lock_timeout} AS $$
 #variable_conflict use_column
 DECLARE
   at_ms bigint := now_ms((given->>'now')::bigint);
@@ -19,7 +24,6 @@ DECLARE
   accepted bigint[] := '{}';
   demand record;
   found_queue record;
-  claimed record;
 BEGIN
   IF given ? 'done' THEN
     accepted := complete_jobs(given->'done', at_ms);
@@ -33,16 +37,16 @@ BEGIN
   END IF;
   keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
   IF cardinality(keys) > cardinality(accepted) THEN
-    RETURN QUERY SELECT r.k, NULL::int, NULL::smallint, NULL::smallint, 'refused', NULL, NULL, NULL::bigint, NULL, NULL, NULL::smallint,
-      NULL::bigint, NULL::bigint, NULL::bigint, NULL, NULL, NULL FROM (SELECT unnest(keys) AS k EXCEPT SELECT unnest(accepted)) r;
+    RETURN QUERY SELECT n.* FROM (SELECT unnest(keys) AS k EXCEPT SELECT unnest(accepted)) r CROSS JOIN LATERAL note('refused', r.k) n;
   END IF;
 
   FOR demand IN SELECT * FROM jsonb_to_recordset(given->'demands') AS x(t text, g text, w text, n int, l bigint, i text[], c int, m jsonb, o smallint) LOOP
     SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused OR coalesce(t.breaker_open_until_ms, 0) > at_ms AS closed
-    INTO found_queue FROM queue q JOIN type t ON t.name = q.type WHERE q.type = demand.t AND q.grp = demand.g;
+    INTO found_queue FROM queue q JOIN type t ON t.name = q.type WHERE q.type = demand.t AND q.grp = demand.g AND NOT q.dropped;
     IF NOT FOUND THEN
       PERFORM make_type(demand.t);
-      SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, false AS closed INTO found_queue FROM queue q WHERE q.type = demand.t AND q.grp = demand.g;
+      SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, false AS closed INTO found_queue FROM queue q
+      WHERE q.type = demand.t AND q.grp = demand.g AND NOT q.dropped;
       CONTINUE WHEN NOT FOUND;  -- A group that nobody has registered is empty.
     END IF;
     IF found_queue.asked_at_ms IS NULL OR at_ms - found_queue.asked_at_ms NOT BETWEEN 0 AND {asked_every_ms} THEN
@@ -60,8 +64,8 @@ BEGIN
     END IF;
   END LOOP;
 
-  RETURN QUERY SELECT at_ms, NULL::int, (EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms))::int::smallint,
-    (EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms))::int::smallint, 'now', NULL, NULL, NULL::bigint, NULL, NULL, NULL::smallint, NULL::bigint, NULL::bigint, NULL::bigint, NULL, NULL, NULL;
+  RETURN QUERY SELECT * FROM note('now', at_ms, EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms)::int,
+    EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms)::int);
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURNS void LANGUAGE sql {plan} AS $$
@@ -71,14 +75,14 @@ CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURN
 $$;
 
 -- Two statements that overlap have each its now: an attempt never begins before the job's run_at, nor before the end of the
--- attempt before it, which a pending row keeps in activated_at_ms.
+-- attempt before it, which a pending row keeps in activated_at_ms. A clock that was set back does not lengthen leases, though.
+CREATE OR REPLACE FUNCTION {schema}.begin_ms(at_ms bigint, run_at_ms bigint, ended_ms bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN greatest(run_at_ms, ended_ms) > at_ms + 60000 THEN at_ms ELSE greatest(at_ms, run_at_ms, ended_ms) END
+$$;
 
 -- One lane was ever seen: straight down the ready index, from the front, or from behind a mark (see marks.py).
 CREATE OR REPLACE FUNCTION {schema}.claim_straight(queue int, lane int, t text, g text, w text, n int, l bigint, tenants text[], mark jsonb, number smallint, at_ms bigint)
-RETURNS TABLE (
-  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
-  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
-  limit_key text, extra text)
+RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
 DECLARE
@@ -105,7 +109,7 @@ BEGIN
   IF got > 0 THEN
     RETURN QUERY WITH taken AS (
       UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w,
-        activated_at_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms) + l
+        activated_at_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l
       WHERE j.ctid = ANY(ids) RETURNING j.key, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms)
     SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
       k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
@@ -113,18 +117,14 @@ BEGIN
     GET DIAGNOSTICS got = ROW_COUNT;
     INSERT INTO count_delta (queue_id, tenant, pending, processing) VALUES (queue, whose.tenant, -got, got);
   END IF;
-  RETURN QUERY SELECT 0::bigint, NULL::int, NULL::smallint, number, 'demand', NULL, NULL,
-    (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1),
-    NULL, NULL, NULL::smallint, NULL::bigint, entries, NULL::bigint, NULL, NULL, NULL;
+  RETURN QUERY SELECT * FROM note('demand', 0, NULL, number::int,
+    (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1), entries);
 END $$;
 
 -- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
 -- shared is written but the jobs; no note of which lane has work can be stale, because the index itself is asked.
 CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text, n int, l bigint, tenants text[], visited int, number smallint, at_ms bigint)
-RETURNS TABLE (
-  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
-  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
-  limit_key text, extra text)
+RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
 DECLARE
@@ -133,6 +133,7 @@ DECLARE
   share int;
   got int;
   rest int := n;
+  is_cut_short boolean := false;
 BEGIN
   IF tenants IS NOT NULL THEN
     mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
@@ -143,7 +144,7 @@ BEGIN
     share := greatest(1, rest / cardinality(lanes));
     RETURN QUERY WITH taken AS (
       UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w,
-        activated_at_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = greatest(at_ms, j.run_at_ms, j.activated_at_ms) + l
+        activated_at_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l
       WHERE j.ctid = ANY(ARRAY(SELECT p.id FROM unnest(lanes) AS r(lane) CROSS JOIN LATERAL (
         SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
           AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
@@ -159,11 +160,12 @@ BEGIN
     GET DIAGNOSTICS got = ROW_COUNT;
     visited := lanes[cardinality(lanes)];
     rest := rest - got;
-    EXIT WHEN got = 0 OR rest = 0;
+    -- Others hold what these lanes have: asking again at once finds the lanes behind them.
+    is_cut_short := got = 0;
+    EXIT WHEN is_cut_short OR rest = 0;
   END LOOP;
-  RETURN QUERY SELECT visited::bigint, NULL::int, NULL::smallint, number, 'demand', NULL, NULL,
-    (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1),
-    NULL, NULL, NULL::smallint, NULL::bigint, 0::bigint, NULL::bigint, NULL, NULL, NULL;
+  RETURN QUERY SELECT * FROM note('demand', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms
+    ELSE (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1) END, 0);
 END $$;
 
 -- The next lanes that have ready work, behind `visited` and round: one probe of the index for each.

@@ -60,7 +60,8 @@ BEGIN
   kept AS (
     INSERT INTO job (key, created_at_ms, expires_at_ms, timeout_ms, copy_of, queue_id, lane_id, max_attempts, variables, headers,
       dedupe_key, correlation_id, retry, extra)
-    SELECT c.key, at_ms, c.e, c.t, c.copy_of, c.queue_id, c.lane_id, c.max_attempts, c.v, c.b, CASE WHEN c.copy_of IS NULL THEN c.k END, c.c, c.y, c.x FROM copy c),
+    SELECT c.key, at_ms, c.e, c.t, c.copy_of, c.queue_id, c.lane_id, c.max_attempts, c.v, c.b,
+      CASE WHEN c.copy_of IS NULL THEN c.k END, c.c, c.y, c.x FROM copy c),
   placed AS (
     INSERT INTO live (key, run_at_ms, expires_at_ms, queue_id, lane_id, state, rank, max_attempts)
     SELECT c.key, c.run_at_ms, c.e, c.queue_id, c.lane_id, CASE WHEN c.run_at_ms > at_ms THEN 0 ELSE 1 END, c.rank, c.max_attempts
@@ -86,7 +87,9 @@ BEGIN
         ELSE (SELECT d.key FROM dedupe d WHERE d.type = types[x.h] AND d.tenant = tenants[x.h] AND d.dedupe_key = x.k) END
       FROM ROWS FROM (jsonb_to_recordset(jobs) AS (h int, k text)) WITH ORDINALITY AS x(h, k, n) ORDER BY x.n);
     -- NULL: it was deleted with its job between the two statements.
-    EXIT WHEN array_position(keys, NULL) IS NULL;
+    IF array_position(keys, NULL) IS NULL THEN
+      RETURN keys;
+    END IF;
   END LOOP;
-  RETURN keys;
+  RAISE serialization_failure USING MESSAGE = 'dedupe keys come and go too fast';
 END $$;

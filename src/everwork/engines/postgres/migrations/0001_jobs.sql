@@ -91,3 +91,10 @@ CREATE TABLE {schema}.work_hour (
 CREATE TABLE {schema}.registry (
   kind text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, body text NOT NULL, until_ms bigint, PRIMARY KEY (kind, name)
 ) WITH (fillfactor = 50);
+
+-- What a claim answers: a job handed to a worker; or a note, see functions/activate.sql.
+CREATE TYPE {schema}.leased AS (
+  key bigint, attempt int, attempts smallint, max_attempts smallint, type text, grp text, tenant text, lease_until_ms bigint,
+  variables text, headers text, priority smallint, run_at_ms bigint, created_at_ms bigint, timeout_ms bigint, correlation_id text,
+  limit_key text, extra text
+);

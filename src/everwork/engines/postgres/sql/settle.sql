@@ -11,3 +11,7 @@ WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
 -- name: past_ends
 -- How attempts ended, if the history still knows it.
 SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) AND h.step = 0;
+
+-- name: free
+-- Those of these jobs that nobody keeps locked.
+SELECT key FROM {schema}.live WHERE key = ANY($1::bigint[]) ORDER BY key FOR UPDATE SKIP LOCKED;

@@ -51,7 +51,7 @@ DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 
 -- name: vacuum
 -- Dead rows slow claims down; autovacuum comes by once a minute, which is late at thousands of jobs a second.
-VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
+VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
 
 -- name: vacuum_deltas
-VACUUM (TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.count_total, {schema}.registry;
+VACUUM (SKIP_LOCKED, TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.count_total, {schema}.registry;

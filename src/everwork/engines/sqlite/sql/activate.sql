@@ -3,7 +3,7 @@
 
 -- name: read_queue
 SELECT q.id, q.solo, q.fair, q.turn, t.paused, t.breaker_open_until_ms, q.asked_at_ms
-FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.type = ? AND q.grp = ?;
+FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
 
 -- name: has_ready
 SELECT EXISTS (SELECT 1 FROM ew_ready WHERE queue = ?);
