@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.cli.copy import _copy
 from everwork.core.states import State
 from everwork.engines.open import open_engine
+from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable, SchemaMismatch
 from everwork.service.move import COPY_KIND, Mover
 from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 from tests.conformance.lives import OWN_POLICY, every_stage, whole
@@ -291,3 +293,19 @@ async def test_the_command_ends_with_1_when_somebody_adds_jobs_to_the_target(
     assert answer.code == 1
     assert f"pending jobs of '{TYPE}': 1 in the source, 0 in the target" in answer.err
     assert "the counts differ" in answer.out
+
+
+@pytest.mark.parametrize("error", [EngineUnavailable, EngineBusy, BadConfiguration, SchemaMismatch])
+async def test_only_a_store_that_may_come_back_is_waited_for(
+    cli: Cli, error: type[EngineError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store(f"sqlite:///{cli.file}"):
+        pass
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error("something is wrong")
+
+    monkeypatch.setattr(Mover, "copy", fail)
+    with pytest.raises(error) as told:
+        await _copy(f"sqlite:///{cli.file}", f"sqlite:///{cli.folder}/target.db", {})
+    assert ("when it is back" in str(told.value)) == (error in (EngineUnavailable, EngineBusy))

@@ -222,3 +222,21 @@ def test_closed_standard_streams_are_no_reason_to_fail(cli: Cli) -> None:
         shell, shell=True, cwd=cli.folder, env=cli.environment(), timeout=DEADLINE_SECONDS, check=False
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["doctor", "migrate"])
+@pytest.mark.parametrize("option", ["--engine", "-e"])
+def test_the_store_may_be_named_as_for_every_other_command(cli: Cli, command: str, option: str) -> None:
+    url = f"sqlite:///{cli.folder}/other.db"
+    cli("migrate", url)
+    assert url in cli(command, option, url).out
+    assert url in cli(command, url, option, url).out
+    assert url in cli(command, url, EVERWORK_ENGINE="sqlite:///none.db").out
+    assert url in cli(command, option, url, EVERWORK_ENGINE="sqlite:///none.db").out
+
+
+@pytest.mark.parametrize("command", ["doctor", "migrate"])
+def test_two_stores_for_one_command_are_refused(cli: Cli, command: str) -> None:
+    answer = cli(command, "sqlite:///one.db", "--engine", "sqlite:///other.db")
+    assert (answer.code, answer.complaint) == (2, "engine: is named twice, as URL and by --engine; name one")
+    assert list(cli.folder.iterdir()) == []

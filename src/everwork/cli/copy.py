@@ -12,7 +12,7 @@ from everwork.cli.output import tell, write, write_json
 from everwork.cli.progress import watched
 from everwork.cli.session import checked, opened, run
 from everwork.engines.urls import shown_url
-from everwork.exceptions import EngineError
+from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.service.move import Copied, Mover
 
 INTERRUPTED = 130
@@ -60,7 +60,7 @@ async def _copy(source: str, target: str, options: dict[str, bool]) -> Copied:
         try:
             with watched() as show:
                 return await Mover(here, there, shown_url(source), show).copy(**options)
-        except EngineError as error:
+        except (EngineUnavailable, EngineBusy) as error:
             raise type(error)(f"{error}; when it is back, {AGAIN}") from None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from everwork.cli.jobs import now_ms
-from everwork.cli.options import AsJson, StoreUrl
+from everwork.cli.options import AsJson, EngineUrl, StoreUrl, the_store
 from everwork.cli.output import one_line, write_json, write_rich
 from everwork.cli.session import checked, opened, run
 from everwork.core.states import State
@@ -21,14 +21,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command()
-def doctor(engine: StoreUrl = None, as_json: AsJson = False) -> None:
+def doctor(context: typer.Context, store: StoreUrl = None, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Examine a store: settings, clock, speed, and work that nobody does. Exit 1 if something is wrong.
 
     [bold]Examples:[/bold]
     everwork doctor
     everwork doctor redis://localhost/0 --json
     """
-    url = checked(engine)
+    url = checked(the_store(context, store, engine))
     diagnosis = run(_examined(url))
     if as_json:
         write_json(_report(url, diagnosis))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from everwork.cli.options import AsJson, StoreUrl
+from everwork.cli.options import AsJson, EngineUrl, StoreUrl, the_store
 from everwork.cli.output import tell, write, write_json
 from everwork.cli.session import checked, opened, run
 from everwork.engines.open import open_engine
@@ -18,7 +18,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.command()
 def migrate(
-    engine: StoreUrl = None,
+    context: typer.Context,
+    store: StoreUrl = None,
+    engine: EngineUrl = None,
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit 1 if the schema is not current.")
     ] = False,
@@ -32,7 +34,7 @@ def migrate(
     everwork migrate postgresql://ann@db.example.org/jobs
     everwork migrate --check
     """
-    url = checked(engine)
+    url = checked(the_store(context, store, engine))
     before = run(open_engine(url).schema())
     after = before if check else run(_migrated(url))
     if as_json:

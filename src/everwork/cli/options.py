@@ -22,12 +22,18 @@ EngineUrl = Annotated[
         show_default="sqlite:///everwork.db",
     ),
 ]
-StoreUrl = Annotated[
-    str | None,
-    typer.Argument(metavar="[URL]", envvar="EVERWORK_ENGINE", help="The engine.", show_default="sqlite:///everwork.db"),
-]
+StoreUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help="The engine, as --engine.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
+
+
+def the_store(context: typer.Context, url: str | None, engine: str | None) -> str | None:
+    """The one store that is meant, by URL or by --engine; either goes before EVERWORK_ENGINE."""
+    source = context.get_parameter_source("engine")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    if url is not None and is_typed and url != engine:
+        raise InvalidInput("engine", "is named twice, as URL and by --engine; name one")
+    return engine if url is None else url
 
 
 def number(text: str | None) -> Any:
