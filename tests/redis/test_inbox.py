@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from everwork.core.job import Job
+from everwork.core.job import Job, NewJob
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.engines.redis import link
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.redis.entries import job_of_entry
+from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
 from everwork.engines.redis.inbox import GROUP, Inbox
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.place import Place
@@ -22,6 +24,7 @@ from everwork.exceptions import InvalidInput
 from tests.conformance.observe import every_job
 from tests.factories import WORKER
 from tests.redis.conftest import opened
+from tests.servers import RedisServer
 from tests.stores import url_of, word_of
 
 DEADLINE_S = 20.0
@@ -168,7 +171,7 @@ async def test_who_dies_between_job_and_acknowledgement_makes_no_second_job(
     await dying.look()
     assert await dying.abandoned(source) == []
     entries = await dying.fresh(source)
-    await dying.create([job_of_entry(source, id.decode(), fields or {}) for id, fields in entries])
+    await dying.create(source, [job_of_entry(source, id.decode(), fields or {}) for id, fields in entries])
     await dying.close()
     await heir.look()
     claimed = await heir.abandoned(source)
@@ -203,6 +206,66 @@ async def test_who_leaves_in_order_takes_his_name_away(engine: RedisEngine, clie
 async def test_without_streams_there_is_nothing_in_the_way_of_a_close(engine: RedisEngine, source: str) -> None:
     await ask_for(engine, source)
     await asyncio.wait_for(engine.close(), DEADLINE_S)
+
+
+async def test_a_stream_that_may_not_be_read_is_told_a_few_times_and_stops_no_other(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.ask("ACL", "SETUSER", "ann", "on", ">pw", "~{everwork}*", "~mine*", "&*", "+@all")
+    inbox = an_inbox(f"redis://ann:pw@127.0.0.1:{server.port}", "mine")
+    inbox.types.add("foreign")
+    server.ask("SET", "mine", "no stream")
+    for _ in range(20):
+        await inbox.look()
+    await inbox.close()
+    told = [record.message for record in caplog.records]
+    assert sum("source='foreign'" in one for one in told) == 5
+    assert sum("type='mine'" in one for one in told) == 1
+
+
+async def test_while_the_server_is_away_little_is_said(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    inbox = an_inbox(server.url, "mine")
+    server.kill()
+    for _ in range(20):
+        await inbox.look()
+    server.start()
+    await inbox.look()
+    await inbox.close()
+    told = [record.message for record in caplog.records]
+    assert ["read again" in one for one in told] == [False] * 5 + [True]
+
+
+async def test_a_heap_of_large_entries_becomes_jobs_in_portions(
+    engine: RedisEngine, client: Any, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "PACKED_BYTES_MAX", BATCH_BYTES_MAX + 2_000_000)
+    for n in range(12):
+        client.xadd(source, said(n=n, text="x" * 1_000_000))
+    await ask_for(engine, source)
+    jobs = await jobs_of(engine, source, 12)
+    assert [json.loads(job.variables)["n"] for job in jobs] == list(range(12))
+
+
+async def test_an_entry_that_is_too_large_is_set_aside_and_the_others_go_on(
+    engine: RedisEngine, client: Any, source: str
+) -> None:
+    client.xadd(source, said(text="x" * PAYLOAD_BYTES_MAX))
+    client.xadd(source, {"payload": "x" * 3_000_000})
+    client.xadd(source, said(n=1))
+    await ask_for(engine, source)
+    assert len(await jobs_of(engine, source, 1)) == 1
+    assert [b"at most" in fields[b"error"] for _, fields in client.xrange(f"{source}:aside")] == [True, True]
+
+
+def test_portions_keep_the_order_and_a_limit_of_bytes() -> None:
+    jobs = [NewJob("t", "x" * size) for size in (10, BATCH_BYTES_MAX, 10, 10, BATCH_BYTES_MAX - 20, 1)]
+    assert [[len(job.variables) for job in portion] for portion in portions(jobs)] == [
+        [10],
+        [BATCH_BYTES_MAX],
+        [10, 10, BATCH_BYTES_MAX - 20],
+        [1],
+    ]
+    assert list(portions([])) == []
 
 
 @pytest.mark.parametrize(

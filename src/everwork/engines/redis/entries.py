@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from everwork.core import checks
 from everwork.core.instants import instant_ms
@@ -12,6 +12,24 @@ from everwork.core.job import NewJob
 from everwork.core.limits import HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.engines.codec import decode_object, encode_object
 from everwork.exceptions import InvalidInput
+
+BATCH_BYTES_MAX: Final = 8_000_000
+"""Entries are read, and jobs created, in portions of about this size."""
+
+
+def portions(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """The jobs in their order, in portions of a bounded size; one that is larger stands alone."""
+    portion: list[NewJob] = []
+    taken = 0
+    for job in jobs:
+        size = len(job.variables) + len(job.headers or "")
+        if portion and taken + size > BATCH_BYTES_MAX:
+            yield portion
+            portion, taken = [], 0
+        portion.append(job)
+        taken += size
+    if portion:
+        yield portion
 
 
 def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> NewJob:

@@ -19,8 +19,9 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from everwork.core.job import NewJob
-from everwork.engines.redis.entries import job_of_entry
+from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
 from everwork.engines.redis.link import Link
+from everwork.engines.redis.outage import Outage
 from everwork.engines.redis.streams import client_of
 from everwork.engines.redis.texts import job_words
 from everwork.engines.values import Demand
@@ -38,9 +39,14 @@ IDLE_MS: Final = 30_000
 """An entry that its reader has not dealt with for this long is taken over."""
 FORGET_MS: Final = 86_400_000
 ENTRIES_MAX: Final = 500
+ENTRIES_FIRST: Final = 16
+"""As many are read before it is known how large they are."""
 ASIDE_MAX: Final = 10_000
 RETRY_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
+
+ALL: Final = "every type"
+"""Whose outage it is when it cannot be looked for streams at all."""
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 
@@ -54,6 +60,8 @@ class Inbox:
         self._idle_ms = idle_ms
         self._reads = reads
         self._foreign: set[str] = set()
+        self._outages: dict[str, Outage] = {}
+        self._at_once = ENTRIES_FIRST
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._looker: asyncio.Task[None] | None = None
         self._client: Any = None
@@ -85,22 +93,29 @@ class Inbox:
     async def _look_for_streams(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self._spared(self.look())
+            await self.look()
 
     async def look(self) -> None:
         """Begin to read the streams that have appeared."""
         if self._client is None:
             self._client = client_of(self._link.place)
-        for type in sorted(self.types):
-            reader = self._readers.get(type)
-            if reader is not None and not reader.done():
-                continue
-            found = await self._client.type(type)
-            if found == b"stream" and self._reads:
-                self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
-            elif found not in (b"none", b"stream") and type not in self._foreign:
-                self._foreign.add(type)
-                log.warning("the key named like this type is no stream and is left alone", type=type)
+        waiting = [type for type in sorted(self.types) if type not in self._readers or self._readers[type].done()]
+        if waiting:
+            await self._spared(ALL, self._find(waiting))
+
+    async def _find(self, types: Sequence[str]) -> None:
+        for type in types:
+            try:
+                self._begin(type, await self._client.type(type))
+            except ResponseError as error:  # This one may not be read; the others may.
+                self._outage(type).tell(error)
+
+    def _begin(self, type: str, found: bytes) -> None:
+        if found == b"stream" and self._reads:
+            self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
+        elif found not in (b"none", b"stream") and type not in self._foreign:
+            self._foreign.add(type)
+            log.warning("the key named like this type is no stream and is left alone", type=type)
 
     async def _read(self, source: str) -> None:
         loop = asyncio.get_running_loop()
@@ -108,42 +123,54 @@ class Inbox:
         while True:
             if loop.time() - claimed_at >= CLAIM_SECONDS:
                 claimed_at = loop.time()
-                entries = await self._spared(self.abandoned(source))
+                entries = await self._spared(source, self.abandoned(source))
             else:
-                entries = await self._spared(self.fresh(source))
+                entries = await self._spared(source, self.fresh(source))
             if entries is None:
                 return  # The stream has gone, or the server: it is looked for again.
             await self.bring(source, entries)
 
-    async def _spared(self, act: Coroutine[Any, Any, Any]) -> Any:
+    async def _spared(self, source: str, act: Coroutine[Any, Any, Any]) -> Any:
         """What an act answers; None if the server is away or the stream has gone."""
         try:
-            return await act
+            answer = await act
         except (RedisError, OSError, EngineError) as error:
-            if "NOGROUP" not in str(error):
-                log.warning("the inbox cannot be read, trying again", error=str(error))
+            if not str(error).startswith("NOGROUP"):
+                self._outage(source).tell(error)
             return None
+        self._outage(source).over()
+        return answer
+
+    def _outage(self, source: str) -> Outage:
+        return self._outages.setdefault(source, Outage(source))
 
     # Entries --------------------------------------------------------------------------------------
 
     async def fresh(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
         """Entries that nobody has read yet."""
-        got = await self._client.xreadgroup(GROUP, self.consumer, {source: ">"}, count=ENTRIES_MAX, block=block_ms)
+        got = await self._client.xreadgroup(GROUP, self.consumer, {source: ">"}, count=self._at_once, block=block_ms)
         if not got:
             return []
-        return list(next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1])
+        return self._measured(next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1])
 
     async def abandoned(self, source: str) -> list[Entry]:
         """Entries that somebody has read and not dealt with; also makes the group, if it is the first."""
         try:
             await self._client.xgroup_create(source, GROUP, id="0")
         except ResponseError as error:
-            if "BUSYGROUP" not in str(error):
+            if not str(error).startswith("BUSYGROUP"):
                 raise
         _, entries, *_ = await self._client.xautoclaim(
-            source, GROUP, self.consumer, self._idle_ms, "0-0", count=ENTRIES_MAX
+            source, GROUP, self.consumer, self._idle_ms, "0-0", count=self._at_once
         )
         await self._forget_the_dead(source)
+        return self._measured(entries)
+
+    def _measured(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries; from their size follows how many are read next time."""
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        if entries:
+            self._at_once = max(1, min(ENTRIES_MAX, BATCH_BYTES_MAX * len(entries) // max(size, 1)))
         return list(entries)
 
     async def bring(self, source: str, entries: Sequence[Entry]) -> None:
@@ -155,27 +182,28 @@ class Inbox:
             try:
                 jobs.append(job_of_entry(source, entry_id.decode(), fields))
             except InvalidInput as error:
-                await self._stubborn(partial(self._set_aside, source, entry_id, fields, error))
-        await self.create(jobs)
+                await self._stubborn(source, partial(self._set_aside, source, entry_id, fields, error))
+        await self.create(source, jobs)
         ids = [entry_id for entry_id, _ in entries]
         if ids:
-            await self._stubborn(lambda: self._client.xack(source, GROUP, *ids))
-            await self._stubborn(lambda: self._client.xdel(source, *ids))
+            await self._stubborn(source, lambda: self._client.xack(source, GROUP, *ids))
+            await self._stubborn(source, lambda: self._client.xdel(source, *ids))
 
-    async def create(self, jobs: Sequence[NewJob]) -> None:
+    async def create(self, source: str, jobs: Sequence[NewJob]) -> None:
         """Create jobs, however long it takes."""
-        if jobs:
-            await self._stubborn(lambda: self._link.run("create", job_words(jobs)))
+        for portion in portions(jobs):
+            await self._stubborn(source, partial(self._link.run, "create", job_words(portion)))
 
-    async def _stubborn(self, act: Any) -> None:
+    async def _stubborn(self, source: str, act: Any) -> None:
         """Do what may be done twice until it is done: the entries stay here meanwhile."""
         while True:
             try:
                 await act()
             except (RedisError, OSError, EngineError) as error:
-                log.warning("an entry of the inbox cannot be dealt with, trying again", error=str(error))
+                self._outage(source).tell(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
+                self._outage(source).over()
                 return
 
     async def _set_aside(self, source: str, entry_id: bytes, fields: dict[bytes, bytes], problem: InvalidInput) -> None:
