@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,13 @@ from tests.servers import LOOPBACK, postgres_server, redis_server, wait_until
 from tests.torture.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[1]
+OWNER = """
+import sys
+from tests.servers import redis_server
+server = redis_server()
+print(server.pid, server.folder, flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.mark.parametrize("version", [16, 18])
@@ -41,15 +49,14 @@ def test_a_redis_that_was_killed_comes_back_with_what_it_had_acknowledged() -> N
 
 
 def test_servers_do_not_outlive_the_process_that_started_them() -> None:
-    program = (
-        "import sys; from tests.servers import redis_server; print(redis_server().pid, flush=True); sys.stdin.read()"
-    )
-    owner = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdout is not None
-    server = os.pidfd_open(int(owner.stdout.readline()))
+    pid, folder = owner.stdout.readline().decode().split()
+    server = os.pidfd_open(int(pid))
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     wait_until(lambda: _has_ended(server), "the server lives on")
+    shutil.rmtree(folder)
     os.close(server)
 
 
