@@ -19,10 +19,11 @@ from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 from everwork.service.loops import BackgroundLoop, Outage, pauses
-from everwork.service.service import WAIT_MS_MAX, JobService, pause_ms
+from everwork.service.service import JobService, pause_ms
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
 from everwork.workers.function import JobFunction
+from everwork.workers.news import News
 
 log = get_logger("everwork")
 
@@ -81,7 +82,7 @@ class Fetcher:
         self._here: dict[tuple[int, int], Attempt] = {}
         self._outcomes: list[Outcome] = []
         self._spoilt: set[tuple[int, int]] = set()
-        self._news = asyncio.Event()
+        self._news = News()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
         self._outage = Outage("fetcher")
@@ -94,9 +95,9 @@ class Fetcher:
             while not self._is_done:
                 self._news.clear()
                 mark = self._service.engine.mark()
-                activation = await self._step()
-                if activation is not None and not activation.jobs and not self._outcomes and not self._is_done:
-                    await self._wait(activation, mark)
+                timeout_ms = await self._step()
+                if timeout_ms is not None and not self._outcomes and not self._is_done:
+                    await self._wait(timeout_ms, mark)
         finally:
             await self._heartbeat.abort()
 
@@ -119,12 +120,12 @@ class Fetcher:
                     spent.setdefault(job.type, []).append(now - attempt.begun_at)
         for type, seconds in spent.items():
             self._rooms[type].learn(sum(seconds) / len(seconds))
-        self._news.set()
+        self._news.tell()
 
     def stop_fetching(self) -> None:
         """Ask for nothing more."""
         self._is_stopping = True
-        self._news.set()
+        self._news.tell()
 
     def abandon(self) -> None:
         """Wait no longer for attempts that will not stop, nor for an engine that is away: leases lapse."""
@@ -133,8 +134,8 @@ class Fetcher:
 
     # Steps --------------------------------------------------------------------------------------
 
-    async def _step(self) -> Activation | None:
-        """Settle what has ended, fetch what there is room for; None if there was nothing to ask."""
+    async def _step(self) -> int | None:
+        """Settle what has ended, fetch what there is room for; how long to wait for more, None: not at all."""
         outcomes, self._outcomes = self._outcomes, []
         demands = [] if self._is_stopping else self._demands()
         if not outcomes and not demands:
@@ -150,7 +151,16 @@ class Fetcher:
             self._deliver(self._lease(settlement.activation))
         if self._may_have_strays:
             await self._hand_back_strays()
-        return settlement.activation
+        return self._pause_ms(demands, settlement.activation)
+
+    def _pause_ms(self, demands: Sequence[Demand], activation: Activation) -> int | None:
+        """Whoever got less than he asked for has got all there was, unless the engine says that more is due now."""
+        jobs, due_ms = activation.jobs, activation.next_due_ms
+        if jobs and due_ms is not None and due_ms <= activation.now_ms:
+            return None
+        has_room = [d for d in demands if len(jobs) >= d.limit and self._rooms[d.type].left > 0]
+        is_met = any(sum(job.type == d.type for job in jobs) >= d.limit for d in has_room)
+        return None if is_met else pause_ms(activation)
 
     async def _hand_back_strays(self) -> None:
         """Jobs may have been leased by a step whose answer was lost: nobody here knows of them, so they go back.
@@ -228,19 +238,21 @@ class Fetcher:
             attempts.append(attempt)
         return attempts
 
-    async def _wait(self, activation: Activation, mark: int) -> None:
-        """Wait for news from the executor, or for work, or for the next job to become due."""
-        news = asyncio.ensure_future(self._news.wait())
-        timeout_ms = WAIT_MS_MAX if self._is_stopping else pause_ms(activation)
-        work = asyncio.ensure_future(self._service.engine.wait(list(self._rooms), timeout_ms, since=mark))
+    async def _wait(self, timeout_ms: int, mark: int) -> None:
+        """Wait for news from the executor, or for work that there is room for."""
+        types = [] if self._is_stopping else [room.type for room in self._rooms.values() if room.left > 0]
+        if self._news.is_there or not types:
+            await self._news.wait()
+            return
+        work = asyncio.ensure_future(self._service.engine.wait(types, timeout_ms, since=mark))
+        work.add_done_callback(self._news.wake)
         try:
-            await asyncio.wait((news, work), return_when=asyncio.FIRST_COMPLETED)
-            if work.done() and isinstance(work.exception(), EngineError):
-                # Only a wake-up is lost. The next step finds out whether more is.
-                await asyncio.wait((news,), timeout=next(pauses()))
+            await self._news.wait()
         finally:
-            news.cancel()
             work.cancel()
+        if work.done() and not work.cancelled() and work.exception() is not None:
+            # Only a wake-up is lost. The next step finds out whether more is.
+            await self._news.wait(next(pauses()))
 
     # Leases -------------------------------------------------------------------------------------
 
@@ -267,7 +279,7 @@ class Fetcher:
             if attempt.take():
                 del self._here[attempt.job.key, attempt.job.attempt]
                 self._outcomes.append(Release(attempt.job.key, attempt.job.attempt))
-                self._news.set()
+                self._news.tell()
 
     def _learn(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
         for attempt, status in zip(attempts, statuses, strict=True):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-
 T = TypeVar("T")
 
 _watched: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
