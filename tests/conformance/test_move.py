@@ -281,6 +281,20 @@ async def test_a_finished_job_is_kept_as_long_as_if_it_had_finished_here(
     assert await target.get([job.key]) == [None]
 
 
+async def test_a_job_that_finished_before_older_ones_is_not_kept_as_long_as_they(
+    engine: Engine, target: Engine, clock: VirtualClock
+) -> None:
+    slow = await a_processing_job(engine)
+    quick = await a_dead_letter(engine)
+    clock.advance(ms=target.retention[State.FAILED] - SECOND_MS)
+    await settled(engine, Fail(slow.key, 1, "boom", final=True))
+    await moved(engine, target)
+    clock.advance(ms=2 * SECOND_MS)
+    assert (await target.sweep("s")).deleted == 1
+    assert [job.key for job in await every_job(target)] == [slow.key]
+    assert await target.get([quick.key]) == [None]
+
+
 async def test_a_load_wakes_those_who_wait(engine: Engine, target: Engine) -> None:
     await a_pending_job(engine)
     mark = target.mark()

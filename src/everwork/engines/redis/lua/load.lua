@@ -24,7 +24,8 @@ local function take_place(id, state, r, till)
     if r.expires ~= '' then call('ZADD', EXPIRY, r.expires, id) end
   else
     has_finished = true
-    call('RPUSH', P .. ':old:' .. (r.state == 'f' and 'f' or 'c'), fmt('%015.0f', r.finished) .. ' ' .. id)
+    -- By instant, because keys come in another order than they finished in; see retain_loaded.
+    call('ZADD', P .. ':loaded:' .. (r.state == 'f' and 'f' or 'c'), r.finished, id)
     if r.state == 'f' then call('ZADD', FAILED, 0, id) elseif r.state == 'x' then call('ZADD', CANCELLED, 0, id) end
   end
 end

@@ -37,23 +37,37 @@ local function holds_turn(holder, turn_ms)
   return true
 end
 
+local function remove_old(ids, kept, keep_ms) -- Deletes those that are past their time: how many.
+  local old, records = {}, {}
+  for i, record in ipairs(fetch(S, ids)) do
+    local r = record and parse(sub(record, 31))
+    -- It may have been deleted, or requeued and finished again.
+    if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') and r.finished + keep_ms <= now then
+      old[#old + 1], records[#records + 1] = ids[i], record
+    end
+  end
+  remove(old, records)
+  return #old
+end
+
+local function retain_loaded(kept, keep_ms) -- The same as retain, for jobs that have come from another store.
+  local key = P .. ':loaded:' .. kept
+  local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - keep_ms), 'LIMIT', 0, STEP)
+  if #ids == 0 then return 0, false end
+  many('ZREM', key, ids)
+  return remove_old(ids, kept, keep_ms), #ids == STEP
+end
+
 local function retain(kept, keep_ms) -- Deletes finished jobs past their time: how many, and whether there are more.
-  local list, gone = P .. ':old:' .. kept, 0
+  local list = P .. ':old:' .. kept
+  local gone, has_more = retain_loaded(kept, keep_ms)
   while gone < STEP do
     local entry = call('LINDEX', list, 0)
-    if not entry or tonumber(sub(entry, 1, 15)) + keep_ms > now then return gone, false end
+    if not entry or tonumber(sub(entry, 1, 15)) + keep_ms > now then return gone, has_more end
     call('LPOP', list)
-    local ids, old, records = {}, {}, {}
+    local ids = {}
     for id in string.gmatch(sub(entry, 17), '%d+') do ids[#ids + 1] = id end
-    for i, record in ipairs(fetch(S, ids)) do
-      local r = record and parse(sub(record, 31))
-      -- It may have been deleted, or requeued and finished again.
-      if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') and r.finished + keep_ms <= now then
-        old[#old + 1], records[#records + 1] = ids[i], record
-      end
-    end
-    remove(old, records)
-    gone = gone + #old
+    gone = gone + remove_old(ids, kept, keep_ms)
   end
   return gone, true
 end
