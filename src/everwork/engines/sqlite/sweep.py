@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from everwork.core.limits import STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import KEY_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
@@ -20,14 +21,33 @@ from everwork.engines.values import Swept
 SQL = statements("sweep")
 FOLD_FROM_DELTAS = 500
 TIDY_EVERY_MS = 3_600_000
+LOOK_THROUGH_EVERY_MS = 3_600_000
 START = (0, 0, 0)
+Position = tuple[int, int, int]
+"""A finished job: queue, state, key."""
+
+
+class Round(NamedTuple):
+    """How far the search for old jobs has come.
+
+    Keys grow about as jobs age, so the first jobs of a queue in a state tell whether any is old: `after` jumps over the
+    others. A job may finish long after younger ones, though: `through` passes by every job, slowly, once an hour.
+    """
+
+    after: Position = START
+    through: Position = START
+    through_since_ms: int = 0
+
+    def is_through(self, now_ms: int) -> bool:
+        """Whether every job was looked at lately."""
+        return self.through == START and 0 <= now_ms - self.through_since_ms < LOOK_THROUGH_EVERY_MS
 
 
 @dataclass(slots=True)
 class Broom:
-    """Where the sweep stands: the last finished job it looked at, and when it tidied last."""
+    """Where the sweep stands, and when it tidied last."""
 
-    after: tuple[int, int, int] = START
+    round: Round = field(default_factory=Round)
     tidied_at_ms: int = 0
 
 
@@ -50,15 +70,15 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
     if _must_fold(cursor) or _must_tidy(broom, now_ms):
         return True
-    old, after = _old(cursor, broom.after, now_ms)
+    old, following = _old(cursor, broom.round, now_ms)
     if not old:
-        broom.after = after
+        broom.round = following
     return bool(old)
 
 
 def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     """Delete what is past its retention, fold the counts, tidy up."""
-    old, broom.after = _old(tx.cursor, broom.after, tx.now_ms)
+    old, broom.round = _old(tx.cursor, broom.round, tx.now_ms)
     remove(tx, [job for key in old if (job := where(tx, key)) is not None])
     if _must_fold(tx.cursor):
         tx.cursor.execute(SQL["fold"])
@@ -66,7 +86,7 @@ def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     if _must_tidy(broom, tx.now_ms):
         _tidy(tx)
         broom.tidied_at_ms = tx.now_ms
-    return replace(swept, deleted=len(old), more=swept.more or (bool(old) and broom.after > START))
+    return replace(swept, deleted=len(old), more=swept.more or (bool(old) and broom.round[:2] != (START, START)))
 
 
 def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:
@@ -77,8 +97,20 @@ def _stranded(cursor: sqlite3.Cursor) -> list[int]:
     return [key for (key,) in cursor.execute(SQL["stranded"], (SWEEP_STEP_MAX,)).fetchall()]
 
 
-def _old(cursor: sqlite3.Cursor, after: tuple[int, int, int], now_ms: int) -> tuple[list[int], tuple[int, int, int]]:
+def _old(cursor: sqlite3.Cursor, at: Round, now_ms: int) -> tuple[list[int], Round]:
     """Finished jobs past their retention among the next ones, and where to go on."""
+    old, after = _next_old(cursor, at.after, now_ms)
+    if old:
+        return old, at._replace(after=after)
+    jumped = at._replace(after=after if after == START else (*after[:2], KEY_MAX))
+    if at.is_through(now_ms):
+        return [], jumped
+    since_ms = now_ms if at.through == START else at.through_since_ms
+    old, through = _next_old(cursor, at.through, now_ms)
+    return old, jumped._replace(through=through, through_since_ms=since_ms)
+
+
+def _next_old(cursor: sqlite3.Cursor, after: Position, now_ms: int) -> tuple[list[int], Position]:
     rows = cursor.execute(SQL["finished"], (*after, SWEEP_STEP_MAX)).fetchall()
     old = [key for _, state, key, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
     return old, rows[-1][:3] if len(rows) == SWEEP_STEP_MAX else START
