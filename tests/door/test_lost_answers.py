@@ -49,6 +49,22 @@ async def test_jobs_whose_lease_nobody_heard_of_go_back_at_once(url: str, monkey
     assert events == [(1, "release"), (2, "complete")]
 
 
+async def test_all_jobs_whose_lease_nobody_heard_of_go_back_however_many(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.workers.fetcher.LIST_LIMIT_MAX", 2)
+    app = Everwork(url)
+
+    @app.job("work", concurrency=5)
+    async def work() -> None: ...
+
+    await lose_answers(app, monkeypatch, of="jobs")
+    keys = await app.enqueue_many([("work", {})] * 5)
+    async with app, working(app):
+        for key in keys:
+            await asyncio.wait_for(app.result(key), DEADLINE_S)
+
+
 async def test_an_outcome_whose_answer_was_lost_is_reported_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Everwork(url)
     calls: list[int] = []

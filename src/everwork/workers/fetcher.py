@@ -167,15 +167,26 @@ class Fetcher:
 
         Only if no other process has this worker's name: its jobs look the same.
         """
-        wanted = JobFilter(worker=self._worker, states=frozenset([State.PROCESSING]))
+        known = set(self._here)
         try:
-            held = (await self._service.list(wanted, LIST_LIMIT_MAX)).jobs
+            held = await self._held()
         except EngineError:
             return  # Looked for again after the next step.
-        known = self._here.keys() | {(outcome.key, outcome.attempt) for outcome in self._outcomes}
-        strays = [job for job in held if (job.key, job.attempt) not in known]
-        self._outcomes += [Release(job.key, job.attempt) for job in strays]
+        known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
+        self._outcomes += [Release(key, attempt) for key, attempt in dict.fromkeys(held) if (key, attempt) not in known]
         self._may_have_strays = False
+
+    async def _held(self) -> list[tuple[int, int]]:
+        """The attempts that this worker holds, as the engine knows them."""
+        wanted = JobFilter(worker=self._worker, states=frozenset([State.PROCESSING]))
+        held: list[tuple[int, int]] = []
+        cursor: int | None = None
+        while True:
+            page = await self._service.list(wanted, LIST_LIMIT_MAX, cursor)
+            held += [(job.key, job.attempt) for job in page.jobs]
+            cursor = page.next
+            if cursor is None:
+                return held
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""

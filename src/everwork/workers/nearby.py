@@ -41,16 +41,26 @@ class Nearby:
             with self._guard:
                 if loop not in self._loops:
                     return None
-                self._services[loop] = opening = loop.create_task(self._open())
+                self._services[loop] = opening = loop.create_task(self._open(loop))
         return opening.result() if opening.done() else await asyncio.shield(opening)
 
-    async def _open(self) -> JobService | None:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> JobService | None:
         service = self._make_service()
         try:
             await service.open(upkeep=False)
-        except EngineError:
-            return None  # Whoever goes through the engine's thread is told why.
+        except BaseException as error:
+            self._forget(loop)
+            await service.close()
+            if isinstance(error, EngineError):
+                return None  # Whoever goes through the engine's thread is told why.
+            raise
         return service
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The next create tries again."""
+        with self._guard:
+            if self._services.get(loop) is asyncio.current_task():
+                del self._services[loop]
 
     def close(self) -> None:
         """Close every service in its own loop; from a thread that none of those loops runs in."""
