@@ -57,6 +57,7 @@ def test_a_url_names_a_place(url: str, text: str) -> None:
         ("redis://a,b", "redis+cluster://"),
         ("redis+cluster://h/1", "database 0"),
         ("redis+unix://", "socket"),
+        ("unix:///run/redis.sock", "unknown scheme 'unix'"),
         ("redis://h?ssl_cert_reqs=none", "rediss://"),
         ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
     ],

@@ -17,7 +17,7 @@ PORT_DEFAULT = 6379
 PASSWORD_VARIABLES = ("EVERWORK_REDIS_PASSWORD", "REDISCLI_AUTH")
 PARAMETERS = ("namespace", "db", "ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
-_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix", "unix")
+_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Place:
             raise BadConfiguration(f"engine URL: unknown scheme {parts.scheme!r} for Redis")
         named = _parameters(parts)
         account, hosts = _account(parts)
-        is_unix = parts.scheme in ("redis+unix", "unix")
+        is_unix = parts.scheme == "redis+unix"
         is_cluster = parts.scheme.endswith("+cluster")
         tls = {name: value for name, value in named.items() if name.startswith("ssl_")}
         if tls and not parts.scheme.startswith("rediss"):

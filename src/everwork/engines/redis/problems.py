@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable
 
-_ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
-    ("WRONGPASS", BadConfiguration, "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"),
-    ("NOAUTH", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
-    ("without any password configured", BadConfiguration, "has no password set; take it out of the URL"),
-    ("invalid password", BadConfiguration, "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"),
-    ("NOPERM", BadConfiguration, "does not let this user do that; give it +@all ~* &*"),
-    ("DB index", BadConfiguration, "has no such database; choose another one in the URL, like /0"),
-    ("OOM", EngineUnavailable, "is out of memory and accepts no writes; raise maxmemory, or let retention free some"),
-    ("READONLY", EngineUnavailable, "has become a read-only replica; name the primary, or wait for the failover"),
-    ("MISCONF", EngineUnavailable, "cannot write to its disk and accepts no writes; free space there, see its log"),
-    ("NOREPLICAS", EngineUnavailable, "has fewer replicas than min-replicas-to-write asks for; start them"),
-    ("LOADING", EngineUnavailable, "is still loading its data; wait"),
-    ("MASTERDOWN", EngineUnavailable, "has lost its primary; wait for the failover"),
-    ("CLUSTERDOWN", EngineUnavailable, "is a cluster that is down; look at CLUSTER INFO"),
-    ("MOVED", EngineUnavailable, "has moved the store to another node; trying again finds it"),
-    ("ASK ", EngineUnavailable, "is moving the store to another node; nothing is lost, wait until it is done"),
-    ("TRYAGAIN", EngineUnavailable, "is moving the store to another node; nothing is lost, wait until it is done"),
-    ("BUSY", EngineBusy, "is busy with a script of somebody else; wait, or run SCRIPT KILL"),
-)  # fmt: skip
+RIGHTS: Final = "+@all -@dangerous +info ~{namespace}* resetchannels &{namespace}:*"
+"""What a user must be allowed to do."""
 
-_LOSES_ITS_NODE = ("READONLY", "MOVED", "CLUSTERDOWN", "MASTERDOWN")
+_WRONG = "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"
+_MOVING = "is moving the store to another node; nothing is lost, wait until it is done"
+_FORBIDDEN = f"does not let this user do that; give it {RIGHTS} (see docs/redis.md)"
+_ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
+    ("WRONGPASS ", BadConfiguration, _WRONG),
+    ("NOAUTH ", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
+    ("ERR AUTH <password> called without", BadConfiguration, "has no password set; take it out of the URL"),
+    ("ERR invalid password", BadConfiguration, _WRONG),
+    ("NOPERM ", BadConfiguration, _FORBIDDEN),
+    ("The user executing the script can't", BadConfiguration, _FORBIDDEN),
+    ("ERR ACL failure in script", BadConfiguration, _FORBIDDEN),
+    ("ERR DB index", BadConfiguration, "has no such database; choose another one in the URL, like /0"),
+    ("OOM ", EngineUnavailable, "is out of memory and accepts no writes; raise maxmemory, or let retention free some"),
+    ("READONLY ", EngineUnavailable, "has become a read-only replica; name the primary, or wait for the failover"),
+    ("MISCONF ", EngineUnavailable, "cannot write to its disk and accepts no writes; free space there, see its log"),
+    ("NOREPLICAS ", EngineUnavailable, "has fewer replicas than min-replicas-to-write asks for; start them"),
+    ("LOADING ", EngineUnavailable, "is still loading its data; wait"),
+    ("MASTERDOWN ", EngineUnavailable, "has lost its primary; wait for the failover"),
+    ("CLUSTERDOWN ", EngineUnavailable, "is a cluster that is down; look at CLUSTER INFO"),
+    ("MOVED ", EngineUnavailable, "has moved the store to another node; trying again finds it"),
+    ("ASK ", EngineUnavailable, _MOVING),
+    ("TRYAGAIN ", EngineUnavailable, _MOVING),
+    ("BUSY ", EngineBusy, "is busy with a script of somebody else; wait, or run SCRIPT KILL"),
+)
+
+_LOSES_ITS_NODE = ("READONLY ", "MOVED ", "CLUSTERDOWN ", "MASTERDOWN ")
+_IN_SCRIPT = re.compile(r"ERR Error running script .*?@user_script:\s?\d+: (?:@user_script:\s?\d+: )?-?", re.DOTALL)
 
 
 def loses_its_node(error: Exception) -> bool:
     """Whether the node must be looked up again after this answer."""
-    text = str(error)
-    return any(sign in text for sign in _LOSES_ITS_NODE)
+    return _bare(error).startswith(_LOSES_ITS_NODE)
 
 
 def of_reply(error: Exception, where: str) -> Exception:
     """What the server answered; a script that fails by itself is a fault of ours, and no reason to try again."""
-    text = str(error)
+    bare, text = _bare(error), str(error)
     for sign, kind, advice in _ADVICE:
-        if sign in text:
+        if bare.startswith(sign):
             return kind(f"Redis at {where} {advice}")
     if "user_script" in text:
         return RuntimeError(f"a script failed on Redis at {where}: {' '.join(text.split())[:300]}")
     return EngineUnavailable(f"Redis at {where} refuses: {' '.join(text.split())[:300]}")
+
+
+def _bare(error: Exception) -> str:
+    """The reply; what a command inside a script was answered, which Redis 6.2 wraps in words about the script."""
+    text = str(error)
+    return text[wrapped.end() :] if (wrapped := _IN_SCRIPT.match(text)) else text
 
 
 def unreachable(where: str, error: BaseException) -> EngineUnavailable:
