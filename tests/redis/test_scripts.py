@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+from everwork.core import limits
 from everwork.core.outcome import Complete
 from everwork.engines.base import Engine
 from everwork.engines.redis.engine import RedisEngine
@@ -71,6 +72,28 @@ def test_a_part_says_what_it_is_for_and_is_used(name: str) -> None:
 def test_a_script_is_known_by_the_hash_of_its_text(name: str) -> None:
     assert len(script(name).sha) == 40
     assert "-- Purpose" not in script(name).text
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("list", f"local FEW = {limits.LIST_SCAN_MAX}\n"),
+        ("sweep", f"local STEP = {limits.SWEEP_STEP_MAX}\n"),
+        ("sweep", f"local HISTORY_MAX = {limits.HISTORY_ENTRIES_MAX}\n"),
+        ("activate", f"local PROMOTE_MAX = {limits.PROMOTE_MAX}\n"),
+        ("create", f"max = got[3] or '{limits.ATTEMPTS_DEFAULT}'"),
+        ("create", f"({limits.PRIORITY_MAX} - priority) * PRIORITY_STEP"),
+    ],
+)
+def test_a_script_gets_its_limits_from_the_one_place_of_limits(name: str, line: str) -> None:
+    assert line in script(name).text
+    sources = [path.read_text() for path in FOLDER.rglob("*.lua")]
+    assert not any(line in source for source in sources)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_limit_is_left_open_in_a_script(name: str) -> None:
+    assert "@" not in script(name).text
 
 
 async def test_scripts_that_the_server_has_forgotten_are_sent_again(server: RedisServer) -> None:

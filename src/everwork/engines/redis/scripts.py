@@ -1,4 +1,4 @@
-"""The Lua files, each put together with the parts that its header names."""
+"""The Lua files, each put together with the parts that its header names and with the limits of the core (`@NAME@`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from everwork.core import limits
+
 FOLDER = Path(__file__).parent / "lua"
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)
+_LIMIT = re.compile(r"@([A-Z_]+)@")
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 
 
@@ -28,4 +31,5 @@ def script(name: str) -> Script:
     parts = named.group(1).split() if named else []
     sources = [*((FOLDER / "parts" / f"{part}.lua").read_text() for part in parts), own]
     text = "\n".join(_COMMENT.sub("", source) for source in sources)
+    text = _LIMIT.sub(lambda named: str(getattr(limits, named.group(1))), text)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

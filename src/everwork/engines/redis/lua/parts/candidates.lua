@@ -1,5 +1,5 @@
 -- Purpose: where the jobs of some states can be found by key, newest first. Inputs: records.
-local FEW = 20000
+local FEW = @LIST_SCAN_MAX@
 
 local function pending_places() -- Every set that holds pending jobs.
   local keys = {}

@@ -3,7 +3,8 @@
 --   type, group, worker, limit, lease_ms, tenants, and each of these tenants ('' is the default one).
 -- Returns {now, next due or '', number of the last wake-up (see answered), then per demand with jobs: its number, lease end, ids, heads, infos, payloads};
 --   an info is attempt, attempts, max, priority, lane.
-local PROMOTE_MAX, ASKED_EVERY_MS = 1000, 10000
+local PROMOTE_MAX = @PROMOTE_MAX@
+local ASKED_EVERY_MS = 10000
 
 local function promote(queue)
   local future = future_key(queue)

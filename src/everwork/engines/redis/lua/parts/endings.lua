@@ -1,6 +1,6 @@
 -- Purpose: how a job is cancelled, how an attempt's end is written down, and how a dead letter comes back.
 -- Inputs: records, effects, places.
-local HISTORY_MAX = 200
+local HISTORY_MAX = @HISTORY_ENTRIES_MAX@
 
 local function record_end(id, attempt, kind, activated, retry_at, worker, error)
   local key = P .. ':h:' .. id
@@ -37,7 +37,7 @@ local function cancel_pending(ids, kind, reason)
   return cancelled
 end
 
-local STEP = 1000
+local STEP = @SWEEP_STEP_MAX@
 local function expire() -- Cancels pending jobs whose time is over: how many, and whether more are waiting.
   local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', NOW, 'LIMIT', 0, STEP)
   if #due == 0 then return 0, false end

@@ -12,7 +12,7 @@ local function read_type(types, name)
     call('HSET', P .. ':t:' .. name, 'known', 1)
     call('SADD', P .. ':types', name)
   end
-  t = {groups = {}, max = got[3] or '5'}
+  t = {groups = {}, max = got[3] or '@ATTEMPTS_DEFAULT@'}
   for group in string.gmatch(got[2] or '', '[^\31]+') do t.groups[#t.groups + 1] = group end
   types[name] = t
   return t

@@ -8,7 +8,7 @@ local function ready_score(priority, run_at) -- Higher priority first, then run_
   local name = priority .. ' ' .. run_at
   local score = scores[name]
   if not score then
-    score = fmt('%.0f', (511 - priority) * PRIORITY_STEP + math.min(tonumber(run_at), PRIORITY_STEP - 1))
+    score = fmt('%.0f', (@PRIORITY_MAX@ - priority) * PRIORITY_STEP + math.min(tonumber(run_at), PRIORITY_STEP - 1))
     scores[name] = score
   end
   return score
