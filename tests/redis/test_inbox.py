@@ -246,6 +246,18 @@ async def test_a_heap_of_large_entries_becomes_jobs_in_portions(
     assert [json.loads(job.variables)["n"] for job in jobs] == list(range(12))
 
 
+async def test_a_key_of_another_kind_under_the_name_of_what_is_set_aside_stops_nothing(
+    engine: RedisEngine, client: Any, source: str
+) -> None:
+    client.lpush(f"{source}:aside", "something else")
+    client.xadd(source, {"payload": "{not json"})
+    client.xadd(source, said(n=1))
+    await engine.activate([Demand(source, WORKER, 1)])
+    assert len(await jobs_of(engine, source, 1)) == 1
+    assert client.xlen(f"{source}:aside:everwork") == 1
+    client.delete(f"{source}:aside:everwork")
+
+
 async def test_an_entry_that_is_too_large_is_set_aside_and_the_others_go_on(
     engine: RedisEngine, client: Any, source: str
 ) -> None:

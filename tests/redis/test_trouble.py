@@ -273,3 +273,12 @@ async def assert_nothing_is_stuck(engine: RedisEngine) -> None:
     running = [job for job in await every_job(engine) if job.state is State.PROCESSING]
     judged = (await engine.settle([Complete(job.key, job.attempt) for job in running])).judged
     assert all(one.verdict is Verdict.ACCEPTED for one in judged)
+
+
+async def test_a_store_that_was_flushed_under_a_program_is_a_store_again_with_its_next_job(server: RedisServer) -> None:
+    async with opened(server.url) as engine, opened(server.url) as other:
+        await engine.create([a_new_job()])
+        server.ask("FLUSHALL")
+        await engine.create([a_new_job()])
+        assert (await other.schema()).stored == 1
+        assert len((await asked(other)).jobs) == 1

@@ -207,11 +207,18 @@ class Inbox:
                 return
 
     async def _set_aside(self, source: str, entry_id: bytes, fields: dict[bytes, bytes], problem: InvalidInput) -> None:
-        log.warning("an entry was set aside", stream=source, entry=entry_id.decode(), error=str(problem))
         payload = fields.get(b"payload")
         told = {"payload": payload} if payload is not None else {"fields": repr(fields)[:10_000]}
         kept = {"entry": entry_id, "error": str(problem), **told}
-        await self._client.xadd(f"{source}:aside", kept, maxlen=ASIDE_MAX, approximate=True)
+        place = f"{source}:aside"
+        try:
+            await self._client.xadd(place, kept, maxlen=ASIDE_MAX, approximate=True)
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            place = f"{place}:everwork"  # Somebody uses the name for something else.
+            await self._client.xadd(place, kept, maxlen=ASIDE_MAX, approximate=True)
+        log.warning("an entry was set aside", stream=source, entry=entry_id.decode(), into=place, error=str(problem))
 
     # Readers --------------------------------------------------------------------------------------
 

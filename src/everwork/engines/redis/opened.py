@@ -8,6 +8,7 @@ from everwork.engines.base import Clock
 from everwork.engines.redis.inbox import Inbox
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.place import Place
+from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.wake import Bells
 from everwork.engines.values import Durability, Schema
@@ -15,8 +16,6 @@ from everwork.exceptions import EngineUnavailable, SchemaMismatch
 from everwork.logs import get_logger
 
 log = get_logger("everwork.redis")
-
-SCHEMA_VERSION = 1
 
 
 class Opened:

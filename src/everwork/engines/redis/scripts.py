@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from everwork.core import limits
 
+SCHEMA_VERSION = 1
 FOLDER = Path(__file__).parent / "lua"
+NAMED = {"SCHEMA_VERSION": SCHEMA_VERSION}
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)
 _LIMIT = re.compile(r"@([A-Z_]+)@")
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
@@ -31,5 +33,5 @@ def script(name: str) -> Script:
     parts = named.group(1).split() if named else []
     sources = [*((FOLDER / "parts" / f"{part}.lua").read_text() for part in parts), own]
     text = "\n".join(_COMMENT.sub("", source) for source in sources)
-    text = _LIMIT.sub(lambda named: str(getattr(limits, named.group(1))), text)
+    text = _LIMIT.sub(lambda named: str(NAMED.get(named.group(1)) or getattr(limits, named.group(1))), text)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

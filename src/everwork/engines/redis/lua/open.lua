@@ -6,9 +6,7 @@ local version = call('GET', P .. ':version')
 if not version then
   if ARGV[3] ~= '1' then return false end
   version = ARGV[2]
-  call('SET', P .. ':version', version)
-  -- A sorted set of up to 128 short members is a list that every ZADD walks; one long member makes it a tree for good.
-  call('ZADD', LEASES, '+inf', string.rep('~', 65))
+  begin_store()
 end
 local rung = call('HMGET', P .. ':bell', 'work', 'done')
 return {version, rung[1] or '0', rung[2] or '0'}

@@ -9,6 +9,7 @@ local function read_type(types, name)
   if t then return t end
   local got = call('HMGET', P .. ':t:' .. name, 'known', 'groups', 'max')
   if not got[1] then
+    begin_store()
     call('HSET', P .. ':t:' .. name, 'known', 1)
     call('SADD', P .. ':types', name)
   end

@@ -93,3 +93,9 @@ end
 
 local function tenant_of(lane) return lane == '' and '' or string.match(lane, '^(.-)\31') end
 local function type_of(queue) return string.match(queue, '^([^\31]*)') end
+
+local function begin_store() -- A new store, or one that somebody has flushed under us.
+  call('SETNX', P .. ':version', '@SCHEMA_VERSION@')
+  -- A sorted set of up to 128 short members is a list that every ZADD walks; one long member makes it a tree for good.
+  call('ZADD', LEASES, '+inf', string.rep('~', 65))
+end
