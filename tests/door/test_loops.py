@@ -193,3 +193,29 @@ def test_a_relative_path_means_the_same_file_after_the_working_directory_has_cha
     with app.sync as sync:
         sync.enqueue("email-send")
     assert [(tmp_path / "jobs.db").exists(), (tmp_path / "elsewhere" / "jobs.db").exists()] == [True, False]
+
+
+def test_whoever_closes_it_leaves_nobody_waiting_in_another_loop(sync_app: Everwork) -> None:
+    is_over = threading.Event()
+
+    async def enqueue_until_it_is_over() -> int:
+        created = 0
+        async with sync_app:
+            while not is_over.is_set():
+                try:
+                    await asyncio.wait_for(sync_app.enqueue("email-send"), DEADLINE_S)
+                    created += 1
+                except EngineUnavailable as error:
+                    assert "open" in str(error)  # noqa: PT017 - it may be raised or not
+        return created
+
+    async def open_and_close() -> None:
+        async with sync_app:
+            await sync_app.enqueue("email-send")
+
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(asyncio.run, enqueue_until_it_is_over())
+        for _ in range(10):
+            asyncio.run(open_and_close())
+        is_over.set()
+        assert other.result(DEADLINE_S) > 0

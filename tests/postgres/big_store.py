@@ -106,7 +106,7 @@ class Watched(Connections):
     entries: Counter[str]
     """How many entries of each index, and rows of each table, were read."""
 
-    async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+    async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]], *, in_transaction: bool = False) -> T:
         """One statement, and the server's own counters before and after it."""
 
         async def watched(connection: asyncpg.Connection) -> T:

@@ -11,6 +11,7 @@ import pytest
 
 from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.states import State
+from everwork.engines.postgres import sweep
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Lease, Verdict
 from tests.conformance.observe import assert_counts_add_up, count_of
@@ -93,8 +94,9 @@ async def test_a_new_lane_in_an_open_transaction_holds_up_no_claim(engine: Postg
 
 
 async def test_the_sweep_folds_counts_around_an_open_transaction(
-    engine: PostgresEngine, held: asyncpg.Connection
+    engine: PostgresEngine, held: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sweep, "FOLD_FROM", 1)
     await soon(engine.create([a_new_job() for _ in range(5)]))
     await soon(engine.sweep("s"))
     folded = await engine._parts.connections.look(f"SELECT sum(pending)::int FROM {engine._address.schema}.count_total")

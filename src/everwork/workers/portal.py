@@ -16,6 +16,7 @@ from everwork.service.service import JobService
 log = get_logger("everwork")
 
 CLOSE_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
 
 T = TypeVar("T")
 Use = Callable[[JobService], Coroutine[Any, Any, T]]
@@ -135,6 +136,12 @@ class Portal:
         service, self._service = self._service, None
         if service is not None:
             await service.close()
+        # Whoever still waits must be told: after this the loop stands still.
+        left = asyncio.all_tasks(self.loop) - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=CANCEL_SECONDS)
 
     def _start(
         self,
@@ -178,7 +185,7 @@ def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:
     if future.done():
         return
     if done.cancelled():
-        future.cancel()
+        future.set_exception(EngineUnavailable("the application was closed; open it again"))
     elif (error := done.exception()) is not None:
         future.set_exception(error)
     else:

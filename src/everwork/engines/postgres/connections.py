@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -13,13 +13,14 @@ import asyncpg
 from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.errors import DRIVER_ERRORS, ends_connection, is_repeatable, translated
 from everwork.engines.postgres.statements import LOCK_TIMEOUT, PLAN
-from everwork.exceptions import EngineError
+from everwork.exceptions import EngineError, EngineUnavailable
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0
 """After this the server is taken for gone, or for locked by somebody."""
 REPEATS_MAX: Final = 20
-CLOSE_SECONDS: Final = 5.0
+FINISH_SECONDS: Final = 8.0
+CLOSE_SECONDS: Final = 1.0
 
 # Whatever the database's own defaults are: each statement must see what was committed before it.
 SESSION: Final = {"default_transaction_isolation": "read committed", "lock_timeout": LOCK_TIMEOUT}
@@ -36,6 +37,7 @@ class Connections:
         self._idle: list[asyncpg.Connection] = []
         self._room = asyncio.Semaphore(address.connections)
         self._is_closed = False
+        self._is_over = False
 
     async def rows(self, sql: str, *parameters: object) -> Rows:
         """The rows of one statement, which is one transaction."""
@@ -51,12 +53,12 @@ class Connections:
                 raise
         return await self.rows(sql, *parameters)
 
-    async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
+    async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]], *, in_transaction: bool = False) -> T:
         """Run one transaction; what the server itself took back (a deadlock, say) is said again."""
         for repeat in range(REPEATS_MAX):
             try:
                 async with self.taken() as connection:
-                    if self._address.notify:
+                    if self._address.notify and not in_transaction:
                         return await act(connection)
                     return await _in_transaction(connection, act)
             except DRIVER_ERRORS as error:
@@ -65,6 +67,16 @@ class Connections:
             # Whoever was in the way goes first.
             await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(repeat, 6)))  # noqa: S311 - keeps no secret
         raise AssertionError("unreachable")
+
+    async def tidy(self, sql: str, *parameters: object) -> Rows:
+        """The rows of a statement of upkeep: a crash may undo it, so nobody waits for the disk."""
+
+        async def act(connection: asyncpg.Connection) -> Rows:
+            await connection.execute("SET LOCAL synchronous_commit = off")
+            rows: Rows = await connection.fetch(sql, *parameters)
+            return rows
+
+        return await self.run(act, in_transaction=True)
 
     async def vacuum(self, sql: str) -> None:
         """Run a statement that no transaction may hold."""
@@ -77,6 +89,8 @@ class Connections:
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection for as long as it is needed."""
+        if self._is_closed:
+            raise EngineUnavailable(f"cannot use {self._address.shown}: the engine is closed")
         async with self._room:
             connection = await self._usable()
             try:
@@ -94,9 +108,14 @@ class Connections:
             self._give_back(connection)
 
     async def close(self) -> None:
-        """Close what is idle; what is still used is closed when it comes back."""
+        """Wait for the calls that are under way, then close."""
         self._is_closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_SECONDS):
+                for _ in range(self._address.connections):
+                    await self._room.acquire()
         idle, self._idle = self._idle, []
+        self._is_over = True
         await asyncio.gather(*(close(connection) for connection in idle))
 
     async def _usable(self) -> asyncpg.Connection:
@@ -107,7 +126,7 @@ class Connections:
         return await connect(self._address)
 
     def _give_back(self, connection: asyncpg.Connection) -> None:
-        if self._is_closed:
+        if self._is_over:
             connection.terminate()
         elif not connection.is_closed():
             self._idle.append(connection)

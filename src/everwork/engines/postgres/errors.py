@@ -50,7 +50,7 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
     (
         (asyncpg.InsufficientPrivilegeError,),
         BadConfiguration,
-        "{where}: {line}; let the owner run `everwork migrate`, or grant this user USAGE and CREATE on schema {schema}",
+        "{where}: {line}; let the owner run `everwork migrate` and grant the rights that docs/postgres.md lists",
     ),
     (
         (asyncpg.ReadOnlySQLTransactionError,),

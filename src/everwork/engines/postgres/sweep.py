@@ -23,6 +23,7 @@ log = get_logger("everwork.postgres")
 
 TURN: Final = "sweep"
 TURN_MS: Final = 5_000
+FOLD_FROM: Final = 2_000
 FOLD_MAX: Final = 20_000
 TIDY_EVERY_MS: Final = 3_600_000
 VACUUM_EVERY_JOBS: Final = 50_000
@@ -80,8 +81,11 @@ def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, 
 async def _fold(parts: Parts) -> None:
     """Fold counts and statistics, and vacuum what the jobs have left behind."""
     sql, broom = parts.sql("sweep"), parts.broom
-    [(_, finished)] = await parts.connections.rows(sql["fold_counts"], FOLD_MAX)
-    await parts.connections.rows(sql["fold_work"], FOLD_MAX)
+    [(deltas,)] = await parts.connections.look(sql["deltas"], FOLD_FROM)
+    if deltas < FOLD_FROM:
+        return
+    [(_, finished)] = await parts.connections.tidy(sql["fold_counts"], FOLD_MAX)
+    await parts.connections.tidy(sql["fold_work"], FOLD_MAX)
     broom.unvacuumed += finished
     if broom.unvacuumed >= VACUUM_EVERY_JOBS:
         broom.unvacuumed = 0

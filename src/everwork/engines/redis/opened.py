@@ -12,7 +12,7 @@ from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.wake import Bells
 from everwork.engines.values import Durability, Schema
-from everwork.exceptions import EngineUnavailable, SchemaMismatch
+from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from everwork.logs import get_logger
 
 log = get_logger("everwork.redis")
@@ -47,7 +47,7 @@ async def stored_schema(place: Place) -> Schema:
         reply = await link.read("open", SCHEMA_VERSION, 0)
     finally:
         await link.close()
-    return Schema(None if reply is None else int(reply[0]), SCHEMA_VERSION)
+    return Schema(None if reply is None else _version(link, reply[0]), SCHEMA_VERSION)
 
 
 async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
@@ -57,7 +57,7 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
         reply = await link.call("open", SCHEMA_VERSION, int(create))
         if reply is None:
             raise EngineUnavailable(f"Redis at {place.text} holds no jobs in the namespace '{place.namespace}'")
-        version = int(reply[0])
+        version = _version(link, reply[0])
         if version > SCHEMA_VERSION:
             raise SchemaMismatch(
                 f"Redis at {place.text}, namespace '{place.namespace}', was written by a newer Everwork "
@@ -73,3 +73,11 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
             place=place.text,
         )
     return parts
+
+
+def _version(link: Link, told: bytes) -> int:
+    if not told.isdigit():
+        raise BadConfiguration(
+            f"Redis at {link.place.text}: the key {link.place.tag}:version is not Everwork's; use another ?namespace="
+        )
+    return int(told)

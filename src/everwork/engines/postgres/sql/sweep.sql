@@ -22,6 +22,9 @@ SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
 SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)
 ORDER BY queue_id, state, key LIMIT $4;
 
+-- name: deltas
+SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d;
+
 -- name: fold_counts
 WITH d AS (
   DELETE FROM {schema}.count_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.count_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
