@@ -16,6 +16,7 @@ import pytest
 from everwork import Everwork
 from everwork.engines.open import open_engine
 from everwork.engines.postgres.address import Address
+from everwork.engines.postgres.connections import Connections
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.migrate import require_server
 from everwork.engines.values import Durability
@@ -252,7 +253,7 @@ async def test_a_store_that_becomes_read_only_in_the_middle_of_work_is_told(
     async with opened(f"{url}?pool=1") as engine:
         admin.execute("ALTER DATABASE freezing SET default_transaction_read_only = on")
         await engine._parts.connections.close()
-        engine._parts.connections._is_closed = False
+        engine._parts.connections = Connections(engine._parts.address)
         with pytest.raises(EngineUnavailable, match="is read-only; name the primary server"):
             await engine.create([a_new_job()])
 

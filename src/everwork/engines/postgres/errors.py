@@ -50,7 +50,10 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
     (
         (asyncpg.InsufficientPrivilegeError,),
         BadConfiguration,
-        "{where}: {line}; let the owner run `everwork migrate` and grant the rights that docs/postgres.md lists",
+        (
+            "{where}: {line}; let the owner run `everwork migrate`, and grant this user what docs/postgres.md lists"
+            " for schema {schema}"
+        ),
     ),
     (
         (asyncpg.ReadOnlySQLTransactionError,),
