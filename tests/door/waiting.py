@@ -6,28 +6,46 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
 
 from everwork import Everwork
 from everwork.core.job import Job
+from everwork.exceptions import EngineUnavailable
+
+T = TypeVar("T")
 
 DEADLINE_S: Final = 10.0
 """Far more than anything here takes; reached only by a defect."""
 SOON_S: Final = 5.0
 """The deadline of a single call that must not hang."""
+RESTART_S: Final = 30.0
+"""The deadline of what a server must be restarted for."""
 _LOOK_EVERY_S: Final = 0.005
 
 
-async def until(condition: Callable[[], Any]) -> None:
+async def until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None:
     """Return when the condition holds; it may be a coroutine function."""
-    ends = time.monotonic() + DEADLINE_S
+    ends = time.monotonic() + deadline_s
     while True:
         holds = condition()
         if await holds if isinstance(holds, Awaitable) else holds:
             return
         assert time.monotonic() < ends, "what the test waited for did not happen"
         await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def stubbornly(act: Callable[[], Awaitable[T]]) -> T:
+    """Do it again while the engine is away, as workers do."""
+    answers: list[T] = []
+
+    async def is_done() -> bool:
+        with suppress(EngineUnavailable):
+            answers.append(await act())
+        return bool(answers)
+
+    await until(is_done, RESTART_S)
+    return answers[0]
 
 
 def until_sync(condition: Callable[[], Any]) -> None:

@@ -45,9 +45,14 @@ async def test_the_databases_own_isolation_level_does_not_matter(server: Postgre
     await asyncio.gather(*(engine.close() for engine in engines))
 
 
+async def say_nothing(*_: object) -> None:
+    """Accept, and never answer."""
+    await asyncio.Event().wait()
+
+
 async def test_a_server_that_says_nothing_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("everwork.engines.postgres.connections.CONNECT_SECONDS", 0.2)
-    silent = await asyncio.start_server(lambda *_: asyncio.sleep(5), "127.0.0.1", 0)
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     host, port = silent.sockets[0].getsockname()
     with pytest.raises(EngineUnavailable, match="does not answer"):
         await open_engine(f"postgresql://u@{host}:{port}/d?sslmode=disable").open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
@@ -18,23 +18,13 @@ from everwork.engines.values import Demand, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.conformance.observe import assert_counts_add_up, every_job
 from tests.conformance.own_transactions import OPENINGS
-from tests.door.waiting import until
+from tests.door.waiting import stubbornly, until
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, leased_keys, the_job
 from tests.postgres.conftest import opened, without_options
 from tests.servers import PostgresServer
 
 T = TypeVar("T")
 DEADLINE_S = 30.0
-
-
-async def stubbornly(act: Callable[[], Awaitable[T]]) -> T:
-    """Do it again while the engine is away, as workers do."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                return await act()
-            except EngineUnavailable:
-                await asyncio.sleep(0.01)
 
 
 def cut(url: str, which: str = "true") -> int:

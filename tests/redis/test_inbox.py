@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from everwork.engines.redis.place import Place
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
 from tests.conformance.observe import every_job
+from tests.door.waiting import until
 from tests.factories import WORKER
 from tests.redis.conftest import opened
 from tests.servers import RedisServer
@@ -65,12 +66,6 @@ def client(url: str, source: str) -> Iterator[Any]:
 
 def said(**kwargs: Any) -> dict[str, str]:
     return {"payload": json.dumps({"kwargs": kwargs})}
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not await holds():  # noqa: ASYNC110 - Redis tells nobody
-            await asyncio.sleep(0.02)
 
 
 async def jobs_of(engine: RedisEngine, source: str, jobs: int) -> list[Job]:

@@ -16,6 +16,7 @@ from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.values import Demand, JobFilter, Lease, LeaseStatus, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.conformance.observe import assert_counts_add_up, count_of, every_job
+from tests.door.waiting import stubbornly
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, settled, the_job
 from tests.redis.conftest import opened
 from tests.servers import RedisServer, redis_server
@@ -23,16 +24,6 @@ from tests.stores import DAY_MS, MINUTE_MS, VirtualClock
 
 T = TypeVar("T")
 DEADLINE_S = 30.0
-
-
-async def stubbornly(act: Callable[[], Awaitable[T]]) -> T:
-    """Do it again while the engine is away, as workers do."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            try:
-                return await act()
-            except EngineUnavailable:
-                await asyncio.sleep(0.01)
 
 
 def cut_connections(server: RedisServer) -> None:

@@ -10,6 +10,7 @@ import pytest
 from everwork.engines.redis import wire as wires
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.place import Place
+from tests.door.waiting import until
 from tests.factories import TYPE
 from tests.redis.conftest import opened
 from tests.servers import RedisServer
@@ -61,9 +62,7 @@ async def test_a_connection_that_only_listens_is_given_up_when_nothing_comes_thr
 async def test_a_connection_that_only_listens_is_kept_while_the_server_answers(server: RedisServer) -> None:
     wire = await Link(Place.from_url(server.url), None).connect(lambda _: None)
     before = pings_at(server)
-    async with asyncio.timeout(DEADLINE_S):
-        while pings_at(server) < before + 3:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.02)
+    await until(lambda: pings_at(server) >= before + 3)
     assert wire.is_open
     wire.close()
 

@@ -34,6 +34,9 @@ LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
 
+ASKED_EVERY_MS: Final = 10_000
+"""How exactly an engine remembers when a type was last asked for."""
+
 PROMOTE_MAX: Final = 1_000
 SWEEP_STEP_MAX: Final = 1_000
 HISTORY_ENTRIES_MAX: Final = 200

@@ -142,6 +142,11 @@ class JobRecord(NamedTuple):
     retry: str | None
     history: tuple[HistoryEntry, ...]
 
+    @property
+    def past(self) -> tuple[HistoryEntry, ...]:
+        """The history without how the job was completed or cancelled: that stands with the finished job."""
+        return self.history[:-1] if self.job.state in (State.COMPLETED, State.CANCELLED) else self.history
+
 
 class Count(NamedTuple):
     """How many jobs of a tenant, type and group are in a state."""

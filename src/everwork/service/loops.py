@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 from everwork.exceptions import EngineError
-from everwork.logs import get_logger
+from everwork.logs import Outage, get_logger
 
 log = get_logger("everwork")
 
@@ -20,24 +20,9 @@ def pauses(first: float = 0.1, most: float = 1.5) -> Iterator[float]:
         first = min(first * 2, most)
 
 
-class Outage:
-    """Says that the engine is away without flooding the log, and that it is back."""
-
-    def __init__(self, whose: str) -> None:
-        self._whose = whose
-        self.errors = 0
-
-    def tell(self, error: Exception) -> None:
-        """The engine is away: told the first, second, fourth, eighth time, and so on."""
-        self.errors += 1
-        if self.errors & (self.errors - 1) == 0:
-            log.error("the engine is unavailable, trying again", whose=self._whose, error=str(error), times=self.errors)
-
-    def over(self) -> None:
-        """The engine has answered."""
-        if self.errors:
-            log.warning("the engine is back", whose=self._whose, errors=self.errors)
-            self.errors = 0
+def engine_outage(whose: str) -> Outage:
+    """What the log is told of an engine that is away."""
+    return Outage(log, "the engine is unavailable, trying again", "the engine is back", whose=whose)
 
 
 class BackgroundLoop:
@@ -49,7 +34,7 @@ class BackgroundLoop:
         self._seconds = seconds
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._outage = Outage(name)
+        self._outage = engine_outage(name)
         self.errors = 0
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ from everwork.core.texts import error_text
 from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
-from everwork.service.loops import BackgroundLoop, Outage, pauses
+from everwork.service.loops import BackgroundLoop, engine_outage, pauses
 from everwork.service.service import JobService, pause_ms
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
@@ -85,7 +85,7 @@ class Fetcher:
         self._news = News()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
-        self._outage = Outage("fetcher")
+        self._outage = engine_outage("fetcher")
         self._heartbeat = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
 
     async def run(self) -> None:

@@ -37,16 +37,12 @@ async def load(parts: Parts, records: Sequence[JobRecord]) -> int:
 
 
 def _document(record: JobRecord) -> dict[str, Any]:
-    """A record as load.sql reads it. How a job was completed or cancelled stands with the finished job."""
-    ends_apart = record.job.state in (State.COMPLETED, State.CANCELLED)
+    """A record as load.sql reads it."""
     end = record.history[-1].kind if record.history else None
     return {
         "job": asdict(record.job),
         "created_max_attempts": record.created_max_attempts,
         "retry": record.retry,
         "kind": None if record.job.state is State.COMPLETED else end,
-        "history": [
-            {**entry._asdict(), "step": int(entry.kind == Cause.REQUEUE.value)}
-            for entry in (record.history[:-1] if ends_apart else record.history)
-        ],
+        "history": [{**entry._asdict(), "step": int(entry.kind == Cause.REQUEUE.value)} for entry in record.past],
     }

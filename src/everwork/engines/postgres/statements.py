@@ -7,10 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from everwork.core.limits import ATTEMPTS_DEFAULT, HISTORY_ENTRIES_MAX, PROMOTE_MAX
-
-ASKED_EVERY_MS: Final = 10_000
-"""How exactly the engine remembers when a type was last asked for."""
+from everwork.core.limits import ASKED_EVERY_MS, ATTEMPTS_DEFAULT, HISTORY_ENTRIES_MAX, PROMOTE_MAX
 
 # Statistics of a table that was empty a minute ago mislead the planner; every hot statement has one good plan.
 PLAN: Final = {

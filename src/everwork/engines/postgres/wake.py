@@ -11,7 +11,7 @@ from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS
 from everwork.exceptions import EngineError
-from everwork.logs import get_logger
+from everwork.logs import Outage, get_logger
 
 log = get_logger("everwork.postgres")
 
@@ -130,8 +130,7 @@ class Listener:
         self._done = done
         self._task: asyncio.Task[None] | None = None
         self._is_heard = asyncio.Event()
-        self._is_told = False
-        """Whether the log knows that nothing is heard: once for each outage."""
+        self._outage = Outage(log, "cannot hear wake-ups, polling meanwhile", "wake-ups are heard again")
 
     async def begin(self) -> None:
         """Begin to listen, if nobody has begun yet."""
@@ -155,9 +154,7 @@ class Listener:
                 await self._listen()
                 pause = least
             except DRIVER_ERRORS as error:
-                if not self._is_told:
-                    log.warning("cannot hear wake-ups, polling meanwhile", error=str(error) or type(error).__name__)
-                self._is_told = True
+                self._outage.tell(error)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects, keeps no secret
             pause = min(pause * 2, most)
 
@@ -172,7 +169,7 @@ class Listener:
             self._work.ring()
             self._done.ring()
             self._is_heard.set()
-            self._is_told = False
+            self._outage.over()
             while not await _is_set_within(lost, SILENCE_SECONDS):
                 await connection.execute("SELECT 1")
         finally:

@@ -21,12 +21,11 @@ from redis.exceptions import RedisError, ResponseError
 from everwork.core.job import NewJob
 from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
 from everwork.engines.redis.link import Link
-from everwork.engines.redis.outage import Outage
 from everwork.engines.redis.streams import client_of
 from everwork.engines.redis.texts import job_words
 from everwork.engines.values import Demand
 from everwork.exceptions import EngineError, InvalidInput
-from everwork.logs import get_logger
+from everwork.logs import Outage, get_logger
 
 log = get_logger("everwork.redis")
 
@@ -142,7 +141,10 @@ class Inbox:
         return answer
 
     def _outage(self, source: str) -> Outage:
-        return self._outages.setdefault(source, Outage(source))
+        if source not in self._outages:
+            away, back = "the inbox cannot be read, trying again", "the inbox can be read again"
+            self._outages[source] = Outage(log, away, back, source=source)
+        return self._outages[source]
 
     # Entries --------------------------------------------------------------------------------------
 

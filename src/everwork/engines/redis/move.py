@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
-from everwork.core.states import LIVE_STATES, State
+from everwork.core.states import State
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import (
     LETTER_OF,
@@ -56,7 +56,7 @@ def _record(key: int, stored: Sequence[Any]) -> JobRecord:
 def _words(record: JobRecord) -> list[Word]:
     job = record.job
     field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
-    history = [entry_text(entry) for entry in _kept_apart(record)]
+    history = [entry_text(entry) for entry in record.past]
     rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
     error = "" if job.last_error is None else f"={job.error_code or ''}\0{job.last_error}"
     result = "" if job.result is None else f"={job.result}"
@@ -77,9 +77,3 @@ def _state(record: JobRecord) -> str:
     )  # fmt: skip
     tail = "\n".join("" if value is None else str(value) for value in values)
     return f"{job.run_at_ms:015d}{job.created_at_ms:015d}{tail}"
-
-
-def _kept_apart(record: JobRecord) -> Sequence[HistoryEntry]:
-    """The entries that are written: how a job was completed or cancelled stands with its state."""
-    job: Job = record.job
-    return record.history if job.state in LIVE_STATES or job.state is State.FAILED else record.history[:-1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from everwork.core.job import LeasedJob
-from everwork.core.limits import PROMOTE_MAX, SWEEP_STEP_MAX
+from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.statements import statements
@@ -15,8 +15,6 @@ from everwork.engines.sqlite.transaction import LANE_SEPARATOR, Transaction, lan
 from everwork.engines.values import Activation, Demand
 
 SQL = statements("activate")
-ASKED_EVERY_MS = 10_000
-"""How exactly the engine remembers when a type was last asked for."""
 
 
 class Queue(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
-from everwork.core.states import LIVE_STATES, Cause, State
+from everwork.core.states import Cause, State
 from everwork.engines.sqlite.finish import ENDED, REQUEUED, Ended, Pending, enter_pending, record
 from everwork.engines.sqlite.read import get
 from everwork.engines.sqlite.registry import add_group
@@ -69,7 +69,7 @@ def _load(tx: Transaction, loaded: JobRecord) -> None:
         tx.cursor.execute(LOAD["insert_leased"], (*place, job.activated_at_ms, job.lease_until_ms, job.worker))
     else:
         _insert_finished(tx, loaded, queue)
-    record(tx, [_ended(job.key, entry) for entry in _kept_apart(loaded)])
+    record(tx, [_ended(job.key, entry) for entry in loaded.past])
     tx.count(queue, lane, job.state, 1)
 
 
@@ -103,12 +103,6 @@ def _insert_finished(tx: Transaction, loaded: JobRecord, queue: int) -> None:
         ),
     )  # fmt: skip
     tx.finished = True
-
-
-def _kept_apart(loaded: JobRecord) -> Sequence[HistoryEntry]:
-    """The entries that are written as history: how a job was completed or cancelled stands with the finished job."""
-    job = loaded.job
-    return loaded.history if job.state in LIVE_STATES or job.state is State.FAILED else loaded.history[:-1]
 
 
 def _ended(key: int, entry: HistoryEntry) -> Ended:

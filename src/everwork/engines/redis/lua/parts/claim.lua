@@ -4,7 +4,6 @@
 -- Returns {now, next due or '', number of the last wake-up (see answered), then per demand with jobs: its number, lease end, ids, heads, infos, payloads};
 --   an info is attempt, attempts, max, priority, lane.
 local PROMOTE_MAX = @PROMOTE_MAX@
-local ASKED_EVERY_MS = 10000
 
 local function promote(queue)
   local future = future_key(queue)
@@ -138,7 +137,7 @@ local function is_open(demand) -- Whether jobs of this queue may start; remember
     return false
   end
   local since = got[4] and now - got[4]
-  if not since or since < 0 or since >= ASKED_EVERY_MS then call('HSET', key, asked, NOW) end
+  if not since or since < 0 or since >= @ASKED_EVERY_MS@ then call('HSET', key, asked, NOW) end
   return got[2] ~= '1' and tonumber(got[3] or 0) <= now
 end
 
