@@ -10,6 +10,11 @@ Errors say who must act:
     │   ├── LeaseLost             the attempt named is no longer the live one
     │   └── JobFailed             `result()` of a job that failed or was cancelled
     ├── ResultTimeout             `result()` waited as long as it was told to
+    ├── CallTimeout               a server did not answer within the caller's deadline
+    ├── AccessError               the holder of the key
+    │   ├── Unauthenticated       no key, or one that is unknown, expired or revoked
+    │   ├── PermissionDenied      the key does not allow this, or not for this tenant
+    │   └── TooManyRequests       too much at once; says when to try again
     └── EngineError               the operator
         ├── BadConfiguration      an engine URL or setting is wrong
         ├── EngineUnavailable     the store cannot be reached, opened or written
@@ -69,6 +74,30 @@ class JobFailed(JobError):
 
 class ResultTimeout(EverworkError, TimeoutError):
     """The job did not finish within the time that the caller gave it."""
+
+
+class CallTimeout(EverworkError, TimeoutError):
+    """A server did not answer within the caller's deadline; whether it did what was asked is unknown."""
+
+
+class AccessError(EverworkError):
+    """The key that came with a call does not allow it."""
+
+
+class Unauthenticated(AccessError):
+    """No key, or one that is unknown, expired or revoked."""
+
+
+class PermissionDenied(AccessError):
+    """The key does not allow this, or not for this tenant."""
+
+
+class TooManyRequests(AccessError):
+    """Too much at once."""
+
+    def __init__(self, message: str, retry_after_ms: int) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
 
 
 class EngineError(EverworkError):

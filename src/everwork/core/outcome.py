@@ -25,7 +25,7 @@ class Fail(NamedTuple):
     """The attempt failed.
 
     `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
-    policy's delay. `final`: failed for good.
+    policy's delay. `final`: failed for good. `variables`, a JSON text, take the place of the job's own.
     """
 
     key: int
@@ -34,6 +34,7 @@ class Fail(NamedTuple):
     retries: int | None = None
     backoff_ms: int | None = None
     final: bool = False
+    variables: str | None = None
 
 
 class Reject(NamedTuple):
@@ -61,12 +62,13 @@ class Release(NamedTuple):
 
 
 class Throw(NamedTuple):
-    """A business error with a code: failed for good."""
+    """A business error with a code: failed for good. `variables`, a JSON text, take the place of the job's own."""
 
     key: int
     attempt: int
     code: str
     error: str = ""
+    variables: str | None = None
 
 
 class Lapse(NamedTuple):

@@ -133,6 +133,7 @@ class Engine(ABC):
         first). Never leased: a job before its run_at, one that has expired, one of a paused type or
         of a type whose breaker is open, one that another worker holds (G2). The cost does not depend on
         what is finished, scheduled later, or of another type (G10). Remembers that the type was asked for.
+        The jobs stand in the order of the demands, and `shares` has one number for each demand.
         """
 
     @abstractmethod
@@ -143,8 +144,8 @@ class Engine(ABC):
         caller cannot name it (checked by state only, then). Otherwise NOT_FOUND; LEASE_LOST if the attempt is
         not the job's latest, or its lease has lapsed; WRONG_STATE if it ended in another way (G3). An outcome
         that this attempt has reported before is REPEATED: ok, and nothing changes (G8). State, history, counts,
-        result and the jobs that a `Complete` carries in `events` are one transaction. A lease that ran out
-        holds until a sweep takes it away.
+        result, the variables that a `Fail` or `Throw` brings and the jobs that a `Complete` carries in `events` are
+        one transaction. A lease that ran out holds until a sweep takes it away.
         """
 
     @abstractmethod
@@ -219,6 +220,10 @@ class Engine(ABC):
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
         """The jobs as they stand, None for those that do not exist."""
 
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        """The tenants of jobs, None for those that do not exist; nothing else of them is read."""
+        raise NotImplementedError
+
     @abstractmethod
     async def history(self, key: int) -> list[HistoryEntry]:
         """How each attempt ended and each requeue, oldest first, at most the newest 200; empty if unknown."""
@@ -267,6 +272,10 @@ class Engine(ABC):
     async def pause(self, type: str, paused: bool) -> None:
         """Stop or resume the activation of a type; what is running goes on. Doing it twice changes nothing."""
 
+    async def reset_breaker(self, type: str) -> bool:
+        """Close a type's breaker, so that its jobs may start at once; False if it was not open."""
+        raise NotImplementedError
+
     @abstractmethod
     async def set_policy(self, type: str, policy: str | None) -> None:
         """Keep a type's policy (a JSON text), so that every process decides alike; None takes it away."""
@@ -297,6 +306,10 @@ class Engine(ABC):
     @abstractmethod
     async def registered(self, kind: str | None) -> list[Registered]:
         """The entries of a kind that have not run out, by name; None: of every kind, by kind and name. No turns."""
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        """At most `limit` entries of a kind that have not run out, highest name first, from below a name on."""
+        raise NotImplementedError
 
     @abstractmethod
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:

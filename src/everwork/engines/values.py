@@ -46,12 +46,14 @@ class Activation(NamedTuple):
 
     `next_due_ms` is the instant at which asking again may find more, as far as the engine knows: now
     when it stopped early, the head of the scheduled jobs otherwise, None when nothing is scheduled.
-    `now_ms` is the engine's now, so that nobody compares it with another clock (G11).
+    `now_ms` is the engine's now, so that nobody compares it with another clock (G11). The jobs stand in the
+    order of the demands; `shares` says how many each demand got, so that several callers can ask together.
     """
 
     jobs: list[LeasedJob]
     next_due_ms: int | None
     now_ms: int
+    shares: tuple[int, ...] = ()
 
 
 class Lease(NamedTuple):
@@ -107,7 +109,7 @@ class Settlement(NamedTuple):
 class JobFilter:
     """Which jobs a list shows. None does not restrict, nor do empty `states` and `tenants`.
 
-    Group "" is the default one.
+    Group "" is the default one. `due` shows only pending jobs whose time has come.
     """
 
     type: str | None = None
@@ -119,6 +121,7 @@ class JobFilter:
     created_after_ms: int | None = None
     created_before_ms: int | None = None
     error_text: str | None = None
+    due: bool = False
 
 
 class Page(NamedTuple):
@@ -226,6 +229,7 @@ class TypeInfo:
     policy: str | None = None
     groups: tuple[str, ...] = ()
     last_asked_ms: int | None = None
+    breaker_open_until_ms: int | None = None
 
 
 class Schema(NamedTuple):

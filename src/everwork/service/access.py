@@ -1,0 +1,82 @@
+"""Who calls, and what the key allows: permissions, and the tenants that it is bound to (G13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from everwork.core import checks
+from everwork.core.limits import DEFAULT_TENANT
+from everwork.exceptions import InvalidInput, PermissionDenied
+
+
+class Permission(Enum):
+    """What a key may allow."""
+
+    ALL = "*"
+    JOBS = "jobs"
+    JOBS_READ = "jobs:read"
+    ADMIN = "admin"
+
+
+_GRANTED_BY: Final = {
+    Permission.ALL: frozenset([Permission.ALL]),
+    Permission.JOBS: frozenset([Permission.ALL, Permission.JOBS]),
+    Permission.JOBS_READ: frozenset([Permission.ALL, Permission.JOBS, Permission.JOBS_READ]),
+    Permission.ADMIN: frozenset([Permission.ALL, Permission.ADMIN]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The holder of a key. No tenants means all of them."""
+
+    id: str
+    name: str
+    permissions: frozenset[Permission]
+    tenants: tuple[str, ...] = ()
+    expires_at_ms: int | None = None
+    rate_per_second: float | None = None
+
+    def allows(self, permission: Permission) -> bool:
+        """Whether the key grants a permission, by itself or by a larger one."""
+        return not self.permissions.isdisjoint(_GRANTED_BY[permission])
+
+    def require(self, permission: Permission) -> None:
+        """Refuse whoever lacks a permission."""
+        if not self.allows(permission):
+            needed = " or ".join(sorted(repr(one.value) for one in _GRANTED_BY[permission]))
+            raise PermissionDenied(f"key '{self.name}' lacks the permission {needed}")
+
+    def require_tenant(self, tenant: str) -> None:
+        """Refuse whoever is bound to other tenants."""
+        if self.tenants and tenant not in self.tenants:
+            raise PermissionDenied(f"key '{self.name}' is not allowed to act for tenant {checks.shown(tenant)}")
+
+    def require_unbound(self) -> None:
+        """Refuse keys that are bound to tenants: what is asked for concerns them all."""
+        if self.tenants:
+            raise PermissionDenied(f"key '{self.name}' is bound to tenants, and this concerns all of them")
+
+    def tenant_for_create(self, asked: str | None) -> str:
+        """The owner of a new job: as asked, else the default one, else the only one that the key has."""
+        if asked:
+            self.require_tenant(asked)
+            return asked
+        if not self.tenants or DEFAULT_TENANT in self.tenants:
+            return DEFAULT_TENANT
+        if len(self.tenants) == 1:
+            return self.tenants[0]
+        raise InvalidInput("tenant", f"must be given: key '{self.name}' has {len(self.tenants)} tenants")
+
+    def tenants_for(self, asked: Sequence[str] = ()) -> tuple[str, ...]:
+        """The tenants that a search or a demand is confined to; empty means all."""
+        for tenant in asked:
+            self.require_tenant(tenant)
+        return tuple(asked) or self.tenants
+
+
+ANYBODY: Final = Principal("anybody", "anybody", frozenset([Permission.ALL]))
+"""Whoever calls a server without authentication, and whoever uses the engine directly."""

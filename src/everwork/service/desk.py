@@ -1,0 +1,182 @@
+"""The service's verbs for one caller: every item of every call is checked against the caller's key (G13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from everwork.core import checks
+from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.outcome import Outcome
+from everwork.core.states import State
+from everwork.engines.codec import decode, encode_object
+from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Lease, LeaseStatus, Page, Stats
+from everwork.exceptions import PermissionDenied, WrongState
+from everwork.service.access import Permission, Principal
+from everwork.service.service import JobService
+
+
+class BulkChange(NamedTuple):
+    """How many jobs a filter met, and how many of them were changed."""
+
+    matched: int
+    changed: int
+
+
+class Desk:
+    """What the holder of one key may do. Cheap to make: one per call, if need be."""
+
+    __slots__ = ("_service", "principal")
+
+    def __init__(self, service: JobService, principal: Principal) -> None:
+        self._service = service
+        self.principal = principal
+
+    # A job's way --------------------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """Accept jobs, all or none."""
+        self.principal.require(Permission.JOBS)
+        if self.principal.tenants:
+            for job in jobs:
+                self.principal.require_tenant(job.tenant)
+        return await self._service.create(jobs)
+
+    async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
+        """Lease jobs of the caller's tenants; with nothing to do, wait for some as long as the caller allows."""
+        self.principal.require(Permission.JOBS)
+        allowed = demand._replace(tenants=self.principal.tenants_for(demand.tenants))
+        return await self._service.lease(allowed, wait_ms)
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End attempts; nothing happens if one of them is another tenant's."""
+        self.principal.require(Permission.JOBS)
+        await self._require_own([outcome.key for outcome in outcomes])
+        return await self._service.settle(outcomes)
+
+    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
+        """Let a lease end `lease_ms` from now; attempt 0 means the one that runs."""
+        self.principal.require(Permission.JOBS)
+        checks.whole_number("timeout", lease_ms, 1, LEASE_MS_MAX)
+        await self._require_own([checks.job_key(key, "job_key")])
+        return await self._service.extend(key, attempt, lease_ms)
+
+    async def merged_variables(self, key: int, more: Mapping[str, Any]) -> str:
+        """The job's variables with others put over them, as a failure may bring them."""
+        job = await self.get(key)
+        return encode_object("variables", {**decode(job.variables), **more}, PAYLOAD_BYTES_MAX)
+
+    # Changes ------------------------------------------------------------------------------------
+
+    async def cancel(self, key: int, reason: str = "") -> State:
+        """Cancel one job; the state it was in."""
+        await self._may_change(key)
+        return await self._service.cancel(key, reason)
+
+    async def requeue(self, key: int) -> State:
+        """Bring one dead letter back."""
+        await self._may_change(key)
+        return await self._service.requeue(key)
+
+    async def set_retries(self, key: int, retries: int) -> int:
+        """Change how many attempts are left; the previous number."""
+        await self._may_change(key)
+        return await self._service.set_retries(key, retries)
+
+    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
+        """Let one pending job run at another time."""
+        await self._may_change(key)
+        return await self._service.reschedule(key, run_at_ms=run_at_ms, delay_ms=delay_ms)
+
+    async def set_priority(self, key: int, priority: int) -> State:
+        """Change the priority of one pending job."""
+        await self._may_change(key)
+        return await self._service.set_priority(key, priority)
+
+    async def delete(self, key: int) -> State:
+        """Remove one finished job."""
+        await self._may_change(key)
+        return await self._service.delete(key)
+
+    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
+        """Bring back every dead letter that a filter shows."""
+        self.principal.require(Permission.JOBS)
+        found = replace(self._confined(wanted), states=frozenset([State.FAILED]))
+        matched = changed = 0
+        cursor: int | None = None
+        while True:
+            page = await self._service.list(found, LIST_LIMIT_MAX, cursor)
+            judged = await self._service.engine.requeue([job.key for job in page.jobs]) if page.jobs else []
+            matched += len(judged)
+            changed += sum(one.ok for one in judged)
+            cursor = page.next
+            if cursor is None:
+                return BulkChange(matched, changed)
+
+    # Questions ----------------------------------------------------------------------------------
+
+    async def get(self, key: int) -> Job:
+        """A job as it stands."""
+        self.principal.require(Permission.JOBS_READ)
+        job = await self._service.get(key)
+        if self.principal.tenants and job.tenant not in self.principal.tenants:
+            raise _foreign(key)
+        return job
+
+    async def history(self, key: int) -> list[HistoryEntry]:
+        """How a job's attempts ended."""
+        await self._may_read(key)
+        return await self._service.history(key)
+
+    async def explain(self, key: int) -> Explanation:
+        """Why a job is not running."""
+        await self._may_read(key)
+        return await self._service.explain(key)
+
+    async def stats(self, hours: int) -> Stats:
+        """Counts of the caller's tenants, and what workers did lately.
+
+        What workers did is kept for all tenants together: a key that is bound to some does not see it.
+        """
+        self.principal.require(Permission.JOBS_READ)
+        stats = await self._service.stats(hours)
+        if not self.principal.tenants:
+            return stats
+        mine = [count for count in stats.counts if count.tenant in self.principal.tenants]
+        return Stats(mine, [], stats.generated_at_ms)
+
+    async def foreign(self, keys: Sequence[int]) -> set[int]:
+        """Those of the keys that belong to tenants which the caller may not touch."""
+        if not self.principal.tenants:
+            return set()
+        owners = await self._service.engine.owners(keys)
+        pairs = zip(keys, owners, strict=True)
+        return {key for key, owner in pairs if owner is not None and owner not in self.principal.tenants}
+
+    async def _may_change(self, key: int) -> None:
+        self.principal.require(Permission.JOBS)
+        await self._require_own([checks.job_key(key)])
+
+    async def _may_read(self, key: int) -> None:
+        self.principal.require(Permission.JOBS_READ)
+        await self._require_own([checks.job_key(key)])
+
+    async def _require_own(self, keys: Sequence[int]) -> None:
+        if self.principal.tenants and (foreign := await self.foreign(keys)):
+            raise _foreign(min(foreign))
+
+    def _confined(self, wanted: JobFilter) -> JobFilter:
+        return replace(wanted, tenants=self.principal.tenants_for(wanted.tenants))
+
+    # Last in the class, because its name hides the builtin in the annotations below it.
+
+    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Matching jobs of the caller's tenants, newest first."""
+        self.principal.require(Permission.JOBS_READ)
+        return await self._service.list(self._confined(wanted), limit, cursor)
+
+
+def _foreign(key: int) -> PermissionDenied:
+    return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")
