@@ -249,12 +249,12 @@ async def test_asking_in_vain_changes_nothing(engine: Engine) -> None:
 async def test_an_empty_answer_tells_when_the_next_job_is_due(engine: Engine, clock: VirtualClock) -> None:
     for delay_ms in (9_000, 4_000, 7_000):
         await a_scheduled_job(engine, delay_ms=delay_ms)
-    assert await asked(engine) == Activation([], clock.now_ms + 4_000, clock.now_ms)
+    assert await asked(engine) == Activation([], clock.now_ms + 4_000, clock.now_ms, (0,))
 
 
 async def test_without_scheduled_jobs_there_is_no_instant_to_wait_for(engine: Engine, clock: VirtualClock) -> None:
     await a_scheduled_job(engine, type="another-type")
-    assert await asked(engine) == Activation([], None, clock.now_ms)
+    assert await asked(engine) == Activation([], None, clock.now_ms, (0,))
 
 
 async def test_a_retried_job_is_due_after_its_backoff(engine: Engine, clock: VirtualClock) -> None:

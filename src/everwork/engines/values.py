@@ -53,7 +53,7 @@ class Activation(NamedTuple):
     jobs: list[LeasedJob]
     next_due_ms: int | None
     now_ms: int
-    shares: tuple[int, ...] = ()
+    shares: tuple[int, ...]
 
 
 class Lease(NamedTuple):

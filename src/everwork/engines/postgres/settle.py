@@ -161,6 +161,7 @@ def _read(rows: list[Any], claims: Sequence[Claim], clock_ms: float) -> Step:
     now_ms: int = last[0]
     refused_keys: set[int] = set()
     jobs: list[LeasedJob] = []
+    shares = [0] * len(claims)
     due: list[int] = []
     start = 0
     for place in [place for place, row in enumerate(rows) if row[1] is None]:
@@ -170,9 +171,11 @@ def _read(rows: list[Any], claims: Sequence[Claim], clock_ms: float) -> Step:
         else:
             part = [LeasedJob._make(row) for row in rows[start:place]]
             jobs += part
+            shares[note[3]] = len(part)
             due += _learn(claims[note[3]], note, part, now_ms, clock_ms)
         start = place + 1
-    return Step(refused_keys, Activation(jobs, min(due, default=None), now_ms), Awaited(bool(last[2]), bool(last[3])))
+    activation = Activation(jobs, min(due, default=None), now_ms, tuple(shares))
+    return Step(refused_keys, activation, Awaited(bool(last[2]), bool(last[3])))
 
 
 def _learn(claim: Claim, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:

@@ -136,7 +136,7 @@ class RedisEngine(Engine):
         parts = self._parts
         judged, reply, now_ms = await settle(parts.link, outcomes, demands)
         if reply is None:
-            return Settlement(judged, Activation([], None, now_ms))
+            return Settlement(judged, Activation([], None, now_ms, ()))
         return Settlement(judged, self._leased(parts, reply, demands))
 
     def _leased(self, parts: Opened, reply: Any, demands: Sequence[Demand]) -> Activation:

@@ -140,9 +140,11 @@ def demand_words(demands: Sequence[Demand]) -> list[Word]:
 def activation(reply: Sequence[Any], demands: Sequence[Demand]) -> Activation:
     """The answer to demands."""
     jobs: list[LeasedJob] = []
+    shares = [0] * len(demands)
     for at in range(3, len(reply), 6):
+        shares[reply[at] - 1] = len(reply[at + 2])
         _add_leased(jobs, demands[reply[at] - 1], int(reply[at + 1]), reply[at + 2 : at + 6])
-    return Activation(jobs, int(reply[1]) if reply[1] else None, int(reply[0]))
+    return Activation(jobs, int(reply[1]) if reply[1] else None, int(reply[0]), tuple(shares))
 
 
 def _add_leased(jobs: list[LeasedJob], demand: Demand, until_ms: int, columns: Sequence[Any]) -> None:

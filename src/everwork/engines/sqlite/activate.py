@@ -36,20 +36,24 @@ class Queue(NamedTuple):
 def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
     """Answer each demand in turn; say when asking again may find more."""
     jobs: list[LeasedJob] = []
+    shares: list[int] = []
     _, more_expired = expire(tx)
     next_due_ms: int | None = tx.now_ms if more_expired else None
     for demand in demands:
         queue = _read_queue(tx, demand)
         _remember_asked(tx, queue)
         if queue.is_closed(tx.now_ms) or more_expired:
+            shares.append(0)
             continue
         if _promote(tx, queue.id):
             queue = _read_queue(tx, demand)
-        jobs += _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
+        share = _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
+        jobs += share
+        shares.append(len(share))
         due_ms = _next_future(tx.cursor, queue.id)
         if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
             next_due_ms = due_ms
-    return Activation(jobs, next_due_ms, tx.now_ms)
+    return Activation(jobs, next_due_ms, tx.now_ms, tuple(shares))
 
 
 def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
@@ -73,7 +77,7 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
             return None
         if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
             next_due_ms = due_ms
-    return Activation([], next_due_ms, now_ms)
+    return Activation([], next_due_ms, now_ms, (0,) * len(demands))
 
 
 def expire(tx: Transaction) -> tuple[int, bool]:

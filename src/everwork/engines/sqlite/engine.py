@@ -153,7 +153,7 @@ class SqliteEngine(Engine):
 
         def act(tx: Transaction) -> Settlement:
             judged = settle(tx, outcomes)
-            return Settlement(judged, activate(tx, demands) if demands else Activation([], None, tx.now_ms))
+            return Settlement(judged, activate(tx, demands) if demands else Activation([], None, tx.now_ms, ()))
 
         return await self._parts.writer.submit(act)
 
