@@ -9,6 +9,7 @@ Errors say who must act:
     │   ├── WrongState            the job is in another state
     │   ├── LeaseLost             the attempt named is no longer the live one
     │   └── JobFailed             `result()` of a job that failed or was cancelled
+    ├── NotFound                  there is no such API key, group or other thing that is no job
     ├── ResultTimeout             `result()` waited as long as it was told to
     ├── CallTimeout               a server did not answer within the caller's deadline
     ├── AccessError               the holder of the key
@@ -70,6 +71,13 @@ class LeaseLost(JobError):
 
 class JobFailed(JobError):
     """The job whose result was asked for failed or was cancelled."""
+
+
+class NotFound(EverworkError):
+    """There is no such thing: an API key, a group; jobs have an error of their own."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"{what} '{name}' not found")
 
 
 class ResultTimeout(EverworkError, TimeoutError):
