@@ -12,8 +12,8 @@ from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
 from everwork.engines.codec import decode, encode_object
-from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Lease, LeaseStatus, Page, Stats
-from everwork.exceptions import PermissionDenied, WrongState
+from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Page, Stats
+from everwork.exceptions import PermissionDenied
 from everwork.service.access import Permission, Principal
 from everwork.service.service import JobService
 

@@ -1,4 +1,4 @@
-"""The use cases of a job's life, for every door: Python, command line, and later gRPC and REST."""
+"""The use cases of a job's life, for every door: Python, command line, gRPC and REST."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from everwork.core import checks
-from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import (
     ATTEMPTS_MAX,
     CREATE_BATCH_MAX,
@@ -17,16 +17,28 @@ from everwork.core.limits import (
     ERROR_CHARS_MAX,
     INSTANT_MS_MAX,
     LIST_LIMIT_MAX,
+    POLLERS_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
-    SETTLE_BATCH_MAX,
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome, Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
-from everwork.engines.values import Activation, Created, Demand, Explanation, JobFilter, Judged, Page, Stats, Verdict
+from everwork.engines.values import (
+    Created,
+    Demand,
+    Explanation,
+    JobFilter,
+    Judged,
+    Lease,
+    LeaseStatus,
+    Page,
+    Stats,
+    Verdict,
+)
 from everwork.exceptions import (
+    EngineError,
     EngineUnavailable,
     InvalidInput,
     JobFailed,
@@ -36,10 +48,9 @@ from everwork.exceptions import (
     WrongState,
 )
 from everwork.service.coalesce import Coalescer
+from everwork.service.exchange import WAIT_MS_MAX, Exchange
 from everwork.service.loops import BackgroundLoop, pauses
 
-WAIT_MS_MAX = 1_000
-"""Nobody relies on a wake-up: a waiting caller looks by itself at least this often."""
 SWEEP_SECONDS = 0.8
 AWAY_SECONDS_MAX = 10.0
 """How long a caller is kept waiting for an engine that is away: about a restart of its server."""
@@ -50,11 +61,11 @@ T = TypeVar("T")
 class JobService:
     """What can be done with jobs. It lives in the event loop that opened it."""
 
-    def __init__(self, engine: Engine, holder: str) -> None:
+    def __init__(self, engine: Engine, holder: str, *, pollers_max: int = POLLERS_MAX) -> None:
         self.engine = engine
         self.holder = holder
         self._creates: Coalescer[NewJob, Created] = Coalescer(engine.create, CREATE_BATCH_MAX)
-        self._settles: Coalescer[Outcome, Judged] = Coalescer(self._settle, SETTLE_BATCH_MAX)
+        self._exchange = Exchange(engine, self.hand_back, pollers_max)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
         self._has_upkeep = False
         self._hand_backs: set[asyncio.Task[None]] = set()
@@ -70,7 +81,9 @@ class JobService:
         """Stop sweeping, hand back what nobody took, and close the engine."""
         if self._has_upkeep:
             await self._upkeep.abort()
-        await asyncio.gather(*self._hand_backs, return_exceptions=True)
+        await self._exchange.close()
+        while self._hand_backs:
+            await asyncio.wait(self._hand_backs)
         await self.engine.close()
 
     # A job's way --------------------------------------------------------------------------------
@@ -85,21 +98,41 @@ class JobService:
         """`create`, repeated for a while when the engine is away and nothing can be created twice."""
         return await patiently(lambda: self.create(jobs), jobs)
 
-    async def activate(self, demands: Sequence[Demand], wait_ms: int = 0) -> Activation:
-        """Lease jobs; with nothing to do, wait for some as long as the caller allows."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + wait_ms / 1000
-        while True:
-            mark = self.engine.mark()
-            activation = await self._activate(demands)
-            left_ms = int((ends - loop.time()) * 1000)
-            if activation.jobs or left_ms <= 0:
-                return activation
-            await self.engine.wait([d.type for d in demands], min(left_ms, pause_ms(activation)), since=mark)
+    async def lease(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
+        """Lease jobs; with nothing to do, wait for some as long as the caller allows.
+
+        Who goes away in the middle strands nothing: what was leased for him is handed back.
+        """
+        return await self._exchange.lease(demand, wait_ms)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End attempts; callers at the same time share a commit."""
-        return await self._settles.add(outcomes)
+        """End attempts; callers at the same time share a step."""
+        return await self._exchange.settle(outcomes)
+
+    def hand_back(self, jobs: Sequence[LeasedJob]) -> None:
+        """Let go of jobs that never reached their worker; nobody waits for it but `close`."""
+        if jobs:
+            task = asyncio.get_running_loop().create_task(self._hand_back(jobs))
+            self._hand_backs.add(task)
+            task.add_done_callback(self._hand_backs.discard)
+
+    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
+        """Let one lease end `lease_ms` from now; attempt 0 means the one that runs."""
+        lease = Lease(key, attempt or (await self.get(key)).attempt)
+        if (await self.engine.extend([lease], lease_ms))[0] is LeaseStatus.HELD:
+            return Judged(Verdict.ACCEPTED, State.PROCESSING)
+        job = await self.get(key)
+        # Whoever named no attempt has lost none: the job is not running.
+        is_lost = attempt > 0 and (job.attempt != attempt or job.state in (State.PENDING, State.PROCESSING))
+        return Judged(Verdict.LEASE_LOST if is_lost else Verdict.WRONG_STATE, job.state)
+
+    def waiting(self, type: str) -> int:
+        """How many callers wait for jobs of a type."""
+        return self._exchange.waiting(type)
+
+    def end_polls(self) -> None:
+        """Let everybody go who waits for jobs, with nothing; nobody waits from now on."""
+        self._exchange.end_polls()
 
     async def result(self, key: int, timeout: float | None) -> str | None:
         """The result of a job, once it has one; the caller decides how long to wait."""
@@ -183,24 +216,11 @@ class JobService:
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _activate(self, demands: Sequence[Demand]) -> Activation:
-        """A caller that goes away in the middle strands nothing: what was leased for it is handed back."""
-        task = asyncio.ensure_future(self.engine.activate(demands))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            hand_back = asyncio.ensure_future(self._hand_back(task))
-            self._hand_backs.add(hand_back)
-            hand_back.add_done_callback(self._hand_backs.discard)
-            raise
-
-    async def _hand_back(self, task: asyncio.Future[Activation]) -> None:
-        activation = await task
-        if activation.jobs:
-            await self.settle([Release(job.key, job.attempt) for job in activation.jobs])
-
-    async def _settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        return (await self.engine.settle(outcomes)).judged
+    async def _hand_back(self, jobs: Sequence[LeasedJob]) -> None:
+        """Failing this, the leases lapse."""
+        outcomes = [Release(job.key, job.attempt) for job in jobs]
+        with suppress(EngineError):
+            await through_outage(lambda: self.settle(outcomes), None)
 
     async def _sweep(self) -> bool:
         return (await self.engine.sweep(self.holder)).more
@@ -241,13 +261,6 @@ async def through_outage(call: Callable[[], Awaitable[T]], ends: float | None) -
             if loop.time() + delay > gives_up:
                 raise
             await asyncio.sleep(delay)
-
-
-def pause_ms(activation: Activation) -> int:
-    """How long whoever got nothing may wait before asking again."""
-    if activation.next_due_ms is None:
-        return WAIT_MS_MAX
-    return min(max(activation.next_due_ms - activation.now_ms, 1), WAIT_MS_MAX)
 
 
 def accepted(key: int, judged: Judged, done: str) -> State:

@@ -18,8 +18,9 @@ from everwork.core.texts import error_text
 from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
+from everwork.service.exchange import pause_ms
 from everwork.service.loops import BackgroundLoop, engine_outage, pauses
-from everwork.service.service import JobService, pause_ms
+from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
 from everwork.workers.function import JobFunction

@@ -1,0 +1,328 @@
+"""Outcomes and long polls of all callers share the engine's steps: one step at a time carries what came meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from everwork.core.job import LeasedJob
+from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
+from everwork.core.outcome import Outcome
+from everwork.engines.base import Engine
+from everwork.engines.values import Activation, Demand, Judged
+from everwork.exceptions import EngineError, TooManyRequests
+
+WAIT_MS_MAX: Final = 1_000
+"""Nobody relies on a wake-up: whoever waits looks at least this often."""
+DEMANDS_MAX: Final = 128
+"""How many callers of one place are served by one step."""
+IDLE_SECONDS: Final = 10.0
+BUSY_RETRY_MS: Final = 1_000
+
+
+class Answer(NamedTuple):
+    """What a step brought to one of those who took part in it."""
+
+    judged: list[Judged]
+    shares: list[list[LeasedJob]]
+    pause_ms: int
+
+
+class _Part(NamedTuple):
+    outcomes: Sequence[Outcome]
+    demands: Sequence[Demand]
+    answer: asyncio.Future[Answer]
+
+
+class Steps:
+    """The engine's steps, one after the other; what comes while one is under way goes into the next."""
+
+    def __init__(self, engine: Engine, abandoned: Callable[[Sequence[LeasedJob]], None]) -> None:
+        self._engine = engine
+        self._abandoned = abandoned
+        self._parts: list[_Part] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def take(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
+        """Take part in the next step."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._parts.append(_Part(outcomes, demands, answer))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="everwork-steps")
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                # The answer came in the very moment in which the caller went away.
+                self._abandoned([job for share in answer.result().shares for job in share])
+            raise
+
+    async def close(self) -> None:
+        """Wait until everything that has come is answered."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._parts:
+                # Whoever has just been woken by the same message or answer shall be part of the step, too.
+                await asyncio.sleep(0)
+                await self._step(self._next())
+        finally:
+            self._task = None
+
+    def _next(self) -> list[_Part]:
+        """Those who take part in the next step: at least one, and no more than one step can bear."""
+        outcomes = jobs = 0
+        for at, part in enumerate(self._parts):
+            outcomes += len(part.outcomes)
+            jobs += sum(demand.limit for demand in part.demands)
+            if at and (outcomes > SETTLE_BATCH_MAX or jobs > ACTIVATE_MAX):
+                parts, self._parts = self._parts[:at], self._parts[at:]
+                return parts
+        parts, self._parts = self._parts, []
+        return parts
+
+    async def _step(self, parts: list[_Part]) -> None:
+        outcomes = [outcome for part in parts for outcome in part.outcomes]
+        demands = [demand for part in parts for demand in part.demands]
+        try:
+            if outcomes:
+                judged, activation = await self._engine.settle(outcomes, demands)
+            else:
+                judged, activation = [], await self._engine.activate(demands)
+        except Exception as error:  # noqa: BLE001 - it goes to those whose call it was
+            if len(parts) == 1 or isinstance(error, EngineError):
+                _fail(parts, error)
+            else:
+                # One of them spoils the step: each goes by itself.
+                for part in parts:
+                    await self._step([part])
+            return
+        self._tell(parts, judged, activation)
+
+    def _tell(self, parts: list[_Part], judged: list[Judged], activation: Activation) -> None:
+        pause = pause_ms(activation)
+        shares = _shares(activation)
+        at = 0
+        for part in parts:
+            mine = [next(shares) for _ in part.demands]
+            if not part.answer.done():
+                part.answer.set_result(Answer(judged[at : at + len(part.outcomes)], mine, pause))
+            else:
+                self._abandoned([job for share in mine for job in share])
+            at += len(part.outcomes)
+
+
+class _Ask:
+    """One caller who waits for jobs."""
+
+    __slots__ = ("answer", "demand")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.answer: asyncio.Future[list[LeasedJob]] = asyncio.get_running_loop().create_future()
+
+    def give(self, jobs: list[LeasedJob]) -> bool:
+        """Hand jobs over; False if the caller has gone."""
+        if self.answer.done():
+            return False
+        self.answer.set_result(jobs)
+        return True
+
+
+class _Place:
+    """Those who wait for one type, group and set of tenants, served in the order in which they came."""
+
+    def __init__(self, exchange: Exchange, sample: Demand) -> None:
+        self._exchange = exchange
+        self._type = sample.type
+        self.asks: dict[_Ask, None] = {}
+        self._news = asyncio.Event()
+        self._reach = 1
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"everwork-place-{sample.type}")
+
+    def add(self, ask: _Ask) -> None:
+        """Let a caller wait here; the engine is asked at once."""
+        self.asks[ask] = None
+        self._news.set()
+
+    def leave(self, ask: _Ask) -> None:
+        """A caller waits no longer."""
+        self.asks.pop(ask, None)
+
+    async def _run(self) -> None:
+        while await self._has_asks():
+            self._news.clear()
+            try:
+                await self._serve()
+            except Exception as error:  # noqa: BLE001 - it goes to those who wait
+                self._fail(error)
+
+    async def _serve(self) -> None:
+        mark = self._exchange.engine.mark()
+        asks = self._first()
+        answer = await self._exchange.steps.take((), [ask.demand for ask in asks])
+        if self._hand_out(asks, answer.shares):
+            await self._wait(answer.pause_ms, mark)
+
+    async def _has_asks(self) -> bool:
+        """Stay for a while when nobody waits: the same callers will come again."""
+        while not self.asks:
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), IDLE_SECONDS)
+                continue
+            if not self.asks:
+                self._exchange.forget(self)
+                return False
+        return True
+
+    def _first(self) -> list[_Ask]:
+        """Those who came first: few while work is scarce, many while there is plenty."""
+        chosen: list[_Ask] = []
+        jobs = 0
+        for ask in self.asks:
+            jobs += ask.demand.limit
+            if chosen and (len(chosen) >= self._reach or jobs > ACTIVATE_MAX):
+                break
+            chosen.append(ask)
+        return chosen
+
+    def _hand_out(self, asks: list[_Ask], shares: list[list[LeasedJob]]) -> bool:
+        """Give everybody his share; answer whether there was too little."""
+        is_short = False
+        for ask, jobs in zip(asks, shares, strict=True):
+            is_short = is_short or len(jobs) < ask.demand.limit
+            if jobs:
+                self.leave(ask)
+                if not ask.give(jobs):
+                    self._exchange.abandoned(jobs)
+        self._reach = max(1, self._reach // 2) if is_short else min(self._reach * 2, DEMANDS_MAX)
+        return is_short
+
+    async def _wait(self, pause_ms: int, mark: int) -> None:
+        """Wait for work or for another caller; those who are waiting have had their look."""
+        if self._news.is_set() or not self.asks:
+            return
+        loop = asyncio.get_running_loop()
+        woken = loop.create_task(self._exchange.engine.wait([self._type], min(pause_ms, WAIT_MS_MAX), since=mark))
+        news = loop.create_task(self._news.wait())
+        try:
+            await asyncio.wait([woken, news], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (woken, news):
+                task.cancel()
+            # An engine that is away is met again at the next step, which tells those who wait.
+            await asyncio.gather(woken, news, return_exceptions=True)
+
+    def _fail(self, error: Exception) -> None:
+        asks, self.asks = self.asks, {}
+        for ask in asks:
+            if not ask.answer.done():
+                ask.answer.set_exception(error)
+
+
+class Exchange:
+    """Where callers of one process leave outcomes and wait for jobs. It lives in one event loop."""
+
+    def __init__(self, engine: Engine, abandoned: Callable[[Sequence[LeasedJob]], None], pollers_max: int) -> None:
+        self.engine = engine
+        self.abandoned = abandoned
+        self._pollers_max = pollers_max
+        self.steps = Steps(engine, abandoned)
+        self._places: dict[tuple[str, str, tuple[str, ...]], _Place] = {}
+        self._waiting: defaultdict[str, int] = defaultdict(int)
+        self._is_ending = False
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End attempts."""
+        return (await self.steps.take(outcomes, ())).judged
+
+    async def lease(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
+        """Lease jobs; with nothing to do, wait for some. What a caller who has gone would have got goes back."""
+        if wait_ms <= 0 or self._is_ending:
+            return (await self.steps.take((), [demand])).shares[0]
+        if self.waiting(demand.type) >= self._pollers_max:
+            raise TooManyRequests(
+                f"{self._pollers_max:,} callers wait for jobs of type '{demand.type}' already, more are not allowed",
+                BUSY_RETRY_MS,
+            )
+        ask = _Ask(demand)
+        place = self._place(demand)
+        place.add(ask)
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, ask.give, [])
+        self._waiting[demand.type] += 1
+        try:
+            return await ask.answer
+        except asyncio.CancelledError:
+            self._take_back(ask)
+            raise
+        finally:
+            timer.cancel()
+            place.leave(ask)
+            self._left(demand.type)
+
+    def waiting(self, type: str) -> int:
+        """How many callers wait for a type."""
+        return self._waiting.get(type, 0)
+
+    def end_polls(self) -> None:
+        """Let everybody go who waits, with nothing; nobody waits from now on."""
+        self._is_ending = True
+        for place in self._places.values():
+            for ask in list(place.asks):
+                ask.give([])
+
+    def forget(self, place: _Place) -> None:
+        """A place where nobody has waited for a while is given up."""
+        self._places = {key: kept for key, kept in self._places.items() if kept is not place}
+
+    async def close(self) -> None:
+        """End every wait, and finish the steps that have begun."""
+        self.end_polls()
+        places = [place.task for place in self._places.values()]
+        for task in places:
+            task.cancel()
+        await asyncio.gather(*places, return_exceptions=True)
+        await self.steps.close()
+
+    def _place(self, demand: Demand) -> _Place:
+        key = (demand.type, demand.group, demand.tenants)
+        place = self._places.get(key)
+        if place is None:
+            self._places[key] = place = _Place(self, demand)
+        return place
+
+    def _take_back(self, ask: _Ask) -> None:
+        """Jobs that were handed over in the very moment in which the caller went away."""
+        if ask.answer.done() and not ask.answer.cancelled() and ask.answer.exception() is None:
+            self.abandoned(ask.answer.result())
+
+    def _left(self, type: str) -> None:
+        self._waiting[type] -= 1
+        if not self._waiting[type]:
+            del self._waiting[type]
+
+
+def pause_ms(activation: Activation) -> int:
+    """How long whoever got nothing may wait before asking again."""
+    if activation.next_due_ms is None:
+        return WAIT_MS_MAX
+    return min(max(activation.next_due_ms - activation.now_ms, 1), WAIT_MS_MAX)
+
+
+def _shares(activation: Activation) -> Iterator[list[LeasedJob]]:
+    at = 0
+    for share in activation.shares:
+        yield activation.jobs[at : at + share]
+        at += share
+
+
+def _fail(parts: list[_Part], error: Exception) -> None:
+    for part in parts:
+        if not part.answer.done():
+            part.answer.set_exception(error)
