@@ -219,6 +219,9 @@ def _adder(stem: str, file: FileDescriptorProto, service: ServiceDescriptorProto
 
 def _service_types(source: str, stem: str, file: FileDescriptorProto) -> Iterator[str]:
     yield from _head(source)
+    yield "# ruff: noqa: N802"
+    yield "# fmt: off"
+    yield ""
     yield "from typing import Any"
     yield ""
     yield "import grpc"
@@ -232,8 +235,9 @@ def _service_types(source: str, stem: str, file: FileDescriptorProto) -> Iterato
             yield f"    def __init__(self, channel: {module}.Channel) -> None: ..."
             for method in service.method:
                 shape = "".join(part.capitalize() for part in _shape(method).split("_"))
-                types = f"{stem}_pb2.{_type(method.input_type)}, {stem}_pb2.{_type(method.output_type)}"
-                yield f"    {method.name}: {module}.{shape}MultiCallable[{types}]"
+                yield f"    {method.name}: {module}.{shape}MultiCallable["
+                yield f"        {stem}_pb2.{_type(method.input_type)}, {stem}_pb2.{_type(method.output_type)}"
+                yield "    ]"
         yield ""
         yield f"class {service.name}Servicer:"
         for method in service.method:
@@ -253,9 +257,6 @@ def _type(name: str) -> str:
 
 def _head(source: str) -> Iterator[str]:
     yield f'"""Generated from proto/{source} by tools/generate_proto.py. Do not edit."""'
-    yield ""
-    yield "# ruff: noqa: D101, D102, D103, E501, I001, N802"
-    yield "# fmt: off"
     yield ""
 
 

@@ -1,8 +1,5 @@
 """Generated from proto/zeebe/gateway.proto by tools/generate_proto.py. Do not edit."""
 
-# ruff: noqa: D101, D102, D103, E501, I001, N802
-# fmt: off
-
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message_factory import GetMessageClass
 

@@ -1,8 +1,5 @@
 """Generated from proto/atom/jobs/v1/jobs.proto by tools/generate_proto.py. Do not edit."""
 
-# ruff: noqa: D101, D102, D103, E501, I001, N802
-# fmt: off
-
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import ClassVar
 

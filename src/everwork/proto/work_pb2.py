@@ -1,8 +1,5 @@
 """Generated from proto/everwork/v1/work.proto by tools/generate_proto.py. Do not edit."""
 
-# ruff: noqa: D101, D102, D103, E501, I001, N802
-# fmt: off
-
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message_factory import GetMessageClass
 
@@ -39,11 +36,68 @@ DESCRIPTOR = add_file(
     b'(\x03H\x01\x88\x01\x01\x12\x17\n\ntimeout_ms\x18\x0c \x01(\x03H\x02\x88\x01\x01\x12\x0f\n\x07headers\x18\r \x01(\x0c\x12\r\n\x05retry\x18\x0e \x01(\x0c\x12\r\n\x05extra\x18\x0f \x01(\x0cB'
     b'\x0c\n\n_run_at_msB\x10\n\x0e_expires_at_msB\r\n\x0b_timeout_ms"6\n\x11CreateJobsRequest\x12!\n\x04jobs\x18\x01 \x03('
     b'\x0b2\x13.everwork.v1.NewJob";\n\x12CreateJobsResponse\x12%\n\x04jobs\x18\x01 \x03(\x0b2\x17.everwork.v1.Created'
-    b'Job"/\n\nCreatedJob\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x14\n\x0cdeduplicated\x18\x02 \x01(\x08*t\n\x06Reason\x12\x16\n\x12REASON_UNSPECI'
-    b'FIED\x10\x00\x12\r\n\tNOT_FOUND\x10\x01\x12\x0f\n\x0bWRONG_STATE\x10\x02\x12\x0e\n\nLEASE_LOST\x10\x03\x12\x15\n\x11PERMISSION_DENIED\x10\x04\x12\x0b\n'
-    b'\x07INVALID\x10\x052\x98\x01\n\x0bWorkService\x12:\n\x04Work\x12\x17.everwork.v1.FromWorker\x1a\x15.everwork.v1.ToWork'
-    b'er(\x010\x01\x12M\n\nCreateJobs\x12\x1e.everwork.v1.CreateJobsRequest\x1a\x1f.everwork.v1.CreateJobsRes'
-    b'ponseB\x1bZ\x19everwork/proto/everworkpbb\x06proto3'
+    b'Job"/\n\nCreatedJob\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x14\n\x0cdeduplicated\x18\x02 \x01(\x08"\x81\x01\n\x0fActivateRequest\x12\x0c\n\x04type'
+    b'\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\r\x12\x10\n\x08lease_ms\x18\x04 \x01(\x03\x12\r\n\x05group\x18\x05 \x01(\t\x12\x0f\n\x07tenant'
+    b's\x18\x06 \x03(\t\x12\x0f\n\x07wait_ms\x18\x07 \x01(\x03"2\n\x10ActivateResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b2\x10.everwork.v1.Job"7\n\r'
+    b'SettleRequest\x12&\n\x08outcomes\x18\x01 \x03(\x0b2\x14.everwork.v1.Outcome"5\n\x0eSettleResponse\x12#\n\x06judge'
+    b'd\x18\x01 \x03(\x0b2\x13.everwork.v1.Judged"R\n\x06Judged\x12%\n\x07verdict\x18\x01 \x01(\x0e2\x14.everwork.v1.Verdict\x12!\n'
+    b'\x05state\x18\x02 \x01(\x0e2\x12.everwork.v1.State"?\n\rExtendRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0f\n\x07attempt\x18\x02 \x01(\r\x12'
+    b'\x10\n\x08lease_ms\x18\x03 \x01(\x03"\x19\n\nJobRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04",\n\rCancelRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0e\n\x06re'
+    b'ason\x18\x02 \x01(\t"*\n\x05Found\x12!\n\x05state\x18\x01 \x01(\x0e2\x12.everwork.v1.State".\n\nBulkChange\x12\x0f\n\x07matched\x18'
+    b'\x01 \x01(\x04\x12\x0f\n\x07changed\x18\x02 \x01(\x04"1\n\x11SetRetriesRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0f\n\x07retries\x18\x02 \x01(\r"&\n\x12Set'
+    b'RetriesResponse\x12\x10\n\x08previous\x18\x01 \x01(\r"X\n\x11RescheduleRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x16\n\trun_at_ms'
+    b'\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08delay_ms\x18\x03 \x01(\x03B\x0c\n\n_run_at_ms"3\n\x12SetPriorityRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x10'
+    b'\n\x08priority\x18\x02 \x01(\x11"\xe9\x06\n\x07JobView\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0c\n\x04type\x18\x02 \x01(\t\x12!\n\x05state\x18\x03 \x01(\x0e2\x12.everwor'
+    b'k.v1.State\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\r\n\x05group\x18\x05 \x01(\t\x12\x11\n\tvariables\x18\x06 \x01(\x0c\x12\x14\n\x07headers\x18\x07 \x01(\x0cH\x00\x88'
+    b'\x01\x01\x12\x13\n\x06result\x18\x08 \x01(\x0cH\x01\x88\x01\x01\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x0f\n\x07attempt\x18\n \x01(\r\x12\x10\n\x08attempts\x18\x0b \x01(\r\x12\x14\n\x0c'
+    b'max_attempts\x18\x0c \x01(\r\x12\x0f\n\x07retries\x18\r \x01(\r\x12\x15\n\rcreated_at_ms\x18\x0e \x01(\x03\x12\x11\n\trun_at_ms\x18\x0f \x01(\x03\x12\x1c\n'
+    b'\x0factivated_at_ms\x18\x10 \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0elease_until_ms\x18\x11 \x01(\x03H\x03\x88\x01\x01\x12\x1b\n\x0efinished_at_ms\x18\x12 \x01(\x03'
+    b'H\x04\x88\x01\x01\x12\x1a\n\rexpires_at_ms\x18\x13 \x01(\x03H\x05\x88\x01\x01\x12\x17\n\ntimeout_ms\x18\x14 \x01(\x03H\x06\x88\x01\x01\x12\x13\n\x06worker\x18\x15 \x01(\tH\x07\x88\x01\x01\x12'
+    b'\x17\n\nlast_error\x18\x16 \x01(\tH\x08\x88\x01\x01\x12\x17\n\nerror_code\x18\x17 \x01(\tH\t\x88\x01\x01\x12\x10\n\x08rejected\x18\x18 \x01(\x08\x12\x17\n\ndedupe_ke'
+    b'y\x18\x19 \x01(\tH\n\x88\x01\x01\x12\x16\n\tlimit_key\x18\x1a \x01(\tH\x0b\x88\x01\x01\x12\x1b\n\x0ecorrelation_id\x18\x1b \x01(\tH\x0c\x88\x01\x01\x12\x14\n\x07copy_of\x18\x1c \x01'
+    b'(\x04H\r\x88\x01\x01\x12\x12\n\x05extra\x18\x1d \x01(\x0cH\x0e\x88\x01\x01B\n\n\x08_headersB\t\n\x07_resultB\x12\n\x10_activated_at_msB\x11\n\x0f_lease'
+    b'_until_msB\x11\n\x0f_finished_at_msB\x10\n\x0e_expires_at_msB\r\n\x0b_timeout_msB\t\n\x07_workerB\r\n\x0b_las'
+    b't_errorB\r\n\x0b_error_codeB\r\n\x0b_dedupe_keyB\x0c\n\n_limit_keyB\x11\n\x0f_correlation_idB\n\n\x08_copy_'
+    b'ofB\x08\n\x06_extra"=\n\x0fHistoryResponse\x12*\n\x07entries\x18\x01 \x03(\x0b2\x19.everwork.v1.HistoryEntry"\xd6\x01\n\x0c'
+    b'HistoryEntry\x12\x0f\n\x07attempt\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05at_ms\x18\x03 \x01(\x03\x12\x13\n\x06worker\x18\x04 \x01(\tH\x00\x88\x01\x01\x12'
+    b'\x12\n\x05error\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1c\n\x0factivated_at_ms\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x18\n\x0bretry_at_ms\x18\x07 \x01(\x03H\x03\x88\x01\x01B\t\n\x07_'
+    b'workerB\x08\n\x06_errorB\x12\n\x10_activated_at_msB\x0e\n\x0c_retry_at_ms"\xbd\x01\n\x0bExplanation\x12\x0b\n\x03key\x18\x01 \x01('
+    b'\x04\x12!\n\x05state\x18\x02 \x01(\x0e2\x12.everwork.v1.State\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x15\n\x08until_ms\x18\x05'
+    b' \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06worker\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05ahead\x18\x07 \x01(\x04H\x02\x88\x01\x01B\x0b\n\t_until_msB\t\n\x07_workerB\x08\n\x06_a'
+    b'head"\xe9\x02\n\tJobFilter\x12\x11\n\x04type\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05group\x18\x02 \x01(\tH\x01\x88\x01\x01\x12"\n\x06states\x18\x03 \x03(\x0e2\x12.ever'
+    b'work.v1.State\x12\x0f\n\x07tenants\x18\x04 \x03(\t\x12\x13\n\x06worker\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x1b\n\x0ecorrelation_id\x18\x06 \x01(\tH\x03\x88\x01\x01'
+    b'\x12\x1d\n\x10created_after_ms\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x1e\n\x11created_before_ms\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x17\n\nerror_text\x18\t '
+    b'\x01(\tH\x06\x88\x01\x01\x12\x0b\n\x03due\x18\n \x01(\x08B\x07\n\x05_typeB\x08\n\x06_groupB\t\n\x07_workerB\x11\n\x0f_correlation_idB\x13\n\x11_creat'
+    b'ed_after_msB\x14\n\x12_created_before_msB\r\n\x0b_error_text"T\n\x0bListRequest\x12&\n\x06filter\x18\x01 \x01(\x0b2'
+    b'\x16.everwork.v1.JobFilter\x12\r\n\x05limit\x18\x02 \x01(\r\x12\x0e\n\x06cursor\x18\x03 \x01(\x04"8\n\x04Page\x12"\n\x04jobs\x18\x01 \x03(\x0b2\x14.e'
+    b'verwork.v1.JobView\x12\x0c\n\x04next\x18\x02 \x01(\x04"\x1d\n\x0cStatsRequest\x12\r\n\x05hours\x18\x01 \x01(\r"t\n\rStatsResponse'
+    b'\x12"\n\x06counts\x18\x01 \x03(\x0b2\x12.everwork.v1.Count\x12&\n\x05hours\x18\x02 \x03(\x0b2\x17.everwork.v1.WorkerHour\x12\x17\n\x0f'
+    b'generated_at_ms\x18\x03 \x01(\x03"e\n\x05Count\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12!\n\x05s'
+    b'tate\x18\x04 \x01(\x0e2\x12.everwork.v1.State\x12\x0c\n\x04jobs\x18\x05 \x01(\x04"\x93\x01\n\nWorkerHour\x12\x0c\n\x04hour\x18\x01 \x01(\x04\x12\x0c\n\x04typ'
+    b'e\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\t\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12\x0e\n\x06failed\x18\x05 \x01(\x04\x12\x0f\n\x07retried\x18\x06 \x01(\x04\x12\x14\n\x0ce'
+    b'xecution_ms\x18\x07 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x08 \x01(\x04"-\n\rResultRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x02 \x01('
+    b'\x03"{\n\x0eResultResponse\x12!\n\x05state\x18\x01 \x01(\x0e2\x12.everwork.v1.State\x12\x13\n\x06result\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x17\n\nl'
+    b'ast_error\x18\x03 \x01(\tH\x01\x88\x01\x01B\t\n\x07_resultB\r\n\x0b_last_error*t\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00'
+    b'\x12\r\n\tNOT_FOUND\x10\x01\x12\x0f\n\x0bWRONG_STATE\x10\x02\x12\x0e\n\nLEASE_LOST\x10\x03\x12\x15\n\x11PERMISSION_DENIED\x10\x04\x12\x0b\n\x07INVAL'
+    b'ID\x10\x05*e\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PENDING\x10\x01\x12\x0e\n\nPROCESSING\x10\x02\x12\r\n\tCOMPLETED\x10\x03'
+    b'\x12\n\n\x06FAILED\x10\x04\x12\r\n\tCANCELLED\x10\x05*\x86\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x0c\n\x08ACCEPTED\x10\x01\x12\x0c'
+    b'\n\x08REPEATED\x10\x02\x12\x15\n\x11REFUSED_NOT_FOUND\x10\x03\x12\x17\n\x13REFUSED_WRONG_STATE\x10\x04\x12\x16\n\x12REFUSED_LEASE_LO'
+    b'ST\x10\x052\x98\x01\n\x0bWorkService\x12:\n\x04Work\x12\x17.everwork.v1.FromWorker\x1a\x15.everwork.v1.ToWorker(\x010\x01'
+    b'\x12M\n\nCreateJobs\x12\x1e.everwork.v1.CreateJobsRequest\x1a\x1f.everwork.v1.CreateJobsResponse2'
+    b'\x86\x08\n\x0bDeskService\x12I\n\x08Activate\x12\x1c.everwork.v1.ActivateRequest\x1a\x1d.everwork.v1.Activate'
+    b'Response0\x01\x12A\n\x06Settle\x12\x1a.everwork.v1.SettleRequest\x1a\x1b.everwork.v1.SettleResponse\x129\n'
+    b'\x06Extend\x12\x1a.everwork.v1.ExtendRequest\x1a\x13.everwork.v1.Judged\x128\n\x06Cancel\x12\x1a.everwork.v1'
+    b'.CancelRequest\x1a\x12.everwork.v1.Found\x126\n\x07Requeue\x12\x17.everwork.v1.JobRequest\x1a\x12.everwor'
+    b'k.v1.Found\x12B\n\x0fRequeueMatching\x12\x16.everwork.v1.JobFilter\x1a\x17.everwork.v1.BulkChange\x12M'
+    b'\n\nSetRetries\x12\x1e.everwork.v1.SetRetriesRequest\x1a\x1f.everwork.v1.SetRetriesResponse\x12@\n'
+    b'\nReschedule\x12\x1e.everwork.v1.RescheduleRequest\x1a\x12.everwork.v1.Found\x12B\n\x0bSetPriority\x12\x1f'
+    b'.everwork.v1.SetPriorityRequest\x1a\x12.everwork.v1.Found\x125\n\x06Delete\x12\x17.everwork.v1.JobR'
+    b'equest\x1a\x12.everwork.v1.Found\x124\n\x03Get\x12\x17.everwork.v1.JobRequest\x1a\x14.everwork.v1.JobView'
+    b'\x12@\n\x07History\x12\x17.everwork.v1.JobRequest\x1a\x1c.everwork.v1.HistoryResponse\x12<\n\x07Explain\x12\x17.'
+    b'everwork.v1.JobRequest\x1a\x18.everwork.v1.Explanation\x123\n\x04List\x12\x18.everwork.v1.ListReque'
+    b'st\x1a\x11.everwork.v1.Page\x12>\n\x05Stats\x12\x19.everwork.v1.StatsRequest\x1a\x1a.everwork.v1.StatsRes'
+    b'ponse\x12A\n\x06Result\x12\x1a.everwork.v1.ResultRequest\x1a\x1b.everwork.v1.ResultResponseB\x1bZ\x19ever'
+    b'work/proto/everworkpbb\x06proto3'
 )
 _messages = DESCRIPTOR.message_types_by_name
 FromWorker = GetMessageClass(_messages['FromWorker'])
@@ -66,6 +120,33 @@ NewJob = GetMessageClass(_messages['NewJob'])
 CreateJobsRequest = GetMessageClass(_messages['CreateJobsRequest'])
 CreateJobsResponse = GetMessageClass(_messages['CreateJobsResponse'])
 CreatedJob = GetMessageClass(_messages['CreatedJob'])
+ActivateRequest = GetMessageClass(_messages['ActivateRequest'])
+ActivateResponse = GetMessageClass(_messages['ActivateResponse'])
+SettleRequest = GetMessageClass(_messages['SettleRequest'])
+SettleResponse = GetMessageClass(_messages['SettleResponse'])
+Judged = GetMessageClass(_messages['Judged'])
+ExtendRequest = GetMessageClass(_messages['ExtendRequest'])
+JobRequest = GetMessageClass(_messages['JobRequest'])
+CancelRequest = GetMessageClass(_messages['CancelRequest'])
+Found = GetMessageClass(_messages['Found'])
+BulkChange = GetMessageClass(_messages['BulkChange'])
+SetRetriesRequest = GetMessageClass(_messages['SetRetriesRequest'])
+SetRetriesResponse = GetMessageClass(_messages['SetRetriesResponse'])
+RescheduleRequest = GetMessageClass(_messages['RescheduleRequest'])
+SetPriorityRequest = GetMessageClass(_messages['SetPriorityRequest'])
+JobView = GetMessageClass(_messages['JobView'])
+HistoryResponse = GetMessageClass(_messages['HistoryResponse'])
+HistoryEntry = GetMessageClass(_messages['HistoryEntry'])
+Explanation = GetMessageClass(_messages['Explanation'])
+JobFilter = GetMessageClass(_messages['JobFilter'])
+ListRequest = GetMessageClass(_messages['ListRequest'])
+Page = GetMessageClass(_messages['Page'])
+StatsRequest = GetMessageClass(_messages['StatsRequest'])
+StatsResponse = GetMessageClass(_messages['StatsResponse'])
+Count = GetMessageClass(_messages['Count'])
+WorkerHour = GetMessageClass(_messages['WorkerHour'])
+ResultRequest = GetMessageClass(_messages['ResultRequest'])
+ResultResponse = GetMessageClass(_messages['ResultResponse'])
 Reason = EnumTypeWrapper(DESCRIPTOR.enum_types_by_name['Reason'])
 REASON_UNSPECIFIED = 0
 NOT_FOUND = 1
@@ -73,3 +154,17 @@ WRONG_STATE = 2
 LEASE_LOST = 3
 PERMISSION_DENIED = 4
 INVALID = 5
+State = EnumTypeWrapper(DESCRIPTOR.enum_types_by_name['State'])
+STATE_UNSPECIFIED = 0
+PENDING = 1
+PROCESSING = 2
+COMPLETED = 3
+FAILED = 4
+CANCELLED = 5
+Verdict = EnumTypeWrapper(DESCRIPTOR.enum_types_by_name['Verdict'])
+VERDICT_UNSPECIFIED = 0
+ACCEPTED = 1
+REPEATED = 2
+REFUSED_NOT_FOUND = 3
+REFUSED_WRONG_STATE = 4
+REFUSED_LEASE_LOST = 5

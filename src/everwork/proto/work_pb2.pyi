@@ -1,8 +1,5 @@
 """Generated from proto/everwork/v1/work.proto by tools/generate_proto.py. Do not edit."""
 
-# ruff: noqa: D101, D102, D103, E501, I001, N802
-# fmt: off
-
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import ClassVar
 
@@ -19,6 +16,20 @@ WRONG_STATE: int
 LEASE_LOST: int
 PERMISSION_DENIED: int
 INVALID: int
+State: _EnumTypeWrapper[int]
+STATE_UNSPECIFIED: int
+PENDING: int
+PROCESSING: int
+COMPLETED: int
+FAILED: int
+CANCELLED: int
+Verdict: _EnumTypeWrapper[int]
+VERDICT_UNSPECIFIED: int
+ACCEPTED: int
+REPEATED: int
+REFUSED_NOT_FOUND: int
+REFUSED_WRONG_STATE: int
+REFUSED_LEASE_LOST: int
 
 class FromWorker(Message):
     hello: Hello
@@ -166,3 +177,194 @@ class CreatedJob(Message):
     key: int
     deduplicated: bool
     def __init__(self, *, key: int | None = ..., deduplicated: bool | None = ...) -> None: ...
+
+class ActivateRequest(Message):
+    type: str
+    worker: str
+    limit: int
+    lease_ms: int
+    group: str
+    tenants: containers.RepeatedScalarFieldContainer[str]
+    wait_ms: int
+    def __init__(self, *, type: str | None = ..., worker: str | None = ..., limit: int | None = ..., lease_ms: int | None = ..., group: str | None = ..., tenants: Iterable[str] | None = ..., wait_ms: int | None = ...) -> None: ...
+
+class ActivateResponse(Message):
+    jobs: containers.RepeatedCompositeFieldContainer[Job]
+    def __init__(self, *, jobs: Iterable[Job] | None = ...) -> None: ...
+
+class SettleRequest(Message):
+    outcomes: containers.RepeatedCompositeFieldContainer[Outcome]
+    def __init__(self, *, outcomes: Iterable[Outcome] | None = ...) -> None: ...
+
+class SettleResponse(Message):
+    judged: containers.RepeatedCompositeFieldContainer[Judged]
+    def __init__(self, *, judged: Iterable[Judged] | None = ...) -> None: ...
+
+class Judged(Message):
+    verdict: int
+    state: int
+    def __init__(self, *, verdict: int | None = ..., state: int | None = ...) -> None: ...
+
+class ExtendRequest(Message):
+    key: int
+    attempt: int
+    lease_ms: int
+    def __init__(self, *, key: int | None = ..., attempt: int | None = ..., lease_ms: int | None = ...) -> None: ...
+
+class JobRequest(Message):
+    key: int
+    def __init__(self, *, key: int | None = ...) -> None: ...
+
+class CancelRequest(Message):
+    key: int
+    reason: str
+    def __init__(self, *, key: int | None = ..., reason: str | None = ...) -> None: ...
+
+class Found(Message):
+    state: int
+    def __init__(self, *, state: int | None = ...) -> None: ...
+
+class BulkChange(Message):
+    matched: int
+    changed: int
+    def __init__(self, *, matched: int | None = ..., changed: int | None = ...) -> None: ...
+
+class SetRetriesRequest(Message):
+    key: int
+    retries: int
+    def __init__(self, *, key: int | None = ..., retries: int | None = ...) -> None: ...
+
+class SetRetriesResponse(Message):
+    previous: int
+    def __init__(self, *, previous: int | None = ...) -> None: ...
+
+class RescheduleRequest(Message):
+    key: int
+    run_at_ms: int
+    delay_ms: int
+    def __init__(self, *, key: int | None = ..., run_at_ms: int | None = ..., delay_ms: int | None = ...) -> None: ...
+
+class SetPriorityRequest(Message):
+    key: int
+    priority: int
+    def __init__(self, *, key: int | None = ..., priority: int | None = ...) -> None: ...
+
+class JobView(Message):
+    key: int
+    type: str
+    state: int
+    tenant: str
+    group: str
+    variables: bytes
+    headers: bytes
+    result: bytes
+    priority: int
+    attempt: int
+    attempts: int
+    max_attempts: int
+    retries: int
+    created_at_ms: int
+    run_at_ms: int
+    activated_at_ms: int
+    lease_until_ms: int
+    finished_at_ms: int
+    expires_at_ms: int
+    timeout_ms: int
+    worker: str
+    last_error: str
+    error_code: str
+    rejected: bool
+    dedupe_key: str
+    limit_key: str
+    correlation_id: str
+    copy_of: int
+    extra: bytes
+    def __init__(self, *, key: int | None = ..., type: str | None = ..., state: int | None = ..., tenant: str | None = ..., group: str | None = ..., variables: bytes | None = ..., headers: bytes | None = ..., result: bytes | None = ..., priority: int | None = ..., attempt: int | None = ..., attempts: int | None = ..., max_attempts: int | None = ..., retries: int | None = ..., created_at_ms: int | None = ..., run_at_ms: int | None = ..., activated_at_ms: int | None = ..., lease_until_ms: int | None = ..., finished_at_ms: int | None = ..., expires_at_ms: int | None = ..., timeout_ms: int | None = ..., worker: str | None = ..., last_error: str | None = ..., error_code: str | None = ..., rejected: bool | None = ..., dedupe_key: str | None = ..., limit_key: str | None = ..., correlation_id: str | None = ..., copy_of: int | None = ..., extra: bytes | None = ...) -> None: ...
+
+class HistoryResponse(Message):
+    entries: containers.RepeatedCompositeFieldContainer[HistoryEntry]
+    def __init__(self, *, entries: Iterable[HistoryEntry] | None = ...) -> None: ...
+
+class HistoryEntry(Message):
+    attempt: int
+    kind: str
+    at_ms: int
+    worker: str
+    error: str
+    activated_at_ms: int
+    retry_at_ms: int
+    def __init__(self, *, attempt: int | None = ..., kind: str | None = ..., at_ms: int | None = ..., worker: str | None = ..., error: str | None = ..., activated_at_ms: int | None = ..., retry_at_ms: int | None = ...) -> None: ...
+
+class Explanation(Message):
+    key: int
+    state: int
+    reason: str
+    text: str
+    until_ms: int
+    worker: str
+    ahead: int
+    def __init__(self, *, key: int | None = ..., state: int | None = ..., reason: str | None = ..., text: str | None = ..., until_ms: int | None = ..., worker: str | None = ..., ahead: int | None = ...) -> None: ...
+
+class JobFilter(Message):
+    type: str
+    group: str
+    states: containers.RepeatedScalarFieldContainer[int]
+    tenants: containers.RepeatedScalarFieldContainer[str]
+    worker: str
+    correlation_id: str
+    created_after_ms: int
+    created_before_ms: int
+    error_text: str
+    due: bool
+    def __init__(self, *, type: str | None = ..., group: str | None = ..., states: Iterable[int] | None = ..., tenants: Iterable[str] | None = ..., worker: str | None = ..., correlation_id: str | None = ..., created_after_ms: int | None = ..., created_before_ms: int | None = ..., error_text: str | None = ..., due: bool | None = ...) -> None: ...
+
+class ListRequest(Message):
+    filter: JobFilter
+    limit: int
+    cursor: int
+    def __init__(self, *, filter: JobFilter | None = ..., limit: int | None = ..., cursor: int | None = ...) -> None: ...
+
+class Page(Message):
+    jobs: containers.RepeatedCompositeFieldContainer[JobView]
+    next: int
+    def __init__(self, *, jobs: Iterable[JobView] | None = ..., next: int | None = ...) -> None: ...
+
+class StatsRequest(Message):
+    hours: int
+    def __init__(self, *, hours: int | None = ...) -> None: ...
+
+class StatsResponse(Message):
+    counts: containers.RepeatedCompositeFieldContainer[Count]
+    hours: containers.RepeatedCompositeFieldContainer[WorkerHour]
+    generated_at_ms: int
+    def __init__(self, *, counts: Iterable[Count] | None = ..., hours: Iterable[WorkerHour] | None = ..., generated_at_ms: int | None = ...) -> None: ...
+
+class Count(Message):
+    tenant: str
+    type: str
+    group: str
+    state: int
+    jobs: int
+    def __init__(self, *, tenant: str | None = ..., type: str | None = ..., group: str | None = ..., state: int | None = ..., jobs: int | None = ...) -> None: ...
+
+class WorkerHour(Message):
+    hour: int
+    type: str
+    worker: str
+    completed: int
+    failed: int
+    retried: int
+    execution_ms: int
+    wait_ms: int
+    def __init__(self, *, hour: int | None = ..., type: str | None = ..., worker: str | None = ..., completed: int | None = ..., failed: int | None = ..., retried: int | None = ..., execution_ms: int | None = ..., wait_ms: int | None = ...) -> None: ...
+
+class ResultRequest(Message):
+    key: int
+    wait_ms: int
+    def __init__(self, *, key: int | None = ..., wait_ms: int | None = ...) -> None: ...
+
+class ResultResponse(Message):
+    state: int
+    result: bytes
+    last_error: str
+    def __init__(self, *, state: int | None = ..., result: bytes | None = ..., last_error: str | None = ...) -> None: ...
