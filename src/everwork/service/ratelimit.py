@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Final
 
 from everwork.core.limits import RATE_BUCKETS_MAX
 from everwork.exceptions import TooManyRequests
