@@ -220,9 +220,9 @@ class Engine(ABC):
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
         """The jobs as they stand, None for those that do not exist."""
 
+    @abstractmethod
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
         """The tenants of jobs, None for those that do not exist; nothing else of them is read."""
-        raise NotImplementedError
 
     @abstractmethod
     async def history(self, key: int) -> list[HistoryEntry]:
@@ -272,9 +272,9 @@ class Engine(ABC):
     async def pause(self, type: str, paused: bool) -> None:
         """Stop or resume the activation of a type; what is running goes on. Doing it twice changes nothing."""
 
+    @abstractmethod
     async def reset_breaker(self, type: str) -> bool:
         """Close a type's breaker, so that its jobs may start at once; False if it was not open."""
-        raise NotImplementedError
 
     @abstractmethod
     async def set_policy(self, type: str, policy: str | None) -> None:
@@ -307,9 +307,9 @@ class Engine(ABC):
     async def registered(self, kind: str | None) -> list[Registered]:
         """The entries of a kind that have not run out, by name; None: of every kind, by kind and name. No turns."""
 
+    @abstractmethod
     async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
         """At most `limit` entries of a kind that have not run out, highest name first, from below a name on."""
-        raise NotImplementedError
 
     @abstractmethod
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:

@@ -10,6 +10,8 @@ from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.states import State
 from everwork.engines.values import Explanation, JobFilter, Judged, Reason, Verdict
 
+TOP_NAME: Final = "\U0010ffff"
+"""Sorts behind every name: it is no printable character."""
 AHEAD_MAX: Final = 10_000
 """How many jobs ahead are counted."""
 ASKED_LATELY_MS: Final = 60_000
@@ -75,6 +77,11 @@ def _waiting(facts: Facts, now_ms: int) -> Explanation:
     more = f"{facts.ahead:,}{'+' if facts.ahead == AHEAD_MAX else ''}"
     text = f"ready: waiting for a free worker, {more} jobs of its lane stand ahead of it"
     return Explanation(facts.key, facts.state, Reason.QUEUED, text, ahead=facts.ahead)
+
+
+def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
+    """An instant, if it has not come yet."""
+    return instant_ms if instant_ms is not None and instant_ms > now_ms else None
 
 
 def matches(job: Job, wanted: JobFilter) -> bool:

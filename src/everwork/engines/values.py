@@ -222,7 +222,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """A job type as the engine knows it."""
+    """A job type as the engine knows it. `breaker_open_until_ms` is None unless the breaker is open now."""
 
     type: str
     paused: bool = False

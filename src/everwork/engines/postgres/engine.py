@@ -203,6 +203,9 @@ class PostgresEngine(Engine):
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
         return await read.get(self._parts, keys)
 
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        return await read.owners(self._parts, keys)
+
     async def history(self, key: int) -> list[HistoryEntry]:
         return (await read.histories(self._parts, [key])).get(key, [])
 
@@ -233,6 +236,9 @@ class PostgresEngine(Engine):
     async def pause(self, type: str, paused: bool) -> None:
         await registry.pause(self._parts, type, paused)
 
+    async def reset_breaker(self, type: str) -> bool:
+        return await registry.reset_breaker(self._parts, type)
+
     async def set_policy(self, type: str, policy: str | None) -> None:
         await registry.set_policy(self._parts, type, policy)
 
@@ -253,6 +259,9 @@ class PostgresEngine(Engine):
 
     async def registered(self, kind: str | None) -> list[Registered]:
         return await registry.registered(self._parts, kind)
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        return await registry.last_registered(self._parts, kind, limit, below)
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         return await registry.take_turn(self._parts, name, holder, ttl_ms)

@@ -24,6 +24,12 @@ async def get(parts: Parts, keys: Sequence[int]) -> list[Job | None]:
     return [found.get(key) for key in keys]
 
 
+async def owners(parts: Parts, keys: Sequence[int]) -> list[str | None]:
+    """The tenants of jobs, in the order asked for."""
+    found = dict(map(tuple, await parts.connections.look(parts.sql("owners")["owners"], sorted(set(keys)))))
+    return [found.get(key) for key in keys]
+
+
 async def histories(parts: Parts, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
     """The written history of each job, and the end that stands with the finished one."""
     wanted = sorted(set(keys))

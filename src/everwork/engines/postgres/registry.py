@@ -8,6 +8,7 @@ from everwork.engines.codec import decode_policy
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.parts import Parts
+from everwork.engines.rules import TOP_NAME
 from everwork.engines.values import Registered, TypeInfo
 
 
@@ -17,6 +18,13 @@ async def pause(parts: Parts, type: str, paused: bool) -> None:
     await parts.connections.rows(sql["make_type"], type)
     await parts.connections.rows(sql["pause"], type, paused)
     parts.notifier.tell_work([type])
+
+
+async def reset_breaker(parts: Parts, type: str) -> bool:
+    """Close a type's breaker; whether it was open."""
+    was_open = first(await parts.connections.rows(parts.sql("registry")["reset_breaker"], type, parts.now_ms()))
+    parts.notifier.tell_work([type])
+    return bool(was_open)
 
 
 async def set_policy(parts: Parts, type: str, policy: str | None) -> None:
@@ -50,9 +58,9 @@ async def drop_group(parts: Parts, type: str, group: str) -> int:
 
 async def types(parts: Parts) -> list[TypeInfo]:
     """Every type that was ever seen."""
-    rows = await parts.connections.look(parts.sql("registry")["types"])
+    rows = await parts.connections.look(parts.sql("registry")["types"], parts.now_ms())
     return [
-        TypeInfo(name, paused, policy, tuple(groups), asked_at_ms) for name, paused, policy, groups, asked_at_ms in rows
+        TypeInfo(name, paused, policy, tuple(groups), *instants) for name, paused, policy, groups, *instants in rows
     ]
 
 
@@ -69,6 +77,13 @@ async def unregister(parts: Parts, kind: str, name: str) -> bool:
 async def registered(parts: Parts, kind: str | None) -> list[Registered]:
     """The entries of a kind, or all."""
     rows = await parts.connections.look(parts.sql("registry")["registered"], kind, parts.now_ms())
+    return [Registered(*row) for row in rows]
+
+
+async def last_registered(parts: Parts, kind: str, limit: int, below: str | None) -> list[Registered]:
+    """The entries of a kind with the highest names."""
+    top = TOP_NAME if below is None else below
+    rows = await parts.connections.look(parts.sql("registry")["last_registered"], kind, top, limit, parts.now_ms())
     return [Registered(*row) for row in rows]
 
 

@@ -192,6 +192,9 @@ class RedisEngine(Engine):
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
         return await read.get(self._link, keys)
 
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        return await read.owners(self._link, keys)
+
     async def history(self, key: int) -> list[HistoryEntry]:
         return await read.history(self._link, key)
 
@@ -222,6 +225,9 @@ class RedisEngine(Engine):
     async def pause(self, type: str, paused: bool) -> None:
         await registry.pause(self._link, type, paused)
 
+    async def reset_breaker(self, type: str) -> bool:
+        return await registry.reset_breaker(self._link, type)
+
     async def set_policy(self, type: str, policy: str | None) -> None:
         await registry.set_policy(self._link, type, policy)
 
@@ -242,6 +248,9 @@ class RedisEngine(Engine):
 
     async def registered(self, kind: str | None) -> list[Registered]:
         return await registry.registered(self._link, kind)
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        return await registry.last_registered(self._link, kind, limit, below)
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         return await registry.take_turn(self._link, name, holder, ttl_ms)

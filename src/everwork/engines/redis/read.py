@@ -16,6 +16,7 @@ from everwork.engines.redis.texts import (
     history_of,
     id_of,
     job_of,
+    lane_parts,
     queue_parts,
 )
 from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
@@ -37,6 +38,15 @@ async def get(link: Link, keys: Sequence[int]) -> list[Job | None]:
         columns = await link.read("get", *map(id_of, some))
         jobs += [job_of(key, stored) for key, *stored in zip(some, *columns, strict=True)]
     return jobs
+
+
+async def owners(link: Link, keys: Sequence[int]) -> list[str | None]:
+    """The tenants of jobs, in the order asked for."""
+    owners: list[str | None] = []
+    for start in range(0, len(keys), LIST_STEP_MAX):
+        lanes = await link.read("owners", *map(id_of, keys[start : start + LIST_STEP_MAX]))
+        owners += [None if lane is None else lane_parts(lane.decode())[0] for lane in lanes]
+    return owners
 
 
 async def history(link: Link, key: int) -> list[HistoryEntry]:

@@ -8,6 +8,7 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.engines.codec import decode_policy
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import SEPARATOR
+from everwork.engines.rules import TOP_NAME, if_ahead
 from everwork.engines.values import Registered, TypeInfo
 
 DROP_STEP = 10_000
@@ -17,6 +18,11 @@ _BETWEEN = "\0"
 async def pause(link: Link, type: str, paused: bool) -> None:
     """Stop or resume the activation of a type."""
     await link.call("registry", "pause", type, int(paused))
+
+
+async def reset_breaker(link: Link, type: str) -> bool:
+    """Close a type's breaker; whether it was open."""
+    return bool(await link.call("registry", "reset_breaker", type))
 
 
 async def set_policy(link: Link, type: str, policy: str | None) -> None:
@@ -48,8 +54,9 @@ async def drop_group(link: Link, type: str, group: str) -> int:
 
 async def types(link: Link) -> list[TypeInfo]:
     """Every type that was ever seen."""
-    told = await link.read("registry", "types")
-    return sorted((_type_info(told[at].decode(), told[at + 1]) for at in range(0, len(told), 2)), key=lambda i: i.type)
+    now, *told = await link.read("registry", "types")
+    infos = [_type_info(told[at].decode(), told[at + 1], int(now)) for at in range(0, len(told), 2)]
+    return sorted(infos, key=lambda info: info.type)
 
 
 async def register(link: Link, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
@@ -64,9 +71,15 @@ async def unregister(link: Link, kind: str, name: str) -> bool:
 
 async def registered(link: Link, kind: str | None) -> list[Registered]:
     """The entries of a kind, or of all."""
-    told = await link.read("registry", "registered")
-    entries = [_entry(told[at].decode(), told[at + 1].decode()) for at in range(0, len(told), 2)]
-    return sorted((entry for entry in entries if kind in (None, entry.kind)), key=lambda entry: entry[:2])
+    entries = _entries(await link.read("registry", "registered", *([] if kind is None else [kind + _BETWEEN])))
+    return sorted(entries, key=lambda entry: entry[:2])
+
+
+async def last_registered(link: Link, kind: str, limit: int, below: str | None) -> list[Registered]:
+    """The entries of a kind with the highest names."""
+    first = kind + _BETWEEN
+    top = first + (TOP_NAME if below is None else below)
+    return _entries(await link.read("registry", "last_registered", first, top, limit))
 
 
 async def take_turn(link: Link, name: str, holder: str, ttl_ms: int) -> bool:
@@ -74,11 +87,17 @@ async def take_turn(link: Link, name: str, holder: str, ttl_ms: int) -> bool:
     return bool(await link.call("registry", "take_turn", name, holder, ttl_ms))
 
 
-def _type_info(name: str, told: list[Any]) -> TypeInfo:
+def _type_info(name: str, told: list[Any], now_ms: int) -> TypeInfo:
     fields = {told[at].decode(): told[at + 1].decode() for at in range(0, len(told), 2)}
     asked = [int(value) for field, value in fields.items() if field.startswith("asked\n")]
     groups = tuple(sorted(group for group in fields.get("groups", "").split(SEPARATOR) if group))
-    return TypeInfo(name, fields.get("paused") == "1", fields.get("policy"), groups, max(asked, default=None))
+    open_until_ms = if_ahead(int(fields["breaker"]), now_ms) if "breaker" in fields else None
+    is_paused, asked_at_ms = fields.get("paused") == "1", max(asked, default=None)
+    return TypeInfo(name, is_paused, fields.get("policy"), groups, asked_at_ms, open_until_ms)
+
+
+def _entries(told: list[Any]) -> list[Registered]:
+    return [_entry(told[at].decode(), told[at + 1].decode()) for at in range(0, len(told), 2)]
 
 
 def _entry(field: str, stored: str) -> Registered:

@@ -203,6 +203,9 @@ class SqliteEngine(Engine):
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
         return await self._parts.ask(lambda cursor, _: read.get(cursor, keys))
 
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        return await self._parts.ask(lambda cursor, _: read.owners(cursor, keys))
+
     async def history(self, key: int) -> list[HistoryEntry]:
         return await self._parts.ask(lambda cursor, _: read.history(cursor, key))
 
@@ -251,6 +254,9 @@ class SqliteEngine(Engine):
     async def pause(self, type: str, paused: bool) -> None:
         await self._parts.writer.submit(lambda tx: registry.pause(tx, type, paused))
 
+    async def reset_breaker(self, type: str) -> bool:
+        return await self._parts.writer.submit(lambda tx: registry.reset_breaker(tx, type))
+
     async def set_policy(self, type: str, policy: str | None) -> None:
         await self._parts.writer.submit(lambda tx: registry.set_policy(tx, type, policy))
 
@@ -261,7 +267,7 @@ class SqliteEngine(Engine):
         return await self._parts.writer.submit(lambda tx: registry.drop_group(tx, type, group))
 
     async def types(self) -> list[TypeInfo]:
-        return await self._parts.ask(lambda cursor, _: registry.types(cursor))
+        return await self._parts.ask(registry.types)
 
     async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
         await self._parts.writer.submit(lambda tx: registry.register(tx, kind, name, body, ttl_ms))
@@ -271,6 +277,9 @@ class SqliteEngine(Engine):
 
     async def registered(self, kind: str | None) -> list[Registered]:
         return await self._parts.ask(lambda cursor, now_ms: registry.registered(cursor, kind, now_ms))
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        return await self._parts.ask(lambda cursor, now: registry.last_registered(cursor, kind, limit, below, now))
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         return await self._parts.writer.submit(lambda tx: registry.take_turn(tx, name, holder, ttl_ms))

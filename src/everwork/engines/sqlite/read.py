@@ -30,6 +30,13 @@ def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
     return [found.get(key) for key in keys]
 
 
+def owners(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[str | None]:
+    """The tenants of jobs, in the order asked for."""
+    rows = cursor.execute(statements("owners")["owners"], (json.dumps(list(keys)),)).fetchall()
+    found = {key: tenant_of(lane) for key, lane in rows}
+    return [found.get(key) for key in keys]
+
+
 def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
     """The written history, and the end that stands with the finished job."""
     events = [HistoryEntry._make(row) for row in cursor.execute(GET["history"], (key,)).fetchall()]

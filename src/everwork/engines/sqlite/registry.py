@@ -7,6 +7,7 @@ import sqlite3
 
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import Cause
+from everwork.engines.rules import TOP_NAME, if_ahead
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -20,6 +21,16 @@ def pause(tx: Transaction, type: str, paused: bool) -> None:
     tx.type(type)
     tx.cursor.execute(SQL["pause"], (int(paused), type))
     tx.woken = True
+
+
+def reset_breaker(tx: Transaction, type: str) -> bool:
+    """Close a type's breaker; whether it was open."""
+    row = tx.cursor.execute(SQL["breaker"], (type,)).fetchone()
+    if row is None:
+        return False
+    tx.cursor.execute(SQL["reset_breaker"], (type,))
+    tx.woken = True
+    return if_ahead(row[0], tx.now_ms) is not None
 
 
 def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
@@ -49,12 +60,14 @@ def drop_group(tx: Transaction, type: str, group: str) -> int:
     return cancel_pending(tx, keys, Cause.CANCEL, f"group '{group}' was dropped")
 
 
-def types(cursor: sqlite3.Cursor) -> list[TypeInfo]:
+def types(cursor: sqlite3.Cursor, now_ms: int) -> list[TypeInfo]:
     """Every type that was ever seen."""
     rows = cursor.execute(SQL["types"]).fetchall()
     return [
-        TypeInfo(name, bool(paused), policy, tuple(sorted(json.loads(groups))), asked_at_ms)
-        for name, paused, policy, groups, asked_at_ms in rows
+        TypeInfo(
+            name, bool(paused), policy, tuple(sorted(json.loads(groups))), asked_at_ms, if_ahead(open_until_ms, now_ms)
+        )
+        for name, paused, policy, groups, asked_at_ms, open_until_ms in rows
     ]
 
 
@@ -74,6 +87,12 @@ def registered(cursor: sqlite3.Cursor, kind: str | None, now_ms: int) -> list[Re
         rows = cursor.execute(SQL["all_registered"], (now_ms,))
     else:
         rows = cursor.execute(SQL["registered"], (kind, now_ms))
+    return [Registered._make(row) for row in rows.fetchall()]
+
+
+def last_registered(cursor: sqlite3.Cursor, kind: str, limit: int, below: str | None, now_ms: int) -> list[Registered]:
+    """The entries of a kind with the highest names."""
+    rows = cursor.execute(SQL["last_registered"], (kind, TOP_NAME if below is None else below, now_ms, limit))
     return [Registered._make(row) for row in rows.fetchall()]
 
 

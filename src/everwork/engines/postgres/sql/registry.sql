@@ -7,6 +7,11 @@ SELECT {schema}.make_type($1);
 -- name: pause
 UPDATE {schema}.type SET paused = $2 WHERE name = $1;
 
+-- name: reset_breaker
+UPDATE {schema}.type t SET breaker_failures = 0, breaker_open_until_ms = NULL, breaker_probe_key = NULL
+FROM (SELECT name, breaker_open_until_ms FROM {schema}.type WHERE name = $1 FOR UPDATE) o
+WHERE t.name = o.name RETURNING coalesce(o.breaker_open_until_ms > {schema}.now_ms($2), false);
+
 -- name: set_policy
 UPDATE {schema}.type SET policy = $2, max_attempts = $3 WHERE name = $1;
 
@@ -24,7 +29,8 @@ UNION ALL (SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 1 LIMIT
 -- name: types
 SELECT t.name, t.paused, t.policy,
   ARRAY(SELECT q.grp FROM {schema}.queue q WHERE q.type = t.name AND q.grp <> '' AND NOT q.dropped ORDER BY q.grp),
-  (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name) FROM {schema}.type t ORDER BY t.name;
+  (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name),
+  CASE WHEN t.breaker_open_until_ms > {schema}.now_ms($1) THEN t.breaker_open_until_ms END FROM {schema}.type t ORDER BY t.name;
 
 -- name: register
 INSERT INTO {schema}.registry (kind, name, body, until_ms) VALUES ($1, $2, $3, {schema}.now_ms($5) + $4::bigint)
@@ -37,6 +43,10 @@ DELETE FROM {schema}.registry WHERE kind = $1 AND name = $2 AND coalesce(until_m
 -- Kinds that begin with # are the engine's own.
 SELECT kind, name, body, until_ms FROM {schema}.registry
 WHERE ($1::text IS NULL OR kind = $1) AND kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($2), true) ORDER BY kind, name;
+
+-- name: last_registered
+SELECT kind, name, body, until_ms FROM {schema}.registry
+WHERE kind = $1 AND kind NOT LIKE '#%' AND name < $2 AND coalesce(until_ms > {schema}.now_ms($4), true) ORDER BY name DESC LIMIT $3;
 
 -- name: take_turn
 INSERT INTO {schema}.registry AS r (kind, name, body, until_ms) VALUES ('#turn', $1, $2, {schema}.now_ms($4) + $3)

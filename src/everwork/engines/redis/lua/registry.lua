@@ -1,5 +1,6 @@
 -- Purpose: types and their switches, groups, entries with or without an end, turns.
 -- Inputs: now; what to do; its values. Returns: see each.
+-- Entries stand in a hash by kind and name in one text; a sorted set of these texts keeps them in order.
 -- Parts: records effects places endings removal upkeep
 local A, B, C = ARGV[3], ARGV[4], ARGV[5]
 local T = P .. ':t:' .. (A or '')
@@ -17,13 +18,36 @@ end
 
 local function is_over(till) return till ~= '' and tonumber(till) <= now end
 
+local function wake(type)
+  woken[type] = true
+  for _, group in ipairs(groups_of(type)) do woken[type .. '\31' .. group] = true end
+end
+
+local function add_entries(out, names) -- Appends those that have not run out, flat.
+  local bodies = #names > 0 and call('HMGET', ENTRIES, unpack(names)) or {}
+  for i, entry in ipairs(bodies) do
+    if entry and not is_over(string.match(entry, '^(%d*)\n')) then
+      out[#out + 1] = names[i]
+      out[#out + 1] = entry
+    end
+  end
+  return out
+end
+
 local act = {}
 
 function act.pause() -- type, '1' or '0'.
   see(A)
   call('HSET', T, 'paused', B)
-  woken[A] = true
-  for _, group in ipairs(groups_of(A)) do woken[A .. '\31' .. group] = true end
+  wake(A)
+end
+
+function act.reset_breaker() -- type -> 1 if the breaker was open.
+  local till = call('HGET', T, 'breaker')
+  if not till then return 0 end
+  call('HDEL', T, 'breaker')
+  wake(A)
+  return tonumber(till) > now and 1 or 0
 end
 
 function act.set_policy() -- type, policy or '', the max_attempts of the policy.
@@ -52,8 +76,8 @@ function act.drop_group() -- type, group, the most jobs to cancel -> how many we
   return cancel_queue(queue, "group '" .. B .. "' was dropped", tonumber(C))
 end
 
-function act.types() -- -> per type its name and a flat list of its fields.
-  local out = {}
+function act.types() -- -> now; per type its name and a flat list of its fields.
+  local out = {NOW}
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     out[#out + 1] = type
     out[#out + 1] = call('HGETALL', P .. ':t:' .. type)
@@ -63,23 +87,31 @@ end
 
 function act.register() -- kind and name in one text, ttl or '', body.
   local till = B == '' and '' or fmt('%.0f', now + tonumber(B))
-  call('HSET', P .. ':registry', A, till .. '\n' .. C)
+  call('HSET', ENTRIES, A, till .. '\n' .. C)
+  call('ZADD', ENTRY_NAMES, 0, A)
 end
 
 function act.unregister() -- kind and name -> 1 if it was there and had not run out.
-  local entry = call('HGET', P .. ':registry', A)
+  local entry = call('HGET', ENTRIES, A)
   if not entry then return 0 end
-  call('HDEL', P .. ':registry', A)
+  forget_entry(A)
   return is_over(string.match(entry, '^(%d*)\n')) and 0 or 1
 end
 
-function act.registered() -- -> kind and name, end and body, flat; those that have run out are left out.
-  local out, entries = {}, call('HGETALL', P .. ':registry')
-  for i = 1, #entries, 2 do
-    if not is_over(string.match(entries[i + 1], '^(%d*)\n')) then
-      out[#out + 1] = entries[i]
-      out[#out + 1] = entries[i + 1]
-    end
+function act.registered() -- the beginning of a kind's names, if it is one kind -> kind and name, end and body, flat.
+  local names = A and call('ZRANGEBYLEX', ENTRY_NAMES, '[' .. A, '(' .. A .. '\255') or call('ZRANGE', ENTRY_NAMES, 0, -1)
+  local out = {}
+  for i = 1, #names, CHUNK do add_entries(out, {unpack(names, i, math.min(i + CHUNK - 1, #names))}) end
+  return out
+end
+
+function act.last_registered() -- the beginning of a kind's names, a name to stay below, the most entries -> as by registered.
+  local out, top, wanted = {}, B, 2 * tonumber(C)
+  while #out < wanted do
+    local names = call('ZREVRANGEBYLEX', ENTRY_NAMES, '(' .. top, '[' .. A, 'LIMIT', 0, math.min((wanted - #out) / 2, CHUNK))
+    if #names == 0 then break end
+    add_entries(out, names)
+    top = names[#names]
   end
   return out
 end

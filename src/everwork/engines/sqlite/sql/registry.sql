@@ -4,6 +4,12 @@
 -- name: pause
 UPDATE ew_type SET paused = ? WHERE name = ?;
 
+-- name: breaker
+SELECT breaker_open_until_ms FROM ew_type WHERE name = ?;
+
+-- name: reset_breaker
+UPDATE ew_type SET breaker_failures = 0, breaker_open_until_ms = NULL, breaker_probe_key = NULL WHERE name = ?;
+
 -- name: set_policy
 UPDATE ew_type SET policy = ? WHERE name = ?;
 
@@ -19,7 +25,7 @@ SELECT key FROM ew_ready WHERE queue = ?1 UNION ALL SELECT key FROM ew_future WH
 
 -- name: types
 SELECT t.name, t.paused, t.policy, (SELECT json_group_array(grp) FROM ew_queue q WHERE q.type = t.name AND q.grp <> '' AND q.dropped = 0),
-  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name) FROM ew_type t ORDER BY t.name;
+  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name), t.breaker_open_until_ms FROM ew_type t ORDER BY t.name;
 
 -- name: register
 INSERT INTO ew_registry (kind, name, body, until_ms) VALUES (?, ?, ?, ?)
@@ -30,6 +36,10 @@ DELETE FROM ew_registry WHERE kind = ?1 AND name = ?2 AND COALESCE(until_ms > ?3
 
 -- name: registered
 SELECT kind, name, body, until_ms FROM ew_registry WHERE kind = ?1 AND COALESCE(until_ms > ?2, 1) ORDER BY name;
+
+-- name: last_registered
+SELECT kind, name, body, until_ms FROM ew_registry WHERE kind = ?1 AND name < ?2 AND COALESCE(until_ms > ?3, 1)
+ORDER BY name DESC LIMIT ?4;
 
 -- name: all_registered
 SELECT kind, name, body, until_ms FROM ew_registry WHERE kind <> '#turn' AND COALESCE(until_ms > ?1, 1) ORDER BY kind, name;

@@ -1,5 +1,11 @@
 -- Purpose: the steps of a sweep. Inputs: records, effects, places, endings, removal.
 local TIDY_EVERY_MS, LANES_KEPT = 3600000, 100000
+local ENTRIES, ENTRY_NAMES = P .. ':registry', P .. ':registered' -- See registry.lua.
+
+local function forget_entry(name)
+  call('HDEL', ENTRIES, name)
+  call('ZREM', ENTRY_NAMES, name)
+end
 
 local function lapsed_leases()
   local ids = call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, STEP)
@@ -81,10 +87,10 @@ local function tidy(hours_kept)
     call('UNLINK', P .. ':w:' .. hour)
     call('ZREM', P .. ':hours', hour)
   end
-  local entries = call('HGETALL', P .. ':registry')
+  local entries = call('HGETALL', ENTRIES)
   for i = 1, #entries, 2 do
     local till = string.match(entries[i + 1], '^(%d+)\n')
-    if till and tonumber(till) <= now then call('HDEL', P .. ':registry', entries[i]) end
+    if till and tonumber(till) <= now then forget_entry(entries[i]) end
   end
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local turn = tonumber(call('GET', P .. ':turn:' .. type) or 0)
