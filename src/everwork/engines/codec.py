@@ -56,17 +56,15 @@ def decode(text: str) -> Any:
 
 def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, Any]:
     """The value of a JSON text from outside, which must be an object."""
-    if len(text) > bytes_max:
-        raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(text):,}")
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(field, f"must be a JSON object: {error}") from None
-    if _LONG_NUMBER.search(text if isinstance(text, str) else text.decode()):
-        json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
+    value = _decoded(field, text, bytes_max, "a JSON object")
     if not isinstance(value, dict):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
     return value
+
+
+def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
+    """The value of any JSON text from outside."""
+    return _decoded(field, text, bytes_max, "JSON")
 
 
 def encode_policy(policy: RetryPolicy) -> str:
@@ -87,6 +85,18 @@ def decode_policy(text: str | None) -> RetryPolicy:
         # Somebody has changed it by hand: jobs must go on.
         log.error("a stored policy cannot be read, the default holds", policy=text, error=str(error))
         return DEFAULT_POLICY
+
+
+def _decoded(field: str, text: str | bytes, bytes_max: int, wanted: str) -> Any:
+    if len(text) > bytes_max:
+        raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(text):,}")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(field, f"must be {wanted}: {error}") from None
+    if _LONG_NUMBER.search(text if isinstance(text, str) else text.decode()):
+        json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
+    return value
 
 
 _LONG_NUMBER = re.compile(r"\d{19}")
