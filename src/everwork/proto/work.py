@@ -1,4 +1,4 @@
-"""Jobs and outcomes of the worker stream, as messages and as values; values that came from outside are not checked here."""
+"""Values on their way to workers and servers, as messages of our own services."""
 
 from __future__ import annotations
 
