@@ -1,0 +1,322 @@
+"""The settings of a server and of the commands: flags go before the environment, the environment before the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from everwork.core import checks
+from everwork.core.limits import RATE_PER_SECOND_MAX
+from everwork.engines.urls import HIDDEN, shown_url
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.server.settings_file import DEFAULT_FILE, read_file
+from everwork.service.keys import require_environment_key
+
+PREFIX: Final = "EVERWORK_"
+DEFAULT_ENGINE: Final = "sqlite:///everwork.db"
+SWITCH: Final = ("on", "off")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+ALIKE: Final = 0.8
+"""From how much likeness on an unknown name is taken for a slip of the pen."""
+
+__all__ = ["DEFAULT_FILE", "Settings", "engine_url", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Settings:
+    """All that can be set. Each name is a key of the file, and with EVERWORK_ before it an environment variable."""
+
+    engine: str = DEFAULT_ENGINE
+    host: str = "127.0.0.1"
+    grpc_port: int = 27500
+    http_port: int = 27555
+    auth: str = "on"
+    api_key: str | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    long_poll_seconds: float = 30
+    pollers_per_type: int = 1_000
+    rate_limit: float = 0
+    trusted_proxies: tuple[str, ...] = ()
+    shutdown_seconds: float = 10
+    log_level: str = "warning"
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether callers need a key."""
+        return self.auth == "on"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs on this host can call."""
+        return _is_loopback(self.host)
+
+    def shown(self) -> dict[str, Any]:
+        """The settings as JSON can say them, without secrets."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        told = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        hidden = None if self.api_key is None else HIDDEN
+        return told | {"engine": shown_url(self.engine), "api_key": hidden, "trusted_proxies": [*self.trusted_proxies]}
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+
+
+def load(config_path: str | Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Settings:
+    """The settings in force. Without a path, `everwork.toml` of the working directory is read, if there is one."""
+    given = {**_from_file(config_path), **_from_environment(environ), **_from_flags(flags)}
+    settings = Settings(**{name: _value(name, one) for name, one in given.items()})
+    origins = {name: one.origin for name, one in given.items()}
+    _require_auth_or_loopback(settings, origins)
+    _require_tls(settings, origins)
+    return settings
+
+
+def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag: str | None) -> str:
+    """The engine alone, for commands that need no other setting: they must not fail because of one."""
+    from_environment = _from_environment(environ)
+    is_named = flag is not None or "engine" in from_environment
+    from_file = {} if is_named and config_path is None else _from_file(config_path)
+    given = {**from_file, **from_environment, **_from_flags({"engine": flag})}
+    return str(_value("engine", given["engine"])) if "engine" in given else DEFAULT_ENGINE
+
+
+# Where values come from -------------------------------------------------------------------------------
+
+
+class _Given(NamedTuple):
+    """A value as somebody wrote it, and where."""
+
+    value: object
+    origin: str
+
+
+def _from_file(path: str | Path | None) -> dict[str, _Given]:
+    found = read_file(path)
+    if found is None:
+        return {}
+    file, values = found
+    for name in values:
+        if name == "api_key":
+            raise BadConfiguration(
+                f"api_key (file {file}): must not stand in a file, which may be copied or committed; "
+                f"set the environment variable {PREFIX}API_KEY"
+            )
+        if name not in _READERS:
+            raise _unknown(name, str(file))
+    return {name: _Given(value, f"file {file}") for name, value in values.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+    """The variables that are set; an empty one is not."""
+    given: dict[str, _Given] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name in _READERS:
+            if text:
+                given[name] = _Given(_from_text(name, text), f"environment variable {variable}")
+        elif alike := get_close_matches(name, _READERS, 1, ALIKE):
+            raise BadConfiguration(
+                f"environment variable {checks.shown(variable)[1:-1]}: is unknown; "
+                f"did you mean {PREFIX}{alike[0].upper()}?"
+            )
+    return given
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
+    """The flags that were given; None stands for one that was not."""
+    return {
+        name: _Given(_from_text(name, value) if isinstance(value, str) else value, f"flag --{name.replace('_', '-')}")
+        for name, value in flags.items()
+        if value is not None
+    }
+
+
+def _unknown(name: str, file: str) -> BadConfiguration:
+    allowed = [one for one in _READERS if one != "api_key"]
+    alike = get_close_matches(name.lower(), allowed, 1, ALIKE)
+    hint = f"did you mean {alike[0]}? " if alike else ""
+    return BadConfiguration(
+        f"{checks.shown(name)} (file {file}): is no setting; {hint}allowed are {', '.join(allowed)}"
+    )
+
+
+def _from_text(name: str, text: str) -> object:
+    """A text of the environment or of the command line as the file would say it."""
+    default = getattr(_DEFAULTS, name)
+    if isinstance(default, tuple):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return _number(text) if isinstance(default, int | float) else text
+
+
+def _number(text: str) -> object:
+    """The number that a text is; if it is none, the text, which the check refuses by name."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+# What values may be -----------------------------------------------------------------------------------
+
+
+def _value(name: str, given: _Given) -> Any:
+    try:
+        return _READERS[name](given.value)
+    except InvalidInput as error:
+        raise BadConfiguration(f"{name} ({given.origin}): {error.problem}") from None
+
+
+def _whole(low: int, high: int) -> Callable[[object], int]:
+    return lambda value: checks.whole_number("", value, low, high)
+
+
+def _real(low: float, high: float) -> Callable[[object], float]:
+    return lambda value: checks.number("", value, low, high)
+
+
+def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            names = " or ".join([", ".join(allowed[:-1]), allowed[-1]])
+            raise InvalidInput("", f"must be {names}, not {checks.shown(value)}")
+        return value
+
+    return read
+
+
+def _engine(value: object) -> str:
+    """Any text: the engine that it names has its own demands on it."""
+    if not isinstance(value, str):
+        raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not {checks.shown(value)}")
+    return value
+
+
+def _host(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value):
+        allowed = "an address or a host name, such as 127.0.0.1, :: or localhost"
+        raise InvalidInput("", f"must be {allowed}, not {checks.shown(value)}")
+    return value
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value
+    if value == "":
+        raise InvalidInput("", "must be the path of a file, not ''")
+    return Path(checks.text("", value, 4_096))
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    allowed = "addresses or networks, such as 10.0.0.7 or 10.0.0.0/8"
+    if not isinstance(value, list | tuple):
+        raise InvalidInput("", f"must be a list of {allowed}, not {checks.shown(value)}")
+    for one in value:
+        try:
+            ip_network(one if isinstance(one, str) else "", strict=False)
+        except ValueError:
+            raise InvalidInput("", f"must be a list of {allowed}, not {checks.shown(one)}") from None
+    return tuple(value)
+
+
+def _api_key(value: object) -> str:
+    return require_environment_key(str(value))
+
+
+_DEFAULTS: Final = Settings()
+_READERS: Final[Mapping[str, Callable[[object], Any]]] = {
+    "engine": _engine,
+    "host": _host,
+    "grpc_port": _whole(0, 65_535),
+    "http_port": _whole(0, 65_535),
+    "auth": _one_of(SWITCH),
+    "api_key": _api_key,
+    "tls_certificate": _path,
+    "tls_key": _path,
+    "tls_client_ca": _path,
+    "long_poll_seconds": _real(0, 300),
+    "pollers_per_type": _whole(1, 100_000),
+    "rate_limit": _real(0, RATE_PER_SECOND_MAX),
+    "trusted_proxies": _networks,
+    "shutdown_seconds": _real(0, 600),
+    "log_level": _one_of(LOG_LEVELS),
+}
+
+
+# What they may be together ----------------------------------------------------------------------------
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _require_auth_or_loopback(settings: Settings, origins: Mapping[str, str]) -> None:
+    if settings.has_auth or settings.is_loopback:
+        return
+    raise BadConfiguration(
+        f"auth ({origins['auth']}): must be on when host is {settings.host}; "
+        "only a loopback address (127.0.0.1, ::1, localhost) may do without"
+    )
+
+
+def _require_tls(settings: Settings, origins: Mapping[str, str]) -> None:
+    """A server must not find out at the first call that its certificate is of no use."""
+    certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
+    for name, needed in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_client_ca", "tls_key")):
+        if getattr(settings, name) is not None and getattr(settings, needed) is None:
+            raise BadConfiguration(f"{name} ({origins[name]}): must be given together with {needed}")
+    if certificate is None or key is None:
+        return
+    for name in ("tls_certificate", "tls_key", "tls_client_ca"):
+        _require_readable(name, getattr(settings, name), origins)
+    _require_pair(certificate, key, origins)
+    if authority is not None:
+        _require_authority(authority, origins)
+
+
+def _require_readable(name: str, path: Path | None, origins: Mapping[str, str]) -> None:
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "it is a directory")
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise BadConfiguration(f"{name} ({origins[name]}): cannot read {path}: {error.strerror}") from None
+
+
+def _require_pair(certificate: Path, key: Path, origins: Mapping[str, str]) -> None:
+    import ssl  # noqa: PLC0415 - commands without TLS start without it
+
+    try:
+        # An empty password, lest an encrypted key makes OpenSSL ask for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError):
+        raise BadConfiguration(
+            f"tls_key ({origins['tls_key']}): {key} must be a PEM key without password that belongs to the "
+            f"PEM certificate {certificate}"
+        ) from None
+
+
+def _require_authority(authority: Path, origins: Mapping[str, str]) -> None:
+    import ssl  # noqa: PLC0415 - commands without TLS start without it
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(authority)
+    except (OSError, ValueError):
+        raise BadConfiguration(
+            f"tls_client_ca ({origins['tls_client_ca']}): {authority} must hold PEM certificates"
+        ) from None

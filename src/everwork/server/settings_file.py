@@ -1,0 +1,56 @@
+"""The settings file: found, read and parsed; every way to go wrong is one line that names the file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from everwork.exceptions import BadConfiguration
+
+DEFAULT_FILE: Final = "everwork.toml"
+FILE_BYTES_MAX: Final = 1_048_576
+
+
+def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
+    """The file that was named, or the one of the working directory; None if that does not exist."""
+    file = Path(DEFAULT_FILE if path is None else path)
+    text = _text_of(file, may_be_missing=path is None)
+    return None if text is None else (file, _parsed(file, text))
+
+
+def _text_of(file: Path, *, may_be_missing: bool) -> str | None:
+    try:
+        # A pipe that was named is read; one that lies in the way might never end.
+        if file.is_dir() or (may_be_missing and file.exists() and not file.is_file()):
+            raise BadConfiguration(f"cannot read {file}: it is no regular file")
+        with file.open("rb") as opened:
+            raw = opened.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        if may_be_missing:
+            return None
+        raise BadConfiguration(f"cannot read {file}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadConfiguration(f"cannot read {file}: {problem}") from None
+    return _decoded(file, raw)
+
+
+def _decoded(file: Path, raw: bytes) -> str:
+    if len(raw) > FILE_BYTES_MAX:
+        raise BadConfiguration(f"cannot read {file}: it has more than {FILE_BYTES_MAX:,} bytes, which no settings need")
+    try:
+        # Some editors begin a file with a mark of its encoding.
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise BadConfiguration(f"cannot read {file}: it is not UTF-8 text (line {line})") from None
+
+
+def _parsed(file: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise BadConfiguration(f"cannot read {file}: it is nested too deeply; settings are flat") from None
+    except ValueError as error:
+        raise BadConfiguration(f"cannot read {file}: it is not TOML: {error}") from None
