@@ -23,6 +23,7 @@ from tests.factories import (
     settled,
     the_job,
 )
+from tests.stores import HOUR_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from everwork.engines.base import Engine
@@ -196,3 +197,46 @@ async def test_what_was_written_into_a_job_cannot_change_the_question(engine: En
     name = "'; DROP TABLE ew_job; -- \" % _ \\"
     job = await a_pending_job(engine, type=name, tenant=name, correlation_id=name, limit_key=name, dedupe_key=name)
     assert await found(engine, JobFilter(type=name, tenants=(name,), correlation_id=name)) == [job.key]
+
+
+# Only what is due ---------------------------------------------------------------------------------
+
+
+async def test_only_pending_jobs_whose_time_has_come_are_due(engine: Engine, clock: VirtualClock) -> None:
+    jobs = await one_of_each(engine)
+    soon = await a_scheduled_job(engine, delay_ms=SECOND_MS)
+    later = await a_scheduled_job(engine, delay_ms=HOUR_MS)
+    due = JobFilter(due=True)
+    assert await found(engine, due) == [jobs[State.PENDING]]
+    clock.advance(ms=SECOND_MS)
+    assert await found(engine, due) == [soon.key, jobs[State.PENDING]]
+    clock.advance(ms=HOUR_MS)
+    assert await found(engine, due) == [later.key, soon.key, jobs[State.PENDING]]
+
+
+async def test_a_job_that_was_rescheduled_is_no_longer_due(engine: Engine) -> None:
+    jobs = [await a_pending_job(engine) for _ in range(3)]
+    await engine.reschedule([jobs[1].key], delay_ms=HOUR_MS)
+    assert await found(engine, JobFilter(due=True)) == [jobs[2].key, jobs[0].key]
+
+
+async def test_due_restricts_together_with_the_other_filters(engine: Engine) -> None:
+    job = await a_pending_job(engine, tenant="acme")
+    await a_scheduled_job(engine, tenant="acme")
+    await a_pending_job(engine, type="other", tenant="acme")
+    await a_pending_job(engine, tenant="birch")
+    wanted = JobFilter(type=TYPE, tenants=("acme",), states=frozenset({State.PENDING, State.FAILED}), due=True)
+    assert await found(engine, wanted) == [job.key]
+
+
+async def test_no_job_is_due_in_a_state_other_than_pending(engine: Engine) -> None:
+    await one_of_each(engine)
+    assert await found(engine, JobFilter(states=frozenset({State.FAILED}), due=True)) == []
+
+
+async def test_jobs_that_are_due_are_found_at_once_behind_many_scheduled_ones(engine: Engine) -> None:
+    first, second = [await a_pending_job(engine) for _ in range(2)]
+    await engine.create([a_new_job(delay_ms=HOUR_MS) for _ in range(2_500)])
+    assert (await engine.list(JobFilter(due=True), 1)).jobs[0].key == second.key
+    page = await engine.list(JobFilter(due=True), 1, second.key)
+    assert ([job.key for job in page.jobs], page.next) == ([first.key], None)

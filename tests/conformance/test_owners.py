@@ -21,7 +21,9 @@ from tests.factories import (
 if TYPE_CHECKING:
     from everwork.engines.base import Engine
 
-STAGES: list[Stage] = [a_pending_job, a_scheduled_job, a_processing_job, a_completed_job, a_dead_letter, a_cancelled_job]
+STAGES: list[Stage] = [
+    a_pending_job, a_scheduled_job, a_processing_job, a_completed_job, a_dead_letter, a_cancelled_job,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", STAGES)

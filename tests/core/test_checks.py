@@ -134,6 +134,37 @@ def test_anything_else_is_not_a_state(value: object) -> None:
     assert caught.value.field == "status"
 
 
+@pytest.mark.parametrize("value", ["ACTIVATABLE", "activatable", "Activatable"])
+def test_activatable_jobs_are_pending_and_due(value: str) -> None:
+    assert checks.state_filter(value) == (State.PENDING, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("pending", State.PENDING),
+        ("QUEUED", State.PENDING),
+        ("Running", State.PROCESSING),
+        ("ACTIVATED", State.PROCESSING),
+        ("error", State.FAILED),
+        (State.CANCELLED, State.CANCELLED),
+    ],
+)
+def test_any_other_state_is_filtered_by_whether_or_not_it_is_due(value: object, expected: State) -> None:
+    assert checks.state_filter(value) == (expected, False)
+
+
+def test_a_filter_by_what_is_no_state_is_refused_by_the_field_s_name() -> None:
+    with pytest.raises(InvalidInput, match="pending, processing, completed, failed, cancelled") as caught:
+        checks.state_filter("ready", "status")
+    assert caught.value.field == "status"
+
+
+def test_activatable_is_a_filter_and_not_a_state() -> None:
+    with pytest.raises(InvalidInput):
+        checks.state("ACTIVATABLE")
+
+
 def test_a_long_value_is_shown_short_and_on_one_line() -> None:
     shown = checks.shown("line\n" * 1_000)
     assert len(shown) == 80

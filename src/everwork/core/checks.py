@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from everwork.core.limits import KEY_MAX, NAME_CHARS_MAX
-from everwork.core.states import SYNONYMS, State
+from everwork.core.states import ACTIVATABLE, SYNONYMS, State
 from everwork.exceptions import InvalidInput
 
 
@@ -72,6 +72,13 @@ def state(value: object, field: str = "state") -> State:
         allowed = ", ".join(s.label for s in State)
         raise InvalidInput(field, f"must be one of {allowed}, not {shown(value)}")
     return found
+
+
+def state_filter(value: object, field: str = "state") -> tuple[State, bool]:
+    """What a filter means by a state: the state, and whether only jobs are meant whose time has come."""
+    if isinstance(value, str) and value.upper() == ACTIVATABLE:
+        return State.PENDING, True
+    return state(value, field), False
 
 
 def shown(value: object) -> str:

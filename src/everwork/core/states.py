@@ -72,6 +72,9 @@ SYNONYMS: Final[Mapping[str, State]] = MappingProxyType(
     }
 )
 
+ACTIVATABLE: Final = "ACTIVATABLE"
+"""What a filter calls pending jobs whose time has come: no state, but a part of one."""
+
 
 def is_allowed(state: State, cause: Cause) -> bool:
     """Whether the table lets this cause act on a job in this state."""

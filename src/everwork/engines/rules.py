@@ -84,7 +84,12 @@ def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
     return instant_ms if instant_ms is not None and instant_ms > now_ms else None
 
 
-def matches(job: Job, wanted: JobFilter) -> bool:
+def states_sought(wanted: JobFilter) -> frozenset[State]:
+    """The states in which jobs are looked for; none means all of them."""
+    return frozenset({State.PENDING}) if wanted.due else wanted.states
+
+
+def matches(job: Job, wanted: JobFilter, now_ms: int) -> bool:
     """Whether a filter shows a job."""
     return (
         wanted.type in (None, job.type)
@@ -95,5 +100,6 @@ def matches(job: Job, wanted: JobFilter) -> bool:
         and wanted.correlation_id in (None, job.correlation_id)
         and (wanted.created_after_ms is None or job.created_at_ms >= wanted.created_after_ms)
         and (wanted.created_before_ms is None or job.created_at_ms < wanted.created_before_ms)
+        and (not wanted.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
         and (wanted.error_text is None or wanted.error_text.casefold() in (job.last_error or "").casefold())
     )

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
 
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
@@ -46,10 +46,11 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
     jobs: list[Job] = []
     seen = 0
     step = max(limit + 1, 200)
+    now_ms = await server_now_ms(parts) if wanted.due else INSTANT_MS_MAX
     while seen < LIST_SCAN_MAX:
-        keys = await _candidates(parts, wanted, below, step)
+        keys = await _candidates(parts, wanted, (below, step), now_ms)
         for job in await get(parts, keys):
-            if job is not None and matches(job, wanted):
+            if job is not None and matches(job, wanted, now_ms):
                 if len(jobs) == limit:
                     return Page(jobs, jobs[-1].key)
                 jobs.append(job)
@@ -96,18 +97,19 @@ async def server_now_ms(parts: Parts) -> int:
     return now_ms
 
 
-async def _candidates(parts: Parts, wanted: JobFilter, below: int, step: int) -> list[int]:
+async def _candidates(parts: Parts, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
     """The next keys below the cursor that may match: from the whole, or from the places that matter."""
     sql = parts.sql("list")
-    if wanted.type is None and wanted.group is None and not wanted.states:
-        return [key for (key,) in await parts.connections.look(sql["all"], below, step)]
+    states = states_sought(wanted)
+    if wanted.type is None and wanted.group is None and not states:
+        return [key for (key,) in await parts.connections.look(sql["all"], *window)]
     queues = [
         queue
         for queue, type, group in await parts.connections.look(sql["queues"])
         if wanted.type in (None, type) and wanted.group in (None, group)
     ]
-    states = sorted(wanted.states or set(State))
-    return [key for (key,) in await parts.connections.look(sql["some"], queues, below, step, states)]
+    parameters = (queues, *window, sorted(states or set(State)), due_ms)
+    return [key for (key,) in await parts.connections.look(sql["some"], *parameters)]
 
 
 def job_of(row: Any) -> Job:

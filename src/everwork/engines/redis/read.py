@@ -19,7 +19,7 @@ from everwork.engines.redis.texts import (
     lane_parts,
     queue_parts,
 )
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
 
 TOP: Final = "9" * 16
@@ -95,15 +95,16 @@ async def explain(link: Link, key: int) -> Explanation | None:
 async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
-    letters = "".join(LETTER_OF[state] for state in wanted.states or set(State))
+    letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
     jobs: list[Job] = []
     seen, read, step = 0, 0, max(limit + 1, 200)
     while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
-        after, ids, stored = await link.read("list", below, step, letters)
-        keys = [int(id) for id, state in zip(ids, stored, strict=True) if state and _may_match(Record(state), wanted)]
+        after, ids, stored, now = await link.read("list", below, step, letters, int(wanted.due))
+        found = [(int(id), Record(state)) for id, state in zip(ids, stored, strict=True) if state]
+        keys = [key for key, record in found if _may_match(record, wanted, int(now))]
         for some in _steps(keys, limit):
             for job in await get(link, some):
-                if job is not None and matches(job, wanted):
+                if job is not None and matches(job, wanted, int(now)):
                     if len(jobs) == limit:
                         return Page(jobs, jobs[-1].key)
                     jobs.append(job)
@@ -123,7 +124,7 @@ def _steps(keys: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
         yield keys[start : start + step]
 
 
-def _may_match(record: Record, wanted: JobFilter) -> bool:
+def _may_match(record: Record, wanted: JobFilter, now_ms: int) -> bool:
     """Whether a filter may show a job, as far as its short state tells."""
     type, group = record.queue
     return (
@@ -134,6 +135,7 @@ def _may_match(record: Record, wanted: JobFilter) -> bool:
         and wanted.worker in (None, record.worker)
         and (wanted.created_after_ms is None or record.created_at_ms >= wanted.created_after_ms)
         and (wanted.created_before_ms is None or record.created_at_ms < wanted.created_before_ms)
+        and (not wanted.due or (record.state is State.PENDING and record.run_at_ms <= now_ms))
         and (wanted.error_text is None or record.state is not State.COMPLETED)
     )
 

@@ -287,4 +287,4 @@ class SqliteEngine(Engine):
     # Last in the class, because its name hides the builtin in the annotations below it.
 
     async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        return await self._parts.ask(lambda reader, _: read.list_jobs(reader, wanted, limit, cursor))
+        return await self._parts.ask(lambda reader, now_ms: read.list_jobs(reader, wanted, (limit, cursor), now_ms))

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
 from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import limit_key_of, tenant_of
@@ -46,16 +46,17 @@ def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
     return events[-HISTORY_ENTRIES_MAX:]
 
 
-def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
+def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | None], now_ms: int) -> Page:
     """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
-    below = KEY_MAX if cursor_key is None else cursor_key
+    limit, after = page
+    below = KEY_MAX if after is None else after
     jobs: list[Job] = []
     seen = 0
     step = max(limit + 1, 200)
     while seen < LIST_SCAN_MAX:
-        keys = _candidates(cursor, wanted, below, step)
+        keys = _candidates(cursor, wanted, (below, step), now_ms)
         for job in get(cursor, keys):
-            if job is not None and matches(job, wanted):
+            if job is not None and matches(job, wanted, now_ms):
                 if len(jobs) == limit:
                     return Page(jobs, jobs[-1].key)
                 jobs.append(job)
@@ -105,32 +106,32 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
     return explained(facts, now_ms)
 
 
-def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, below: int, step: int) -> list[int]:
+def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
     """The next keys below the cursor that may match: from the whole, or merged from the places that matter."""
-    if wanted.type is None and wanted.group is None and not wanted.states:
-        return [key for (key,) in cursor.execute(LIST["all"], (below, step)).fetchall()]
+    states = states_sought(wanted)
+    if wanted.type is None and wanted.group is None and not states:
+        return [key for (key,) in cursor.execute(LIST["all"], window).fetchall()]
     queues = [
         queue
         for queue, type, group in cursor.execute(LIST["queues"]).fetchall()
         if wanted.type in (None, type) and wanted.group in (None, group)
     ]
+    due_ms = now_ms if wanted.due else INSTANT_MS_MAX
     parts = [
-        _keys_of(cursor, queue, state, (below, step))
-        for queue in queues
-        for state in sorted(wanted.states or set(State))
+        _keys_of(cursor, (queue, *window), state, due_ms) for queue in queues for state in sorted(states or set(State))
     ]
     merged: Iterator[int] = heapq.merge(*parts, reverse=True)
-    return [key for key, _ in zip(merged, range(step), strict=False)]
+    return [key for key, _ in zip(merged, range(window[1]), strict=False)]
 
 
-def _keys_of(cursor: sqlite3.Cursor, queue: int, state: State, window: tuple[int, int]) -> list[int]:
+def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, due_ms: int) -> list[int]:
     match state:
         case State.PENDING:
-            rows = cursor.execute(LIST["pending"], (queue, *window))
+            rows = cursor.execute(LIST["pending"], (*window, due_ms))
         case State.PROCESSING:
-            rows = cursor.execute(LIST["processing"], (queue, *window))
+            rows = cursor.execute(LIST["processing"], window)
         case _:
-            rows = cursor.execute(LIST["finished"], (queue, *window, state))
+            rows = cursor.execute(LIST["finished"], (*window, state))
     return [key for (key,) in rows.fetchall()]
 
 

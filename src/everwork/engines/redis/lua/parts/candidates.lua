@@ -1,8 +1,12 @@
 -- Purpose: where the jobs of some states can be found by key, newest first. Inputs: records.
 local FEW = @LIST_SCAN_MAX@
 
-local function pending_places() -- Every set that holds pending jobs.
+local function pending_places(futures) -- Every set that holds pending jobs; those of scheduled ones are noted in `futures`.
   local keys = {}
+  local function add_future(queue)
+    keys[#keys + 1] = P .. ':future:' .. queue
+    futures[keys[#keys]] = true
+  end
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local queues = {type}
     local got = call('HGETALL', P .. ':t:' .. type)
@@ -10,30 +14,30 @@ local function pending_places() -- Every set that holds pending jobs.
       if got[i] == 'groups' then for group in string.gmatch(got[i + 1], '[^\31]+') do queues[#queues + 1] = type .. '\31' .. group end end
     end
     for _, queue in ipairs(queues) do
-      keys[#keys + 1] = P .. ':future:' .. queue
+      add_future(queue)
       for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
       if #keys > FEW then return keys, true end
     end
   end
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
-    keys[#keys + 1] = P .. ':future:' .. queue
+    add_future(queue)
     for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
   end
   return keys, #keys > FEW
 end
 
-local function live_ids(states, below, ids) -- Adds the ids of live jobs; false if they are too many to sort.
-  local keys, too_many = {}, false
-  if string.find(states, 'p', 1, true) then keys, too_many = pending_places() end
+local function live_ids(states, below, ids, due) -- Adds the ids of live jobs; false if they are too many to sort.
+  local keys, futures, too_many = {}, {}, false
+  if string.find(states, 'p', 1, true) then keys, too_many = pending_places(futures) end
   if string.find(states, 'r', 1, true) then keys[#keys + 1] = LEASES end
   local total = 0
   for _, key in ipairs(keys) do
     if too_many then return false end
-    total = total + call('ZCARD', key)
+    total = total + (futures[key] and call('ZCOUNT', key, '-inf', due) or call('ZCARD', key))
     if total > FEW then return false end
   end
   for _, key in ipairs(keys) do
-    for _, id in ipairs(call('ZRANGE', key, 0, -1)) do
+    for _, id in ipairs(futures[key] and call('ZRANGEBYSCORE', key, '-inf', due) or call('ZRANGE', key, 0, -1)) do
       if id < below then ids[#ids + 1] = id end -- The guard among the leases sorts behind every id.
     end
   end
@@ -47,9 +51,9 @@ local function cut(ids, step) -- The newest of them, and where to go on.
   return ids, ids[step]
 end
 
-local function by_index(below, step, states)
+local function by_index(below, step, states, due) -- Of scheduled jobs those that run until then.
   local ids = {}
-  if not live_ids(states, below, ids) then return nil end
+  if not live_ids(states, below, ids, due) then return nil end
   for letter, key in pairs({f = FAILED, x = CANCELLED}) do
     if string.find(states, letter, 1, true) then
       for _, id in ipairs(call('ZREVRANGEBYLEX', key, '(' .. below, '-', 'LIMIT', 0, step + 1)) do ids[#ids + 1] = id end
