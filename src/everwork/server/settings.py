@@ -290,8 +290,8 @@ def _require_readable(name: str, path: Path | None, origins: Mapping[str, str]) 
     if path is None:
         return
     try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a directory")
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is no regular file")
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:

@@ -1,0 +1,247 @@
+"""What administrators do to the whole store, for one caller: the key is checked, and the audit log is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, Final, NamedTuple, TypeVar
+
+from everwork.core import checks
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.core.states import State
+from everwork.engines.codec import decode_policy, encode_policy, require_object
+from everwork.engines.values import JobFilter, TypeInfo
+from everwork.exceptions import InvalidInput, NotFound
+from everwork.service.access import Permission, Principal
+from everwork.service.api_key import ApiKey, NewKey
+from everwork.service.audit import Audit, AuditEntry
+from everwork.service.desk import BulkChange, Desk
+from everwork.service.keys import KeyRing
+from everwork.service.service import JobService
+
+T = TypeVar("T")
+POLICY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
+
+
+class TypeView(NamedTuple):
+    """A type, and how many of its jobs are in which state."""
+
+    info: TypeInfo
+    counts: Mapping[State, int]
+
+
+class PolicyView(NamedTuple):
+    """The retry policy in force for a type; `is_own` says that the type has one, not the default."""
+
+    policy: RetryPolicy
+    is_own: bool
+
+
+class GroupView(NamedTuple):
+    """A further group of a type: its jobs, and when a worker last asked for the type."""
+
+    type: str
+    group: str
+    counts: Mapping[State, int]
+    last_asked_ms: int | None
+
+
+class Administration:
+    """What the holder of one key may do to the store. `origin` says where the call came from."""
+
+    __slots__ = ("_audit", "_desk", "_engine", "_keys", "origin", "principal")
+
+    def __init__(self, service: JobService, keys: KeyRing, audit: Audit, principal: Principal, origin: str) -> None:
+        self._engine = service.engine
+        self._desk = Desk(service, principal)
+        self._keys = keys
+        self._audit = audit
+        self.principal = principal
+        self.origin = origin
+
+    # Types --------------------------------------------------------------------------------------
+
+    async def types(self) -> list[TypeView]:
+        """Every type that the store has seen, by name."""
+        self._may_read()
+        counts = await self._counts(by_group=False)
+        return [TypeView(info, counts[info.type, ""]) for info in await self._engine.types()]
+
+    async def pause(self, type: str) -> None:
+        """Let no job of a type start, seen before or not; what runs goes on."""
+        self._may_change(type=type)
+        await self._noted("types.pause", type, lambda: self._engine.pause(type, True))
+
+    async def resume(self, type: str) -> None:
+        """Let jobs of a type start again."""
+        self._may_change(type=type)
+        await self._known(type)
+        await self._noted("types.resume", type, lambda: self._engine.pause(type, False))
+
+    async def reset_breaker(self, type: str) -> bool:
+        """Close a type's breaker; False if it was not open."""
+        self._may_change(type=type)
+        await self._known(type)
+        return await self._noted("types.breaker-reset", type, lambda: self._engine.reset_breaker(type))
+
+    async def policy(self, type: str) -> PolicyView:
+        """The retry policy in force for a type."""
+        self._may_read()
+        checks.name("type", type)
+        return _policy_of(await self._known(type))
+
+    async def set_policy(self, type: str, said: Mapping[str, Any], *, changes_only: bool = False) -> RetryPolicy:
+        """Give a type a retry policy. What is not said has its default or, with `changes_only`, stays as it is."""
+        self._may_change(type=type)
+        base = DEFAULT_POLICY
+        if changes_only:
+            base = next((_policy_of(info).policy for info in await self._engine.types() if info.type == type), base)
+        policy = policy_from(said, base)
+        text = encode_policy(policy)
+        await self._noted("types.policy", type, lambda: self._engine.set_policy(type, text), asdict(policy))
+        return policy
+
+    async def clear_policy(self, type: str) -> None:
+        """Take a type's retry policy away: the default one holds."""
+        self._may_change(type=type)
+        await self._known(type)
+        await self._noted("types.policy-clear", type, lambda: self._engine.set_policy(type, None))
+
+    # Groups -------------------------------------------------------------------------------------
+
+    async def groups(self) -> list[GroupView]:
+        """The further groups of all types, by type and name."""
+        self._may_read()
+        counts = await self._counts(by_group=True)
+        return [
+            GroupView(info.type, group, counts[info.type, group], info.last_asked_ms)
+            for info in await self._engine.types()
+            for group in sorted(info.groups)
+        ]
+
+    async def drop_group(self, type: str, group: str) -> int:
+        """Forget a group; how many of its pending jobs were cancelled."""
+        self._may_change(type=type, group=group)
+        if group not in (await self._known(type)).groups:
+            raise NotFound(f"type '{type}': group", group)
+        return await self._noted("groups.drop", f"{type}/{group}", lambda: self._engine.drop_group(type, group))
+
+    # Keys and audit -----------------------------------------------------------------------------
+
+    async def create_key(
+        self,
+        name: str,
+        permissions: Sequence[str],
+        *,
+        tenants: Sequence[str] = (),
+        expires_at_ms: int | None = None,
+        rate_per_second: float | None = None,
+    ) -> NewKey:
+        """Make an API key; its text is in the answer and nowhere else."""
+        self._may_change()
+        limits: dict[str, Any] = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
+
+        async def create() -> NewKey:
+            new = await self._keys.create(name, permissions, tenants=tenants, creator=self.principal, **limits)
+            detail = {"name": name, "permissions": list(permissions), "tenants": list(tenants)}
+            await self._record("keys.create", new.key.id, detail | limits)
+            return new
+
+        return await _to_the_end(create())
+
+    async def list_keys(self) -> Sequence[ApiKey]:
+        """Every API key, without anything secret."""
+        self._may_change()
+        return await self._keys.list()
+
+    async def revoke_key(self, id: str) -> ApiKey:
+        """Refuse a key from now on."""
+        self._may_change(id=id)
+        return await self._noted("keys.revoke", id, lambda: self._keys.revoke(id))
+
+    async def audit(self, limit: int, below: str | None = None) -> list[AuditEntry]:
+        """The newest entries of the audit log, or those older than the entry `below`."""
+        self._may_change()
+        return await self._audit.last(limit, below)
+
+    # Jobs: what cannot be undone, or concerns many at once, is noted too ----------------------------
+
+    async def delete_job(self, key: int) -> State:
+        """Remove one finished job; the desk says who may."""
+        return await self._noted("jobs.delete", str(key), lambda: self._desk.delete(key))
+
+    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
+        """Bring back every dead letter that a filter shows; the desk says who may."""
+
+        async def requeue() -> BulkChange:
+            change = await self._desk.requeue_matching(wanted)
+            await self._record("jobs.requeue", wanted.type or "*", change._asdict())
+            return change
+
+        return await _to_the_end(requeue())
+
+    # Inside -------------------------------------------------------------------------------------
+
+    def _may_change(self, **names: object) -> None:
+        self.principal.require(Permission.ADMIN)
+        self.principal.require_unbound()
+        for field, value in names.items():
+            checks.name(field, value)
+
+    def _may_read(self) -> None:
+        if not self.principal.allows(Permission.ADMIN):
+            self.principal.require(Permission.JOBS_READ)
+        self.principal.require_unbound()
+
+    async def _noted(
+        self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
+    ) -> T:
+        """Do something and write it down. What was refused has not been done."""
+
+        async def act_and_record() -> T:
+            result = await act()
+            await self._record(action, target, detail)
+            return result
+
+        return await _to_the_end(act_and_record())
+
+    async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
+        await self._audit.record(self.principal, action, target, self.origin, detail)
+
+    async def _known(self, type: str) -> TypeInfo:
+        found = next((info for info in await self._engine.types() if info.type == type), None)
+        if found is None:
+            raise NotFound("type", type)
+        return found
+
+    async def _counts(self, *, by_group: bool) -> defaultdict[tuple[str, str], dict[State, int]]:
+        counts: defaultdict[tuple[str, str], dict[State, int]] = defaultdict(lambda: dict.fromkeys(State, 0))
+        for count in await self._engine.count():
+            counts[count.type, count.group if by_group else ""][count.state] += count.jobs
+        return counts
+
+
+def policy_from(said: Mapping[str, Any], base: RetryPolicy = DEFAULT_POLICY) -> RetryPolicy:
+    """A retry policy from what somebody says of it; each mistake names the field."""
+    for name in require_object("policy", said):
+        if name not in POLICY_FIELDS:
+            allowed = ", ".join(POLICY_FIELDS)
+            raise InvalidInput("policy", f"{checks.shown(name)} is no field of it; allowed are {allowed}")
+    return RetryPolicy(**{**asdict(base), **said})
+
+
+def _policy_of(info: TypeInfo) -> PolicyView:
+    return PolicyView(decode_policy(info.policy), info.policy is not None)
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    """What has begun is done and written down, also when the caller goes away in between."""
+    task = asyncio.ensure_future(work)
+    _unfinished.add(task)
+    task.add_done_callback(_unfinished.discard)
+    return await asyncio.shield(task)
+
+
+_unfinished: Final[set[asyncio.Future[Any]]] = set()
