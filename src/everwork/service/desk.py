@@ -122,7 +122,7 @@ class Desk:
         self.principal.require(Permission.JOBS_READ)
         job = await self._service.get(key)
         if self.principal.tenants and job.tenant not in self.principal.tenants:
-            raise _foreign(key)
+            raise foreign_job(key)
         return job
 
     async def history(self, key: int) -> list[HistoryEntry]:
@@ -165,7 +165,7 @@ class Desk:
 
     async def _require_own(self, keys: Sequence[int]) -> None:
         if self.principal.tenants and (foreign := await self.foreign(keys)):
-            raise _foreign(min(foreign))
+            raise foreign_job(min(foreign))
 
     def _confined(self, wanted: JobFilter) -> JobFilter:
         return replace(wanted, tenants=self.principal.tenants_for(wanted.tenants))
@@ -178,5 +178,6 @@ class Desk:
         return await self._service.list(self._confined(wanted), limit, cursor)
 
 
-def _foreign(key: int) -> PermissionDenied:
+def foreign_job(key: int) -> PermissionDenied:
+    """The error of whoever touches another tenant's job."""
     return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")

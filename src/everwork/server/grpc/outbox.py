@@ -1,0 +1,119 @@
+"""What a stream has to tell its worker: gathered while a message is being written, and told by the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from everwork.core.job import LeasedJob
+from everwork.engines.values import Lease, LeaseStatus
+from everwork.proto import work_pb2
+from everwork.proto.work import job_message
+
+MESSAGE_BYTES_MAX: Final = 1_000_000
+"""A message ends with the job that takes it over this size, which leaves it far below what clients refuse."""
+ENVELOPE_BYTES: Final = 200
+WAITING_MAX: Final = 1_000
+"""With so many jobs unwritten no more are leased: the connection is slow, and leases run."""
+
+
+class Outbox:
+    """Lives in one task, `run`; what was not written when it ends is answered by `unwritten`."""
+
+    def __init__(
+        self, send: Callable[[bytes], Awaitable[None]], leaving: Callable[[Sequence[LeasedJob]], None]
+    ) -> None:
+        self._send = send
+        self._leaving = leaving
+        self._jobs: list[LeasedJob] = []
+        self._on_the_way: list[LeasedJob] = []
+        self._next = work_pb2.ToWorker()
+        self._has_words = False
+        self._news = asyncio.Event()
+        self._turned = asyncio.Event()
+
+    def jobs(self, jobs: Sequence[LeasedJob]) -> None:
+        """Jobs for the worker."""
+        self._jobs += jobs
+        self._news.set()
+
+    def welcome(self, server: str, heartbeat_ms: int, lost: Sequence[tuple[Lease, LeaseStatus]]) -> None:
+        """The first answer."""
+        losses = [_loss(lease, status) for lease, status in lost]
+        self._next.welcome.CopyFrom(work_pb2.Welcome(server=server, heartbeat_ms=heartbeat_ms, lost=losses))
+        self._say()
+
+    def judged(self, settled: int, refusals: Sequence[work_pb2.Refusal]) -> None:
+        """So many outcomes have been judged; these of them were refused."""
+        self._next.settled = settled
+        if refusals:
+            self._next.refusals.extend(refusals)
+        self._say()
+
+    def lost(self, lease: Lease, status: LeaseStatus) -> None:
+        """A lease no longer holds."""
+        self._next.losses.append(_loss(lease, status))
+        self._say()
+
+    def closing(self) -> None:
+        """The server stops."""
+        self._next.closing = True
+        self._say()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._jobs or self._has_words:
+                message = self._message()
+                # Before they are written: the worker may answer before we know that they are.
+                self._leaving(self._on_the_way)
+                await self._send(message.SerializeToString())
+                self._on_the_way = []
+                self._turned.set()
+
+    async def has_room(self) -> None:
+        """Wait until the worker has taken most of what it was sent."""
+        while len(self._jobs) >= WAITING_MAX:
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Wait until one more message is written."""
+        self._turned.clear()
+        await self._turned.wait()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is written."""
+        return not (self._jobs or self._has_words or self._on_the_way)
+
+    def unwritten(self) -> list[LeasedJob]:
+        """The jobs that never reached the connection."""
+        jobs, self._on_the_way, self._jobs = self._on_the_way + self._jobs, [], []
+        return jobs
+
+    def _say(self) -> None:
+        self._has_words = True
+        self._news.set()
+
+    def _message(self) -> work_pb2.ToWorker:
+        message, self._next = self._next, work_pb2.ToWorker()
+        self._has_words = False
+        jobs: list[work_pb2.Job] = []
+        size = 0
+        for job in self._jobs:
+            one = job_message(job)
+            jobs.append(one)
+            size += len(one.variables) + len(one.headers) + len(one.extra) + ENVELOPE_BYTES
+            if size > MESSAGE_BYTES_MAX:
+                break
+        self._on_the_way, self._jobs = self._jobs[: len(jobs)], self._jobs[len(jobs) :]
+        message.jobs.extend(jobs)
+        return message
+
+
+def _loss(lease: Lease, status: LeaseStatus) -> work_pb2.Loss:
+    held = work_pb2.Lease(key=lease.key, attempt=lease.attempt)
+    return work_pb2.Loss(lease=held, cancelled=status is LeaseStatus.CANCELLED)

@@ -1,0 +1,130 @@
+"""The streaming door for fast workers: every worker's stream, and what becomes of a worker's jobs when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from everwork.core.limits import SETTLE_BATCH_MAX
+from everwork.core.outcome import Fail, Outcome
+from everwork.engines.values import Lease, LeaseStatus
+from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
+from everwork.server.grpc.work_stream import WorkStream
+from everwork.service.access import Permission, Principal
+from everwork.service.desk import Desk
+from everwork.service.keys import KeyRing, OpenDoor
+from everwork.service.loops import BackgroundLoop
+from everwork.service.service import JobService, through_outage
+
+TICK_SECONDS: Final = 1.0
+COME_BACK_SECONDS: Final = 0.5
+"""How long the attempts of a stream that broke wait for their worker to come back with another."""
+
+
+class WorkStreams:
+    """All streams of this server. They live in the event loop of the service."""
+
+    def __init__(self, service: JobService, keys: KeyRing | OpenDoor) -> None:
+        self._service = service
+        self._keys = keys
+        self._streams: set[WorkStream] = set()
+        self._orphans: dict[Lease, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._ticking = BackgroundLoop("everwork-streams", self._tick, TICK_SECONDS)
+
+    def start(self) -> None:
+        """Begin to look after the streams."""
+        self._ticking.start()
+
+    def close(self) -> None:
+        """Tell every worker that this server stops; outcomes are taken until they close their side."""
+        self._is_closing = True
+        for stream in self._streams:
+            stream.stop_feeding(closing=True)
+
+    async def wait_closed(self) -> None:
+        """Wait for what streams have left behind, once they are gone."""
+        await self._ticking.abort()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def serve(
+        self, principal: Principal, messages: AsyncIterator[bytes], send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """The life of one stream."""
+        principal.require(Permission.JOBS)
+        stream = WorkStream(self._service, Desk(self._service, principal), self, send)
+        self._streams.add(stream)
+        if self._is_closing:
+            stream.stop_feeding(closing=True)
+        try:
+            await stream.run(messages)
+        finally:
+            self._streams.discard(stream)
+            self._leave(stream)
+
+    # What streams leave behind ------------------------------------------------------------------
+
+    def adopted(self, leases: Iterable[Lease]) -> None:
+        """Attempts of an earlier stream run on in another one."""
+        for lease in leases:
+            self._orphans.pop(lease, None)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        """Outcomes that came before their stream ended are still settled."""
+        if outcomes:
+            self._later(self._settle(outcomes))
+
+    def _leave(self, stream: WorkStream) -> None:
+        """A stopping server's workers come back elsewhere, with their leases; others have a moment to come back."""
+        if stream.held and not self._is_closing:
+            self._orphans |= dict.fromkeys(stream.held, stream.worker)
+            self._later(self._give_up(list(stream.held)))
+
+    async def _give_up(self, leases: list[Lease]) -> None:
+        await asyncio.sleep(COME_BACK_SECONDS)
+        gone = [(lease, self._orphans.pop(lease)) for lease in leases if lease in self._orphans]
+        await self._settle([Fail(lease.key, lease.attempt, _gone(worker)) for lease, worker in gone])
+
+    async def _settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Failing this, the leases lapse."""
+        for start in range(0, len(outcomes), SETTLE_BATCH_MAX):
+            batch = outcomes[start : start + SETTLE_BATCH_MAX]
+            try:
+                await through_outage(lambda batch=batch: self._service.settle(batch), None)  # type: ignore[misc]
+            except EngineError:
+                return
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The look after them ------------------------------------------------------------------------
+
+    async def _tick(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        for stream in list(self._streams):
+            if (error := self._is_over(stream, now)) is not None:
+                stream.end(error)
+        holders = {lease: stream for stream in self._streams for lease in stream.held}
+        leases = list(holders)
+        for start in range(0, len(leases), SETTLE_BATCH_MAX):
+            batch = leases[start : start + SETTLE_BATCH_MAX]
+            for lease, status in zip(batch, await self._service.engine.check(batch), strict=True):
+                if status is not LeaseStatus.HELD:
+                    holders[lease].lose(lease, status)
+        return False
+
+    def _is_over(self, stream: WorkStream, now: float) -> EverworkError | None:
+        if not self._keys.is_live(stream.desk.principal):
+            return Unauthenticated("the API key of this stream is no longer valid")
+        if now - stream.heard_at > stream.silence_seconds_max + TICK_SECONDS:
+            return CallTimeout(f"worker '{stream.worker}' sent nothing for {now - stream.heard_at:.0f} s")
+        return None
+
+
+def _gone(worker: str) -> str:
+    return f"worker '{worker}' has gone: its stream ended, and it did not come back"
