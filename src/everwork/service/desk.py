@@ -12,7 +12,7 @@ from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
 from everwork.engines.codec import decode, encode_object
-from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Page, Stats
+from everwork.engines.values import Count, Created, Demand, Explanation, JobFilter, Judged, Page, Stats
 from everwork.exceptions import PermissionDenied
 from everwork.service.access import Permission, Principal
 from everwork.service.service import JobService
@@ -124,6 +124,19 @@ class Desk:
         if self.principal.tenants and job.tenant not in self.principal.tenants:
             raise foreign_job(key)
         return job
+
+    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+        """Jobs as they stand; None for those that do not exist or are another tenant's."""
+        self.principal.require(Permission.JOBS_READ)
+        tenants = self.principal.tenants
+        jobs = await self._service.engine.get(keys) if keys else []
+        return [None if job is None or (tenants and job.tenant not in tenants) else job for job in jobs]
+
+    async def count(self) -> list[Count]:
+        """How many jobs of the caller's tenants are in which state."""
+        self.principal.require(Permission.JOBS_READ)
+        tenants = self.principal.tenants
+        return [count for count in await self._service.engine.count() if not tenants or count.tenant in tenants]
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended."""

@@ -1,0 +1,201 @@
+"""Pages of jobs by offset, with totals and sorts: for doors whose callers do not know cursors."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from everwork.core.job import Job
+from everwork.core.limits import KEY_MAX
+from everwork.engines.values import JobFilter
+from everwork.exceptions import InvalidInput
+from everwork.service.desk import Desk
+
+REACH_MAX: Final = 10_000
+"""How far offset and limit go together, and how far jobs are counted one by one."""
+SORTED_MAX: Final = 100_000
+STEP: Final = 250
+"""Jobs come with their variables: few are held at a time."""
+
+
+class Sort(Enum):
+    """What a list may be sorted by."""
+
+    CREATED_AT = "created_at"
+    ACTIVATED_AT = "activated_at"
+    RETRIES = "retries"
+    DEADLINE = "deadline"
+
+
+class Order(NamedTuple):
+    """How a list is sorted; newest first unless said otherwise."""
+
+    sort: Sort = Sort.CREATED_AT
+    descending: bool = True
+
+
+class Listed(NamedTuple):
+    """A part of the matching jobs. `total` may be bounded and the sort partial: `note` says so."""
+
+    jobs: list[Job]
+    total: int
+    has_more: bool
+    note: str = ""
+
+
+async def list_jobs(desk: Desk, wanted: JobFilter, limit: int, offset: int, order: Order) -> Listed:
+    """The matching jobs of the caller's tenants from `offset` on."""
+    if offset + limit > REACH_MAX:
+        raise InvalidInput("offset", f"must be at most {REACH_MAX:,} together with limit, not {offset + limit:,}")
+    note = ""
+    if order.sort is not Sort.CREATED_AT:
+        found, note = await _sorted(desk, wanted, offset + limit + 1, order)
+        page = await _existing(desk, found[offset : offset + limit])
+        has_more = len(found) > offset + limit
+    else:
+        newest = _from_newest if order.descending else _from_oldest
+        jobs = await newest(desk, wanted, offset, limit + 1)
+        page, has_more = jobs[:limit], len(jobs) > limit
+    total = await _total(desk, wanted)
+    return Listed(page, max(total, offset + len(page)) if page else total, has_more, note)
+
+
+def sort_named(text: str, field: str = "sort_by") -> Sort:
+    """A sort by its name."""
+    try:
+        return Sort(text)
+    except ValueError:
+        allowed = ", ".join(sort.value for sort in Sort)
+        raise InvalidInput(field, f"must be one of {allowed}, not {text[:80]!r}") from None
+
+
+async def matching(desk: Desk, wanted: JobFilter, most: int, below: int | None = None) -> AsyncIterator[Job]:
+    """At most so many matching jobs, newest first."""
+    cursor = below
+    while most > 0:
+        page = await desk.list(wanted, min(STEP, most), cursor)
+        for job in page.jobs:
+            yield job
+        cursor, most = page.next, most - len(page.jobs)
+        if cursor is None:
+            return
+
+
+# By creation ------------------------------------------------------------------------------------------
+
+
+async def _from_newest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> list[Job]:
+    found: list[Job] = []
+    at = 0
+    async for job in matching(desk, wanted, offset + limit):
+        if at >= offset:
+            found.append(job)
+        at += 1
+    return found
+
+
+async def _from_oldest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> list[Job]:
+    needed = offset + limit
+    keys = await _keys(desk, wanted, None, needed + 1)
+    if len(keys) > needed:
+        keys = await _oldest_keys(desk, wanted, needed)
+    return await _existing(desk, sorted(keys)[offset:needed])
+
+
+async def _oldest_keys(desk: Desk, wanted: JobFilter, needed: int) -> list[int]:
+    """Lists go downwards only: find a key below which there are enough matches, but not too many to read."""
+    too_low, too_high = await _lowest_key(desk, wanted), None
+    span = needed
+    while True:
+        below = too_low + span if too_high is None else (too_low + too_high) // 2
+        keys = await _keys(desk, wanted, below, 4 * needed)
+        if len(keys) < needed:
+            too_low, span = below, span * 2
+        elif len(keys) == 4 * needed:
+            too_high = below
+        else:
+            return keys
+        if too_high is not None and too_high - too_low <= 1:  # Jobs have come or gone meanwhile.
+            return keys
+
+
+async def _keys(desk: Desk, wanted: JobFilter, below: int | None, limit: int) -> list[int]:
+    return [job.key async for job in matching(desk, wanted, limit, below)]
+
+
+async def _lowest_key(desk: Desk, wanted: JobFilter) -> int:
+    """The key of the oldest match, by halving the range in which it must lie."""
+    lowest, empty_below = KEY_MAX, 1
+    while empty_below < lowest:
+        middle = (empty_below + lowest) // 2
+        found = (await desk.list(wanted, 1, middle + 1)).jobs
+        if found:
+            lowest = found[0].key
+        else:
+            empty_below = middle + 1
+    return lowest
+
+
+# By anything else ---------------------------------------------------------------------------------------
+
+
+async def _sorted(desk: Desk, wanted: JobFilter, limit: int, order: Order) -> tuple[list[int], str]:
+    """The keys of the first matches in an order, and a note if not all matches were looked at."""
+    ranked: list[tuple[float, int]] = []
+    seen = 0
+    async for job in matching(desk, wanted, SORTED_MAX + 1):
+        if seen == SORTED_MAX:
+            note = f"sorted by {order.sort.value} among the newest {SORTED_MAX:,} matches only"
+            return _first(ranked, limit), note
+        seen += 1
+        rank = (-_rank(job, order), job.key)
+        if len(ranked) < limit:
+            heapq.heappush(ranked, rank)
+        else:
+            heapq.heappushpop(ranked, rank)
+    return _first(ranked, limit), ""
+
+
+def _first(ranked: list[tuple[float, int]], limit: int) -> list[int]:
+    return [key for _, key in heapq.nlargest(limit, ranked)]
+
+
+def _rank(job: Job, order: Order) -> float:
+    """Lower comes first; a job that has no such value comes last, either way."""
+    value = {
+        Sort.ACTIVATED_AT: job.activated_at_ms,
+        Sort.RETRIES: job.retries,
+        Sort.DEADLINE: job.lease_until_ms,
+    }.get(order.sort, job.created_at_ms)
+    if value is None:
+        return math.inf
+    return -value if order.descending else value
+
+
+async def _existing(desk: Desk, keys: list[int]) -> list[Job]:
+    """The jobs of these keys, in this order; those that were deleted meanwhile are left out."""
+    return [job for job in await desk.get_many(keys) if job is not None]
+
+
+# Totals -----------------------------------------------------------------------------------------------
+
+
+async def _total(desk: Desk, wanted: JobFilter) -> int:
+    """Exact for type, state and tenants; otherwise counted one by one, so far as that goes."""
+    if wanted.worker is not None or wanted.due:
+        return await _bounded_count(desk, wanted, REACH_MAX)
+    counts = await desk.count()
+    return sum(
+        count.jobs
+        for count in counts
+        if wanted.type in (None, count.type)
+        and (not wanted.states or count.state in wanted.states)
+        and (not wanted.tenants or count.tenant in wanted.tenants)
+    )
+
+
+async def _bounded_count(desk: Desk, wanted: JobFilter, limit: int) -> int:
+    return len(await _keys(desk, wanted, None, limit))
