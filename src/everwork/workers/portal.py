@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
+from everwork.service.loops import new_loop
 from everwork.service.service import JobService
 
 log = get_logger("everwork")
@@ -190,12 +191,3 @@ def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(done.result())
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """The fastest event loop there is."""
-    try:
-        import uvloop  # noqa: PLC0415 - it is not there on every platform
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

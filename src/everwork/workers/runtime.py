@@ -17,7 +17,7 @@ from everwork.workers.fetcher import Fetcher
 from everwork.workers.function import JobFunction
 from everwork.workers.home import Home
 from everwork.workers.naming import WorkerName
-from everwork.workers.portal import new_loop
+from everwork.service.loops import new_loop
 
 log = get_logger("everwork")
 

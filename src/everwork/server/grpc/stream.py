@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import Final
+
+import grpc.aio
 
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Fail, Outcome
 from everwork.engines.values import Lease, LeaseStatus
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
+from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
 from everwork.server.grpc.work_stream import WorkStream
-from everwork.service.access import Permission, Principal
+from everwork.service.access import Permission
 from everwork.service.desk import Desk
-from everwork.service.keys import KeyRing, OpenDoor
+from everwork.service.keys import KeyRing
 from everwork.service.loops import BackgroundLoop
 from everwork.service.service import JobService, through_outage
 
+WORK: Final = Rpc("stream", "everwork.v1.WorkService", "Work", Permission.JOBS)
 TICK_SECONDS: Final = 1.0
 COME_BACK_SECONDS: Final = 0.5
 """How long the attempts of a stream that broke wait for their worker to come back with another."""
@@ -25,7 +29,7 @@ COME_BACK_SECONDS: Final = 0.5
 class WorkStreams:
     """All streams of this server. They live in the event loop of the service."""
 
-    def __init__(self, service: JobService, keys: KeyRing | OpenDoor) -> None:
+    def __init__(self, service: JobService, keys: KeyRing) -> None:
         self._service = service
         self._keys = keys
         self._streams: set[WorkStream] = set()
@@ -50,17 +54,18 @@ class WorkStreams:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def serve(
-        self, principal: Principal, messages: AsyncIterator[bytes], send: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    def methods(self, reception: Reception) -> Methods:
+        """The call that this door answers."""
+        return {WORK.path: reception.stream(WORK, self._serve)}
+
+    async def _serve(self, desk: Desk, context: Context) -> None:
         """The life of one stream."""
-        principal.require(Permission.JOBS)
-        stream = WorkStream(self._service, Desk(self._service, principal), self, send)
+        stream = WorkStream(self._service, desk, self, context.write)
         self._streams.add(stream)
         if self._is_closing:
             stream.stop_feeding(closing=True)
         try:
-            await stream.run(messages)
+            await stream.run(_messages(context))
         finally:
             self._streams.discard(stream)
             self._leave(stream)
@@ -124,6 +129,11 @@ class WorkStreams:
         if now - stream.heard_at > stream.silence_seconds_max + TICK_SECONDS:
             return CallTimeout(f"worker '{stream.worker}' sent nothing for {now - stream.heard_at:.0f} s")
         return None
+
+
+async def _messages(context: Context) -> AsyncIterator[bytes]:
+    while (raw := await context.read()) is not grpc.aio.EOF:
+        yield raw
 
 
 def _gone(worker: str) -> str:

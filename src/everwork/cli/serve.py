@@ -1,0 +1,79 @@
+"""everwork serve: the server, for production."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from everwork.cli.options import AsJson, ConfigFile
+from everwork.exceptions import BadConfiguration
+from everwork.server.settings import Settings, load
+from everwork.service.loops import new_loop
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+Engine = Annotated[str | None, typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=False)]
+Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where to listen.", show_default="127.0.0.1")]
+GrpcPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27500")]
+HttpPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27555")]
+Certificate = Annotated[str | None, typer.Option("--tls-certificate", metavar="PATH", help="TLS on both ports (PEM).")]
+CertificateKey = Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="The certificate's key (PEM).")]
+NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on a loopback address only.")]
+
+
+@app.command()
+def serve(  # noqa: PLR0913 - what can be said of a server
+    *,
+    engine: Engine = None,
+    host: Host = None,
+    grpc_port: GrpcPort = None,
+    http_port: HttpPort = None,
+    tls_certificate: Certificate = None,
+    tls_key: CertificateKey = None,
+    no_auth: NoAuth = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the server: gRPC jobs API, Zeebe gateway and worker stream on one port, REST on another.
+
+    Settings come from flags, then EVERWORK_... variables, then everwork.toml. At least one API key must exist:
+    make one by everwork keys create, or set EVERWORK_API_KEY.
+
+    [bold]Examples:[/bold]
+    everwork serve --engine postgresql://app@db.example.org/jobs --host 0.0.0.0
+    everwork serve --config /etc/everwork.toml
+    """
+    flags = {
+        "engine": engine,
+        "host": host,
+        "grpc_port": grpc_port,
+        "http_port": http_port,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        "auth": "off" if no_auth else None,
+    }
+    run_server(load(config, os.environ, flags), as_json=as_json)
+
+
+def run_server(settings: Settings, *, as_json: bool = False, makes_key: bool = False) -> None:
+    """Run a server until it is told to stop."""
+    level = getattr(logging, settings.log_level.upper())
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        from everwork.cli.serving import serve as serve_until_stopped  # noqa: PLC0415 - only what is used is loaded
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) from None
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve_until_stopped(settings, as_json=as_json, makes_key=makes_key))
+
+
+def missing_extra(error: ModuleNotFoundError) -> Exception:
+    """The server's packages are an extra of their own."""
+    if error.name is not None and error.name.startswith("everwork"):
+        return error
+    return BadConfiguration(f"the server needs {error.name!r}, not installed; run: pip install 'everwork[server]'")

@@ -1,0 +1,114 @@
+"""A server in this process: opened, announced, and stopped by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any, NamedTuple
+
+from everwork.cli.output import write, write_json
+from everwork.engines.urls import shown_url
+from everwork.exceptions import BadConfiguration
+from everwork.server.server import Ports, Server
+from everwork.server.settings import Settings
+from everwork.service.api_key import KeyState
+from everwork.service.keys import host_clock
+
+
+class Opened(NamedTuple):
+    """A server that listens; the text of its first key, if it was just made."""
+
+    server: Server
+    ports: Ports
+    durability: str
+    new_key: str | None
+
+
+async def serve(settings: Settings, *, as_json: bool, makes_key: bool) -> None:
+    """Run a server until SIGINT or SIGTERM; a second signal does not wait for callers."""
+    stop = stop_event()
+    opened = await open_server(settings, makes_key=makes_key)
+    announce(opened, as_json=as_json)
+    await stop.wait()
+    if not as_json:
+        write("\nstopping: long polls end, what is in flight is finished (once more: at once)\n")
+    stop.clear()
+    closing = asyncio.ensure_future(opened.server.stop())
+    again = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([closing, again], return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    if not closing.done():
+        await opened.server.stop(0.0)
+    await closing
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGINT and SIGTERM."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
+    """Open a server; without any key that lets anybody in, make one, or say how."""
+    server = Server(settings)
+    try:
+        await server.open()
+        new_key = await _first_key(server, makes_key=makes_key)
+        health = await server.health()
+        return Opened(server, await server.listen(), health.durability.value, new_key)
+    except BaseException:
+        await server.stop(0.0)
+        raise
+
+
+async def _first_key(server: Server, *, makes_key: bool) -> str | None:
+    if not server.settings.has_auth or server.settings.api_key is not None:
+        return None
+    if any(key.state(host_clock()) is KeyState.LIVE for key in await server.keys.list()):
+        return None
+    if not makes_key:
+        raise BadConfiguration(
+            "nobody could call this server, for there is no API key: "
+            "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
+        )
+    return (await server.keys.create("first", ["*"])).text
+
+
+def announce(opened: Opened, *, as_json: bool) -> None:
+    """Say where the server listens: a JSON line for programs, a few lines for people."""
+    if as_json:
+        write_json(_facts(opened))
+    else:
+        write("".join(f"{line}\n" for line in lines(opened)))
+
+
+def lines(opened: Opened) -> list[str]:
+    """What people are told of a server that has just begun."""
+    settings, ports = opened.server.settings, opened.ports
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "https" if settings.tls_certificate else "http"
+    told = [
+        f"Everwork on {shown_url(settings.engine)} (an accepted job survives: {opened.durability})",
+        f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{' (TLS)' if settings.tls_certificate else ''}",
+        f"  REST  {scheme}://{host}:{ports.http}/docs",
+    ]
+    if opened.new_key is not None:
+        told.append(f"  key   {opened.new_key}  (shown this once; more by everwork keys create)")
+    if not settings.has_auth:
+        told.append("  keys are not asked for: every program on this host may call")
+    return told
+
+
+def _facts(opened: Opened) -> dict[str, Any]:
+    settings, ports = opened.server.settings, opened.ports
+    return {
+        "host": settings.host,
+        "grpc_port": ports.grpc,
+        "http_port": ports.http,
+        "engine": shown_url(settings.engine),
+        "durability": opened.durability,
+        "api_key": opened.new_key,
+    }

@@ -1,0 +1,71 @@
+"""The composition root of a server: one event loop, one engine, one service, and a door of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple
+
+from everwork.engines.open import open_engine
+from everwork.engines.values import Health
+from everwork.server.grpc.door import GrpcDoor
+from everwork.server.http.door import HttpDoor
+from everwork.server.metrics import Metrics
+from everwork.server.settings import Settings
+from everwork.service.audit import Audit
+from everwork.service.keys import KeyRing, OpenDoor
+from everwork.service.service import JobService
+
+CLOSE_SECONDS: Final = 5.0
+
+
+class Ports(NamedTuple):
+    """Where a server listens."""
+
+    grpc: int
+    http: int
+
+
+class Server:
+    """Everything that one server process runs. It is started once, and stopped once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        engine = open_engine(settings.engine)
+        holder = f"server-{socket.gethostname()}-{os.getpid()}"
+        self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type)
+        make_keys = KeyRing if settings.has_auth else OpenDoor
+        self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
+        self.audit = Audit(engine)
+        self.metrics = Metrics()
+        self._grpc = GrpcDoor(self.service, self.keys, settings, self.metrics)
+        self._http = HttpDoor(self.service, self.keys, self.audit, settings, self.metrics)
+        self._opened = AsyncExitStack()
+
+    async def open(self) -> None:
+        """Open the engine and learn the keys; nobody can call yet."""
+        await self.service.open()
+        self._opened.push_async_callback(self.service.close)
+        await self.keys.open()
+        self._opened.push_async_callback(self.keys.close)
+
+    async def listen(self) -> Ports:
+        """Open both doors."""
+        grpc = await self._grpc.start()
+        self._opened.push_async_callback(self._grpc.stop, 0.0)
+        http = await self._http.start()
+        self._opened.push_async_callback(self._http.stop, 0.0)
+        return Ports(grpc, http)
+
+    async def stop(self, grace_seconds: float | None = None) -> None:
+        """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost."""
+        grace = self.settings.shutdown_seconds if grace_seconds is None else grace_seconds
+        self.service.end_polls()
+        await asyncio.gather(self._grpc.stop(grace), self._http.stop(grace))
+        await self._opened.aclose()
+
+    async def health(self) -> Health:
+        """What the engine says of itself."""
+        return await self.service.engine.health()
