@@ -1,4 +1,4 @@
-"""everwork jobs: list, get, cancel, requeue, run-now; `create` is in a file of its own."""
+"""everwork jobs: list, get, and what can be changed; `create` is in a file of its own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ import typer
 
 from everwork.cli import show
 from everwork.cli.create import create
-from everwork.cli.options import AsJson, EngineUrl, JobKeys, job_keys, moment, number
+from everwork.cli.options import AsJson, EngineUrl, JobKeys, instant_from, job_keys, moment, number, stretch_ms
 from everwork.cli.output import tell, write, write_json, write_rich
-from everwork.cli.session import use
+from everwork.cli.session import administration_of, use
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.limits import (
+    ERROR_CHARS_MAX,
+    KEY_MAX,
+    LIST_LIMIT_DEFAULT,
+    LIST_LIMIT_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
 from everwork.core.states import State
 from everwork.engines.values import Explanation, JobFilter, Page
 from everwork.exceptions import InvalidInput, JobError
@@ -45,7 +52,11 @@ def jobs(ctx: typer.Context) -> None:
 def list_jobs(  # noqa: PLR0913 - what can be asked of a list
     *,
     state: Annotated[
-        list[str] | None, typer.Option(help="pending, processing, completed, failed or cancelled. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            help="pending, processing, completed, failed, cancelled, or activatable (pending and due). Repeatable.",
+        ),
     ] = None,
     type: Annotated[str | None, typer.Option(metavar="TYPE", help="Jobs of this type.")] = None,
     tenant: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Jobs of this tenant. Repeatable.")] = None,
@@ -65,9 +76,11 @@ def list_jobs(  # noqa: PLR0913 - what can be asked of a list
     everwork jobs list --state failed --error timeout
     everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
     """
+    states, due = _states(state or ())
     wanted = JobFilter(
         type=_name("type", type),
-        states=frozenset(checks.state(name) for name in state or ()),
+        states=states,
+        due=due,
         tenants=tuple(checks.name("tenant", name) for name in tenant or ()),
         worker=_name("worker", worker),
         correlation_id=_name("correlation_id", correlation_id),
@@ -136,6 +149,57 @@ def run_now(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) ->
     _change(keys, "due now", lambda service, key: service.reschedule(key, delay_ms=0), engine, as_json)
 
 
+@app.command()
+def reschedule(
+    keys: JobKeys,
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="A stretch of time such as 90d, 12h, 30m, or a time (RFC 3339).")
+    ],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let pending jobs start at another time.
+
+    [bold]Examples:[/bold]
+    everwork jobs reschedule 17 18 --at 12h
+    everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
+    """
+    if (found := stretch_ms(at)) is not None:  # By the engine's clock, not by this host's.
+        _change(keys, "rescheduled", lambda service, key: service.reschedule(key, delay_ms=found), engine, as_json)
+        return
+    instant = instant_from("at", at, 0)
+    _change(keys, "rescheduled", lambda service, key: service.reschedule(key, run_at_ms=instant), engine, as_json)
+
+
+@app.command()
+def priority(
+    keys: JobKeys,
+    priority: Annotated[str, typer.Option("--to", metavar="NUMBER", help="-512 to 511, higher first.")],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the priority of pending jobs.
+
+    [bold]Example:[/bold] everwork jobs priority 17 18 --to 100
+    """
+    wanted = checks.whole_number("priority", number(priority), PRIORITY_MIN, PRIORITY_MAX)
+    done = f"priority {wanted}"
+    _change(keys, done, lambda service, key: service.set_priority(key, wanted), engine, as_json)
+
+
+@app.command()
+def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Remove finished jobs with their history, for good.
+
+    [bold]Example:[/bold] everwork jobs delete 17 18
+    """
+
+    async def delete_noted(service: JobService, key: int) -> State:
+        return await administration_of(service).delete_job(key)
+
+    _change(keys, "deleted", delete_noted, engine, as_json)
+
+
 def _change(
     texts: Sequence[str],
     done: str,
@@ -202,6 +266,14 @@ def _engine_hint(engine: str | None) -> str:
 
 async def _look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
     return await service.get(key), await service.history(key), await service.explain(key)
+
+
+def _states(names: Sequence[str]) -> tuple[frozenset[State], bool]:
+    """The states of a filter, and whether only what is due is meant: that goes with no other state."""
+    found = {checks.state_filter(name) for name in names}
+    if len(found) > 1 and any(due for _, due in found):
+        raise InvalidInput("state", "must be activatable alone: it cannot be combined with other states")
+    return frozenset(state for state, _ in found), any(due for _, due in found)
 
 
 def _name(field: str, text: str | None) -> str | None:

@@ -11,8 +11,9 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from everwork.cli.options import with_config
 from everwork.cli.output import ReaderGone, tell
-from everwork.exceptions import EverworkError, JobError
+from everwork.exceptions import EverworkError, JobError, NotFound
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -21,7 +22,22 @@ UNEXPECTED: Final = 70
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 
-COMMANDS: Final = {name: name for name in ("up", "jobs", "stats", "doctor", "migrate", "copy", "version")}
+COMMANDS: Final = {
+    name: name
+    for name in (
+        "up",
+        "jobs",
+        "types",
+        "groups",
+        "keys",
+        "audit",
+        "stats",
+        "doctor",
+        "migrate",
+        "copy",
+        "version",
+    )
+}
 """Command and module: a module is loaded when its command is called, which keeps the start quick."""
 
 UsageError: Final[Any] = typer.BadParameter.__base__
@@ -40,7 +56,7 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"everwork.cli.{COMMANDS[cmd_name]}")
-        command = typer.main.get_command(module.app)
+        command = with_config(typer.main.get_command(module.app))
         command.name = cmd_name
         return command
 
@@ -52,7 +68,8 @@ app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode="rich")
 def overview(ctx: typer.Context) -> None:
     """Everwork: a durable job engine.
 
-    Commands act on the engine that --engine or EVERWORK_ENGINE names; the default is sqlite:///everwork.db.
+    Commands act on the engine that --engine, EVERWORK_ENGINE or the settings file (everwork.toml) names; the default is
+    sqlite:///everwork.db.
 
     [bold]Try:[/bold]
     everwork up --demo
@@ -99,7 +116,7 @@ def _explained(error: Exception) -> tuple[int, str]:
         case UsageError(ctx=context):
             where = f" (see {context.command_path} --help)" if context else ""
             return BAD_REQUEST, f"{error.format_message()}{where}"
-        case JobError():
+        case JobError() | NotFound():
             return REFUSED, str(error)
         case EverworkError() | OSError():
             return BAD_REQUEST, str(error)

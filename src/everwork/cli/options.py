@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from everwork.core import checks
+from everwork.core.instants import instant_ms
 from everwork.exceptions import InvalidInput
+
+ENGINE_VARIABLE: Final = "EVERWORK_ENGINE"
+UNIT_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000}
+
+_config: Final[ContextVar[str | None]] = ContextVar("config", default=None)
+
+
+def config_path() -> str | None:
+    """The settings file that --config names."""
+    return _config.get()
+
+
+def _remember_config(path: str | None) -> str | None:
+    _config.set(path)
+    return path
+
 
 EngineUrl = Annotated[
     str | None,
@@ -17,14 +36,46 @@ EngineUrl = Annotated[
         "--engine",
         "-e",
         metavar="URL",
-        envvar="EVERWORK_ENGINE",
+        envvar=ENGINE_VARIABLE,
         help="The engine.",
         show_default="sqlite:///everwork.db",
+    ),
+]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="PATH",
+        help="The settings file.",
+        show_default="everwork.toml, if there is one",
+        callback=_remember_config,
+        is_eager=True,
     ),
 ]
 StoreUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help="The engine, as --engine.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
+
+
+def with_config(command: Any) -> Any:
+    """A command, or a group of them, in which whatever works on an engine also takes --config."""
+    for inner in getattr(command, "commands", {}).values():
+        with_config(inner)
+    if any(option.envvar == ENGINE_VARIABLE for option in command.params):
+        command.params.append(_config_option())
+    return command
+
+
+def _config_option() -> Any:
+    """Made by typer itself: how its options are built differs between its versions."""
+    carrier = typer.Typer(add_completion=False)
+
+    @carrier.command()
+    def carry(config: ConfigFile = None) -> None: ...
+
+    [option] = [one for one in typer.main.get_command(carrier).params if one.name == "config"]
+    option.expose_value = False
+    return option
 
 
 def the_store(context: typer.Context, url: str | None, engine: str | None) -> str | None:
@@ -58,6 +109,23 @@ def moment(field: str, text: object) -> datetime:
     if found is None or found.tzinfo is None or found < datetime(1970, 1, 1, tzinfo=UTC):
         raise InvalidInput(field, f"{allowed}, not {checks.shown(text)}")
     return found
+
+
+def instant_from(field: str, text: str, now_ms: int) -> int:
+    """An instant: a stretch of time from now, such as 90d, or a time with its zone."""
+    if (stretch := stretch_ms(text)) is not None:
+        return now_ms + stretch
+    try:
+        return instant_ms(moment(field, text))
+    except InvalidInput:
+        allowed = "must be a stretch of time such as 90d, 12h or 30m, or a time with a zone (RFC 3339)"
+        raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
+
+
+def stretch_ms(text: str) -> int | None:
+    """A stretch of time such as 90d, 12h or 30m; None if it is none."""
+    found = re.fullmatch(r"([0-9]{1,9})([dhm])", text)
+    return int(found[1]) * UNIT_MS[found[2]] if found else None
 
 
 def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:

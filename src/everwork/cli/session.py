@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
 import os
 import sys
@@ -10,13 +11,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from everwork.cli.options import config_path
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
+from everwork.server.settings import engine_url
+from everwork.service.access import Permission, Principal
+from everwork.service.administration import Administration
+from everwork.service.audit import Audit
+from everwork.service.keys import KeyRing
 from everwork.service.service import JobService
 
 T = TypeVar("T")
-DEFAULT_URL: Final = "sqlite:///everwork.db"
+ORIGIN: Final = "cli"
 
 
 def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates: bool = False) -> T:
@@ -24,9 +31,29 @@ def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates:
     return run(_use(checked(url), work, creates=creates))
 
 
+def administer(url: str | None, work: Callable[[Administration], Awaitable[T]], *, creates: bool = False) -> T:
+    """Do an administrator's work; whoever may use the engine directly may do all of it."""
+
+    return use(url, lambda service: work(administration_of(service)), creates=creates)
+
+
+def administration_of(service: JobService) -> Administration:
+    """What the person at the terminal may do to a store."""
+    return Administration(service, KeyRing(service.engine), Audit(service.engine), local_principal(), ORIGIN)
+
+
+def local_principal() -> Principal:
+    """The person at the terminal, as the audit log names them."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # Such as a number in a container that no user has.
+        name = f"user {os.getuid()}"
+    return Principal(ORIGIN, name, frozenset([Permission.ALL]))
+
+
 def checked(url: str | None) -> str:
-    """The store that is meant; one in memory makes no sense here."""
-    url = DEFAULT_URL if url is None else url
+    """The store that is meant, by URL, environment or settings file; one in memory makes no sense here."""
+    url = engine_url(config_path(), os.environ, url)
     if url.partition("?")[0].endswith(":memory:"):
         raise BadConfiguration("engine URL: a store in memory would end with this command; name a file")
     return url
