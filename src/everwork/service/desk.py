@@ -144,7 +144,7 @@ class Desk:
         jobs = await self._service.engine.get(keys)
         for job in jobs:
             if job is not None and self.principal.tenants and job.tenant not in self.principal.tenants:
-                raise _foreign(job.key)
+                raise foreign_job(job.key)
         return jobs
 
     async def history(self, key: int) -> list[HistoryEntry]:
