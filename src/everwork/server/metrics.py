@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Final
@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from everwork.core.states import State
-from everwork.engines.values import Count
 
 TYPES_MAX: Final = 1_000
 """More types than this are shown as one, so that nobody's store of figures bursts."""
@@ -54,17 +53,18 @@ class Metrics:
         finally:
             waiting.dec()
 
-    def text(self, counts: Sequence[Count]) -> bytes:
-        """Everything in the format of Prometheus, with the jobs counted just now."""
+    def text(self, jobs: Mapping[str, Mapping[State, int]]) -> bytes:
+        """Everything in the format of Prometheus, with the jobs of each type as they were counted just now."""
         self._jobs.clear()
-        for (type, state), jobs in _by_type(counts).items():
-            self._jobs.labels(type, state.label).set(jobs)
+        for (type, state), count in _bounded(jobs).items():
+            self._jobs.labels(type, state.label).set(count)
         return generate_latest(self.registry)
 
 
-def _by_type(counts: Sequence[Count]) -> Tally[tuple[str, State]]:
-    shown = set(sorted({count.type for count in counts})[:TYPES_MAX])
-    jobs: Tally[tuple[str, State]] = Tally()
-    for count in counts:
-        jobs[count.type if count.type in shown else OTHER_TYPES, count.state] += count.jobs
-    return jobs
+def _bounded(jobs: Mapping[str, Mapping[State, int]]) -> Tally[tuple[str, State]]:
+    shown = set(sorted(jobs)[:TYPES_MAX])
+    counts: Tally[tuple[str, State]] = Tally()
+    for type, by_state in jobs.items():
+        for state, count in by_state.items():
+            counts[type if type in shown else OTHER_TYPES, state] += count
+    return counts

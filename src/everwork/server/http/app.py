@@ -1,0 +1,97 @@
+"""The REST door as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from everwork.exceptions import EverworkError, InvalidInput
+from everwork.server.http import admin, changes, jobs, outcomes, polling, probes
+from everwork.server.http.front import Front
+from everwork.server.http.openapi import describe
+from everwork.server.http.operations import Answer, Call, Operation, PathDoor
+from everwork.server.http.parts import Parts
+from everwork.server.http.problems import Refusal, problem, problem_of
+
+_ROWS: Final = (
+    *jobs.OPERATIONS,
+    *polling.OPERATIONS,
+    *outcomes.OPERATIONS,
+    *changes.OPERATIONS,
+    *admin.OPERATIONS,
+    *probes.OPERATIONS,
+)
+
+
+def make_app(parts: Parts) -> FastAPI:
+    """The application: every operation, one description of them all, and problems for whatever goes wrong."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    for path, operations in _by_path(OPERATIONS).items():
+        app.router.routes.append(Route(_pattern(path), PathDoor(parts, operations)))
+    app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(RequestValidationError, _validation_problem)
+    app.add_exception_handler(EverworkError, _own_problem)
+    app.add_middleware(Front, metrics=parts.metrics)
+    return app
+
+
+async def openapi(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
+    """The API's description for programs."""
+    return Response(_DUMPED, media_type="application/json")
+
+
+OPERATIONS: Final = (
+    *_ROWS,
+    Operation(
+        "getOpenApi",
+        "GET",
+        "/openapi.json",
+        openapi,
+        "This description, for programs",
+        {200: Answer("The document.", {"type": "object"})},
+        tag="server",
+    ),
+)
+"""Everything that the door can do."""
+DOCUMENT: Final = describe(OPERATIONS)
+_DUMPED: Final = orjson.dumps(DOCUMENT)
+
+
+def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operation]]:
+    """The operations by path; fixed paths first, so that no key is looked for under the name of one."""
+    found: dict[str, dict[str, Operation]] = {}
+    for operation in sorted(operations, key=lambda one: "{" in one.path):
+        found.setdefault(operation.path, {})[operation.method] = operation
+    return found
+
+
+def _pattern(path: str) -> str:
+    """Types and groups may have slashes in their names."""
+    return path.replace("{type}", "{type:path}").replace("{group}", "{group:path}")
+
+
+async def _http_problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for nothing else
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
+    detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)
+    return problem(error.status_code, code, detail, headers=error.headers)
+
+
+async def _validation_problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for nothing else
+    first = error.errors()[0]
+    return problem_of(InvalidInput(".".join(str(part) for part in first["loc"]), first["msg"]))
+
+
+async def _own_problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EverworkError | Refusal)  # noqa: S101 - it is registered for nothing else
+    return problem_of(error)

@@ -1,0 +1,92 @@
+"""The body of a request: bounded, JSON, and unambiguous."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter as Tally
+from typing import Any, Final
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+
+from everwork.core import checks
+from everwork.exceptions import InvalidInput
+from everwork.server.http.problems import Refusal
+
+BODY_BYTES_MAX: Final = 4 * 1_048_576
+BULK_BYTES_MAX: Final = 64 * 1_048_576
+JSON_TYPE: Final = "application/json"
+_LONG_NUMBER: Final = re.compile(rb"\d{19}")
+
+
+async def read_json(request: Request, bytes_max: int) -> Any:
+    """The value that was sent, or None if nothing was sent."""
+    raw = await read_body(request, bytes_max)
+    if not raw:
+        return None
+    _require_json(request)
+    return parse_json(raw)
+
+
+async def read_body(request: Request, bytes_max: int) -> bytes:
+    """The whole body; one that is too large is refused as soon as that is known, said beforehand or not."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > bytes_max:
+        raise _too_large(bytes_max)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        size += len(part)
+        if size > bytes_max:
+            raise _too_large(bytes_max)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parse_json(raw: bytes) -> Any:
+    """A JSON value that means the same to everybody: no name twice, no number that loses digits."""
+    try:
+        value = orjson.loads(raw)
+        # Only looked at, not used: orjson takes the last of two equal names, and rounds long numbers, silently.
+        json.loads(raw, object_pairs_hook=_unambiguous, parse_int=_bounded if _LONG_NUMBER.search(raw) else None)
+    except orjson.JSONDecodeError as error:
+        raise Refusal(400, "invalid_json", f"the body is no JSON: {error}") from None
+    except RecursionError:
+        raise Refusal(400, "invalid_json", "the body is nested too deeply") from None
+    return value
+
+
+def _require_json(request: Request) -> None:
+    said = request.headers.getlist("content-type")
+    if len(said) != 1 or said[0].partition(";")[0].strip().lower() != JSON_TYPE:
+        shown = checks.shown(", ".join(said)) if said else "nothing"
+        raise Refusal(415, "unsupported_media_type", f"Content-Type must be {JSON_TYPE}, not {shown}")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        detail = f"Content-Encoding must be absent: bodies are taken as they are, not {checks.shown(encoding)}"
+        raise Refusal(415, "unsupported_media_type", detail)
+
+
+def _too_large(bytes_max: int) -> Refusal:
+    detail = f"the body must be at most {bytes_max // 1_048_576} MiB"
+    return Refusal(413, "body_too_large", detail, {"Connection": "close"})
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    twice = Tally(name for name, _ in pairs).most_common(1)[0][0]
+    raise InvalidInput(twice[:80], "must not be given twice in one object")
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise InvalidInput("body", f"must not contain whole numbers over 64 bits, like {digits[:40]}")
+    return 0

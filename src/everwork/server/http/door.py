@@ -1,0 +1,93 @@
+"""The REST door on its port, inside the event loop that is running already."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+
+from everwork.exceptions import BadConfiguration
+from everwork.server.http.app import make_app
+from everwork.server.http.parts import Parts
+from everwork.server.metrics import Metrics
+from everwork.server.settings import Settings
+from everwork.service.audit import Audit
+from everwork.service.keys import KeyRing
+from everwork.service.service import JobService
+
+KEEP_ALIVE_SECONDS: Final = 30
+BACKLOG: Final = 2_048
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the program that it is a part of."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are none of its business."""
+        yield
+
+
+class HttpDoor:
+    """REST for one service. `start` answers the port that was bound."""
+
+    def __init__(
+        self, service: JobService, keys: KeyRing, audit: Audit, settings: Settings, metrics: Metrics | None = None
+    ) -> None:
+        self.parts = Parts(service, keys, audit, settings, metrics or Metrics())
+        self.app = make_app(self.parts)
+        self._settings = settings
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listen; the port is answered."""
+        bound = _bound(self._settings)
+        self._server = _Server(self._config())
+        self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="everwork-http")
+        while not self._server.started:
+            if self._task.done():
+                await self._task
+                raise BadConfiguration("http: the server ended before it had begun")
+            await asyncio.sleep(0.001)
+        return int(bound.getsockname()[1])
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls, end the polls, and give the calls under way so many seconds to end."""
+        if self._server is None or self._task is None:
+            return
+        self.parts.stopping.set()
+        self._server.should_exit = True
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace))
+        await asyncio.wait([self._task])
+        self._server = self._task = None
+
+    def _config(self) -> uvicorn.Config:
+        certificate, key = self._settings.tls_certificate, self._settings.tls_key
+        return uvicorn.Config(
+            self.app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            ssl_certfile=None if certificate is None else str(certificate),
+            ssl_keyfile=None if key is None else str(key),
+        )
+
+
+def _bound(settings: Settings) -> socket.socket:
+    try:
+        infos = socket.getaddrinfo(settings.host, settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = infos[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        place = f"{settings.host}:{settings.http_port}"
+        raise BadConfiguration(f"http_port: cannot listen on {place}: {error.strerror or error}") from None

@@ -1,0 +1,141 @@
+"""Jobs: found, looked at, created."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from everwork.core.job import Job, NewJob
+from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.states import SYNONYMS, State
+from everwork.engines.values import Created, JobFilter
+from everwork.exceptions import InvalidInput
+from everwork.server.http.bodies import BULK_BYTES_MAX, read_json
+from everwork.server.http.kinds import ACTIVATABLE, INSTANT, NAME, STATE, ListOf, Text, Whole
+from everwork.server.http.new_jobs import CHUNK, NEW_JOB, read_jobs
+from everwork.server.http.operations import Answer, Call, Field, Operation, answer
+from everwork.server.http.schemas import list_of, ref
+from everwork.service.access import Permission
+from everwork.service.report import explanation_report, job_report
+
+FILTER: Final = (
+    Field("type", NAME, "Jobs of this type."),
+    Field("worker", NAME, "Jobs that this worker holds or held last."),
+    Field("tenant", ListOf(NAME), "Jobs of these tenants.", default=()),
+    Field("correlation_id", NAME, "Jobs with this correlation id."),
+    Field("created_after", INSTANT, "Jobs created at this moment or later."),
+    Field("created_before", INSTANT, "Jobs created before this moment."),
+    Field("error", Text(ERROR_CHARS_MAX), "Jobs whose last error contains this text."),
+)
+_LIST_QUERY: Final = (
+    Field("state", ListOf(STATE), "Jobs in these states; activatable: pending and due.", default=()),
+    *FILTER,
+    Field("limit", Whole(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
+    Field("cursor", Whole(1, KEY_MAX), "`next` of the page before."),
+)
+
+
+async def list_jobs(call: Call) -> Response:
+    """Matching jobs, newest first."""
+    page = await call.desk.list(job_filter(call.query), call.query["limit"], call.query["cursor"])
+    jobs = [job_report(job) for job in page.jobs]
+    return answer({"jobs": jobs, "next": None if page.next is None else str(page.next)})
+
+
+async def get_job(call: Call) -> Response:
+    """One job with its history, and why it is not running."""
+    job = await call.desk.get(call.key)
+    report = job_report(job, await call.desk.history(call.key))
+    report["explanation"] = explanation_report(await call.desk.explain(call.key))
+    return answer(report)
+
+
+async def create_jobs(call: Call) -> Response:
+    """One job or a list of them, all or none."""
+    sent = await read_json(call.request, BULK_BYTES_MAX)
+    if not isinstance(sent, dict | list):
+        raise InvalidInput("body", "must be a job or a list of jobs")
+    jobs = await read_jobs(sent, call.principal)
+    created = await call.desk.create(jobs)
+    reports = [_brief(one) for one in created] if call.wants_little else await _full(call, jobs, created)
+    return answer(reports if isinstance(sent, list) else reports[0], 201)
+
+
+def job_filter(sent: dict[str, Any]) -> JobFilter:
+    """Which jobs are meant."""
+    states, due = _states(sent.get("state", ()))
+    return JobFilter(
+        type=sent["type"],
+        states=states,
+        tenants=sent["tenant"],
+        worker=sent["worker"],
+        correlation_id=sent["correlation_id"],
+        created_after_ms=sent["created_after"],
+        created_before_ms=sent["created_before"],
+        error_text=sent["error"],
+        due=due,
+    )
+
+
+def _states(words: Sequence[str]) -> tuple[frozenset[State], bool]:
+    due = ACTIVATABLE.lower() in words
+    if due and len(set(words)) > 1:
+        raise InvalidInput("state", "activatable cannot be combined with other states")
+    return (frozenset([State.PENDING]), True) if due else (frozenset(SYNONYMS[word.upper()] for word in words), False)
+
+
+def _brief(created: Created) -> dict[str, Any]:
+    return {"key": str(created.key), "deduplicated": created.deduplicated}
+
+
+async def _full(call: Call, jobs: list[NewJob], created: list[Created]) -> list[dict[str, Any]]:
+    found = await call.desk.get_all([one.key for one in created])
+    reports: list[dict[str, Any]] = []
+    for at, (job, new, one) in enumerate(zip(found, jobs, created, strict=True)):
+        if at % CHUNK == CHUNK - 1:
+            await asyncio.sleep(0)
+        reports.append(job_report(job or _gone(new, one.key)))
+    return reports
+
+
+def _gone(new: NewJob, key: int) -> Job:
+    """A job that was created, run and deleted before it could be read: as it was asked for."""
+    return Job(key=key, type=new.type, state=State.PENDING, tenant=new.tenant, variables=new.variables)
+
+
+_READ: Final = (Permission.JOBS_READ,)
+_PAGE: Final = {200: Answer("A page of jobs, newest first.", ref("JobPage"))}
+_CREATED: Final = {
+    "anyOf": [ref("Job"), list_of(ref("Job")), ref("CreatedKey"), list_of(ref("CreatedKey"))],
+}
+
+OPERATIONS: Final = (
+    Operation("listJobs", "GET", "/api/v1/jobs", list_jobs, "List jobs, newest first", _PAGE, _READ, query=_LIST_QUERY),
+    Operation(
+        "listJobsShort", "GET", "/jobs", list_jobs, "The same as GET /api/v1/jobs", _PAGE, _READ, query=_LIST_QUERY
+    ),
+    Operation(
+        "createJobs",
+        "POST",
+        "/api/v1/jobs",
+        create_jobs,
+        "Create a job, or a list of jobs: all or none",
+        {201: Answer("The job, or the list of jobs; with `Prefer: return=minimal` their keys only.", _CREATED)},
+        (Permission.JOBS,),
+        body=NEW_JOB,
+        is_bulk=True,
+    ),
+    Operation(
+        "getJob",
+        "GET",
+        "/api/v1/jobs/{key}",
+        get_job,
+        "A job, its history, and why it is not running",
+        {200: Answer("The job.", ref("JobInDetail"))},
+        _READ,
+        problems=(404,),
+    ),
+)

@@ -1,0 +1,73 @@
+"""Where a call comes from and which key it brings. What a caller says of itself is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from starlette.types import Scope
+
+from everwork.exceptions import Unauthenticated
+
+Network = IPv4Network | IPv6Network
+UNKNOWN = "unknown"
+
+
+def key_of(scope: Scope) -> str | None:
+    """The key that came with a call, in either of its two places; two keys are none."""
+    found: list[str] = []
+    for name, value in scope["headers"]:
+        if name == b"x-api-key":
+            found.append(value.decode("latin-1").strip())
+        elif name == b"authorization":
+            found.append(_bearer(value.decode("latin-1")))
+    if len(found) > 1:
+        raise Unauthenticated("more than one API key: send one, in X-API-Key or in Authorization: Bearer")
+    return found[0] if found else None
+
+
+def origin_of(scope: Scope, trusted: Sequence[str]) -> str:
+    """The peer; behind trusted proxies, the last hop that none of them vouches for."""
+    client = scope.get("client")
+    peer = str(client[0]) if client else UNKNOWN
+    if not trusted or not _is_trusted(peer, tuple(trusted)):
+        return peer
+    hops = [hop.strip() for hop in _forwarded(scope).split(",") if hop.strip()]
+    for hop in reversed(hops):
+        if not _is_address(hop):
+            return peer
+        if not _is_trusted(hop, tuple(trusted)):
+            return hop
+        peer = hop
+    return peer
+
+
+def _bearer(value: str) -> str:
+    scheme, _, key = value.partition(" ")
+    if scheme.lower() != "bearer":
+        raise Unauthenticated("Authorization must be 'Bearer KEY'")
+    return key.strip()
+
+
+def _forwarded(scope: Scope) -> str:
+    return ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
+
+
+def _is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
+    if not _is_address(address):
+        return False
+    return any(ip_address(address) in network for network in _networks(trusted))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(ip_network(one, strict=False) for one in trusted)

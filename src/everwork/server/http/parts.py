@@ -1,0 +1,34 @@
+"""What the REST door is made of, handed to every handler."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from everwork.server.metrics import Metrics
+from everwork.server.settings import Settings
+from everwork.service.access import Principal
+from everwork.service.administration import Administration
+from everwork.service.audit import Audit
+from everwork.service.keys import KeyRing
+from everwork.service.service import JobService
+
+DOOR: Final = "rest"
+"""The door's name in figures and in the audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The service, the keys, and what else a handler may need. `stopping` is set when the server stops."""
+
+    service: JobService
+    keys: KeyRing
+    audit: Audit
+    settings: Settings
+    metrics: Metrics = field(default_factory=Metrics)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def administration(self, principal: Principal, origin: str) -> Administration:
+        """The verbs of operators for one caller."""
+        return Administration(self.service, self.keys, self.audit, principal, origin)

@@ -1,0 +1,99 @@
+"""What programs that watch the server ask for, and the API's description."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from starlette.responses import RedirectResponse, Response
+
+from everwork.exceptions import EverworkError
+from everwork.server.http.operations import Answer, Call, Operation, answer
+from everwork.server.http.problems import problem
+from everwork.server.http.schemas import ref
+from everwork.server.metrics import CONTENT_TYPE
+from everwork.service.access import Permission
+
+READY_SECONDS: Final = 3.0
+_PAGE: Final = (Path(__file__).parent / "docs.html").read_bytes()
+
+
+async def healthz(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
+    """The process is alive."""
+    return answer({"status": "ok"})
+
+
+async def readyz(call: Call) -> Response:
+    """The engine can be reached."""
+    if call.parts.stopping.is_set():
+        return problem(503, "stopping", "the server is stopping")
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await call.parts.service.engine.health()
+    except TimeoutError:
+        return problem(503, "engine_unavailable", f"the engine did not answer within {READY_SECONDS:g} s")
+    except EverworkError as error:
+        # Its words may name hosts, and this answer is for everybody.
+        return problem(503, "engine_unavailable", f"the engine cannot be used: {type(error).__name__}")
+    return answer({"status": "ready"})
+
+
+async def metrics(call: Call) -> Response:
+    """Figures for Prometheus."""
+    types = await call.administration.types()
+    text = call.parts.metrics.text({view.info.type: view.counts for view in types})
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
+    """The API's description for people."""
+    return Response(_PAGE, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+
+async def home(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
+    """Whoever comes by is led to the description."""
+    return RedirectResponse("/docs", 307)
+
+
+def _hash_of(tag: str) -> str:
+    """The page's own script and style, and nothing else, may act on it."""
+    inside = _PAGE.partition(f"<{tag}>".encode())[2].partition(f"</{tag}>".encode())[0]
+    return f"'sha256-{b64encode(sha256(inside).digest()).decode()}'"
+
+
+_POLICY: Final = (
+    f"default-src 'none'; script-src {_hash_of('script')}; style-src {_hash_of('style')}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_STATUS: Final = ref("Status")
+_HTML: Final = Answer("The page.", {"type": "string"}, "text/html")
+
+OPERATIONS: Final = (
+    Operation("healthz", "GET", "/healthz", healthz, "Alive?", {200: Answer("Yes.", _STATUS)}, tag="server"),
+    Operation(
+        "readyz",
+        "GET",
+        "/readyz",
+        readyz,
+        "Can the engine be reached?",
+        {200: Answer("Yes.", _STATUS)},
+        problems=(503,),
+        tag="server",
+    ),
+    Operation(
+        "getMetrics",
+        "GET",
+        "/metrics",
+        metrics,
+        "Figures for Prometheus",
+        {200: Answer("The figures.", {"type": "string"}, "text/plain")},
+        (Permission.JOBS_READ, Permission.ADMIN),
+        is_unbound=True,
+        tag="server",
+    ),
+    Operation("getDocs", "GET", "/docs", docs, "This description, for people", {200: _HTML}, tag="server"),
+    Operation("home", "GET", "/", home, "Leads to the description", {307: Answer("To /docs.")}, tag="server"),
+)

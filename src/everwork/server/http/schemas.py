@@ -1,0 +1,176 @@
+"""How answers look, for the API's description. Tests compare them with what is really answered."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from everwork.core.states import State
+from everwork.engines.values import Reason
+from everwork.server.http.kinds import Schema
+from everwork.service.access import Permission
+from everwork.service.api_key import KeyState
+
+_TEXT: Final[Schema] = {"type": "string"}
+_MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
+_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+_MAYBE_TIME: Final[Schema] = {"type": ["string", "null"], "format": "date-time"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_WHOLE: Final[Schema] = {"type": "integer"}
+_NUMBER: Final[Schema] = {"type": "number"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_KEY: Final[Schema] = {"type": "string", "pattern": "^[1-9][0-9]{0,18}$"}
+_OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
+_MAYBE_OBJECT: Final[Schema] = {"type": ["object", "null"], "additionalProperties": True}
+_STATE: Final[Schema] = {"type": "string", "enum": [state.label for state in State]}
+_BY_STATE: Final[Schema] = {
+    "type": "object",
+    "properties": {state.label: _COUNT for state in State},
+    "required": [state.label for state in State],
+    "additionalProperties": False,
+}
+
+
+def ref(name: str) -> Schema:
+    """A schema by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def list_of(schema: Schema) -> Schema:
+    """A list of them."""
+    return {"type": "array", "items": schema}
+
+
+def exactly(**properties: Schema) -> Schema:
+    """An object with these properties, each of them present."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+_LEASED: Final[dict[str, Any]] = {
+    "key": _KEY,
+    "type": _TEXT,
+    "state": _STATE,
+    "tenant": _TEXT,
+    "group": _MAYBE_TEXT,
+    "variables": _OBJECT,
+    "headers": _MAYBE_OBJECT,
+    "priority": _WHOLE,
+    "attempt": _COUNT,
+    "attempts": _COUNT,
+    "max_attempts": _COUNT,
+    "retries": _COUNT,
+    "created_at": _TIME,
+    "run_at": _TIME,
+    "timeout_ms": {"type": ["integer", "null"]},
+    "worker": _MAYBE_TEXT,
+    "correlation_id": _MAYBE_TEXT,
+    "limit_key": _MAYBE_TEXT,
+    "extra": _MAYBE_OBJECT,
+}
+_JOB: Final[dict[str, Any]] = {
+    **_LEASED,
+    "result": {},
+    "activated_at": _MAYBE_TIME,
+    "deadline": _MAYBE_TIME,
+    "finished_at": _MAYBE_TIME,
+    "expires_at": _MAYBE_TIME,
+    "last_error": _MAYBE_TEXT,
+    "error_code": _MAYBE_TEXT,
+    "rejected": _FLAG,
+    "dedupe_key": _MAYBE_TEXT,
+    "copy_of": {"type": ["string", "null"], "pattern": "^[1-9][0-9]{0,18}$"},
+}
+
+_API_KEY: Final[dict[str, Any]] = {
+    "id": _TEXT,
+    "name": _TEXT,
+    "state": {"type": "string", "enum": [state.value for state in KeyState]},
+    "permissions": list_of({"type": "string", "enum": [permission.value for permission in Permission]}),
+    "tenants": list_of(_TEXT),
+    "created_at": _TIME,
+    "expires_at": _MAYBE_TIME,
+    "revoked_at": _MAYBE_TIME,
+    "rate_per_second": {"type": ["number", "null"]},
+}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Problem": {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string"},
+            "title": _TEXT,
+            "status": _WHOLE,
+            "detail": _TEXT,
+            "code": {"type": "string", "description": "Stable, and made for programs."},
+            "field": {"type": "string", "description": "What was wrong, if it was a value."},
+        },
+        "required": ["type", "title", "status", "detail", "code"],
+    },
+    "Job": exactly(**_JOB),
+    "ActivatedJob": exactly(**{**_LEASED, "deadline": _TIME}),
+    "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
+    "HistoryEntry": exactly(
+        attempt=_COUNT,
+        kind=_TEXT,
+        at=_TIME,
+        worker=_MAYBE_TEXT,
+        error=_MAYBE_TEXT,
+        activated_at=_MAYBE_TIME,
+        retry_at=_MAYBE_TIME,
+    ),
+    "Explanation": exactly(
+        reason={"type": "string", "enum": [reason.value for reason in Reason]},
+        text=_TEXT,
+        until=_MAYBE_TIME,
+        worker=_MAYBE_TEXT,
+        ahead={"type": ["integer", "null"], "minimum": 0},
+    ),
+    "JobPage": exactly(jobs=list_of(ref("Job")), next={"type": ["string", "null"], "description": "The next cursor."}),
+    "ActivatedJobs": exactly(jobs=list_of(ref("ActivatedJob"))),
+    "CreatedKey": exactly(key=_KEY, deduplicated=_FLAG),
+    "BulkChange": exactly(matched=_COUNT, changed=_COUNT),
+    "Stats": exactly(
+        total=_COUNT,
+        by_state=_BY_STATE,
+        by_type={"type": "object", "additionalProperties": _BY_STATE},
+        by_worker={"type": "object", "additionalProperties": _COUNT},
+        performance=exactly(
+            completed=_COUNT,
+            failed=_COUNT,
+            retried=_COUNT,
+            success_rate=_NUMBER,
+            avg_execution_ms=_NUMBER,
+            avg_wait_ms=_NUMBER,
+        ),
+        generated_at=_TIME,
+    ),
+    "Type": exactly(
+        type=_TEXT,
+        paused=_FLAG,
+        policy={"anyOf": [ref("RetryPolicy"), {"type": "null"}]},
+        groups=list_of(_TEXT),
+        last_asked=_MAYBE_TIME,
+        breaker_open_until=_MAYBE_TIME,
+        jobs=_BY_STATE,
+    ),
+    "Types": exactly(types=list_of(ref("Type"))),
+    "RetryPolicy": exactly(max_attempts=_WHOLE, base=_NUMBER, factor=_NUMBER, cap=_NUMBER, jitter=_NUMBER),
+    "Policy": exactly(type=_TEXT, default=_FLAG, policy=ref("RetryPolicy")),
+    "Pause": exactly(type=_TEXT, paused=_FLAG),
+    "Reset": exactly(type=_TEXT, was_open=_FLAG),
+    "Group": exactly(type=_TEXT, group=_TEXT, last_asked=_MAYBE_TIME, jobs=_BY_STATE),
+    "Groups": exactly(groups=list_of(ref("Group"))),
+    "DroppedGroup": exactly(type=_TEXT, group=_TEXT, cancelled=_COUNT),
+    "Key": exactly(**_API_KEY),
+    "NewKey": exactly(**{**_API_KEY, "key": {"type": "string", "description": "The key itself, shown this once."}}),
+    "Keys": exactly(keys=list_of(ref("Key"))),
+    "AuditEntry": exactly(
+        name=_TEXT, at=_TIME, key_id=_TEXT, who=_TEXT, action=_TEXT, target=_TEXT, origin=_TEXT, detail=_OBJECT
+    ),
+    "Audit": exactly(entries=list_of(ref("AuditEntry")), next=_MAYBE_TEXT),
+    "Status": exactly(status=_TEXT),
+}
