@@ -158,6 +158,7 @@ class Model:
             job.activated_at_ms, job.lease_until_ms = self.now_ms, self.now_ms + demand.lease_ms
             assert job.attempts <= job.max_attempts <= 100
             assert (got.attempt, got.attempts, got.max_attempts) == (job.attempt, job.attempts, job.max_attempts)
+            assert got.variables == job.new.variables
             assert (got.lease_until_ms, got.priority) == (job.lease_until_ms, job.priority)
 
     # Ending attempts ------------------------------------------------------------------------------
@@ -179,6 +180,8 @@ class Model:
         """Apply an outcome that was accepted."""
         job = self.jobs[outcome.key]
         job.history.append((job.attempt, KINDS[type(outcome)]))
+        if isinstance(outcome, Fail | Throw) and outcome.variables is not None:
+            job.new = job.new._replace(variables=outcome.variables)
         match outcome:
             case Complete():
                 job.result = outcome.result

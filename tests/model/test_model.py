@@ -92,6 +92,7 @@ every_outcome: list[Outcome] = [
     Fail(0, 0, "bang", retries=100, backoff_ms=SECOND_MS),
     Fail(0, 0, "boom", retries=0),
     Fail(0, 0, "boom", final=True),
+    Fail(0, 0, "bang", backoff_ms=0, variables='{"tried":1}'),
     Release(0, 0),
     Retry(0, 0, "again", 0),
     Release(0, 0),
@@ -100,6 +101,7 @@ every_outcome: list[Outcome] = [
     Complete(0, 0, '{"r":1}'),
     Reject(0, 0, "nonsense"),
     Throw(0, 0, "E42", "no money"),
+    Throw(0, 0, "E42", "no money", '{"tried":"thrown"}'),
 ]
 outcomes = st.sampled_from(every_outcome)
 steps_ms = st.sampled_from(

@@ -22,7 +22,10 @@ class Known(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What becomes of the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history."""
+    """What becomes of the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history.
+
+    `variables` None: the job's own stay.
+    """
 
     kind: str
     state: State
@@ -30,6 +33,7 @@ class Decision(NamedTuple):
     backoff_ms: int
     error: str
     code: str | None = None
+    variables: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def decide(known: Known, outcome: DecidedOutcome, policy: RetryPolicy) -> Decisi
     """Turn a failed attempt into what follows. The only place where this is decided."""
     match outcome:
         case Fail():
-            rest = _rest(known, outcome, Cause.FAIL, outcome.error)
+            rest = _rest(known, outcome, Cause.FAIL, outcome.error)._replace(variables=outcome.variables)
             if outcome.retries is not None:
                 rest = rest._replace(max_attempts=raised_attempts(known.attempts, outcome.retries))
             return rest if outcome.final else _retried(known, rest, outcome.backoff_ms, policy)
@@ -90,7 +94,7 @@ def decide(known: Known, outcome: DecidedOutcome, policy: RetryPolicy) -> Decisi
             return _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
         case Throw():
             rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
-            return rest._replace(code=outcome.code)
+            return rest._replace(code=outcome.code, variables=outcome.variables)
         case _:
             assert_never(outcome)
 

@@ -209,11 +209,14 @@ async def _decide(parts: Parts, failures: Sequence[DecidedOutcome], document: di
 
 
 def _ended(known: Known, decision: Decision) -> dict[str, Any]:
-    return {
+    ended: dict[str, Any] = {
         "a": known.attempt, "n": known.attempts, "m": known.max_attempts, "s": int(decision.state),
         "b": decision.backoff_ms, "x": decision.max_attempts, "i": decision.kind, "e": decision.error,
         "c": decision.code,
     }  # fmt: skip
+    if decision.variables is not None:
+        ended["v"] = decision.variables
+    return ended
 
 
 async def _end_again(parts: Parts, failures: Sequence[DecidedOutcome]) -> set[int]:

@@ -11,7 +11,7 @@ from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
 from everwork.engines.redis.link import Link
-from everwork.engines.redis.texts import LETTERS, Record, demand_words, id_of, job_words
+from everwork.engines.redis.texts import LETTERS, Record, demand_words, id_of, job_words, payload_of
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import refused
 from everwork.engines.values import Demand, Judged, Verdict
@@ -19,11 +19,11 @@ from everwork.exceptions import EngineBusy
 
 ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
-_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "")
-_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "")
+_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "", "")
+_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "", "")
 
 Decided = dict[int, tuple[Word, ...]]
-"""By its place in the batch: verdict, guard, delay, max, kind, error, code."""
+"""By its place in the batch: verdict, guard, delay, max, kind, error, code, variables."""
 
 
 async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any, int]:
@@ -69,7 +69,8 @@ async def _decided(link: Link, outcomes: Sequence[Outcome]) -> Decided:
 def _words_of(decision: Decision, guard: str) -> tuple[Word, ...]:
     verdict = "r" if decision.state is State.PENDING else "f"
     kind, error, code = decision.kind, decision.error, decision.code
-    return verdict, guard, decision.backoff_ms, decision.max_attempts, kind, error, code or ""
+    variables = "" if decision.variables is None else payload_of(decision.variables)
+    return verdict, guard, decision.backoff_ms, decision.max_attempts, kind, error, code or "", variables
 
 
 def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Word], list[int]]:

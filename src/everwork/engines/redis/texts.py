@@ -65,7 +65,7 @@ def dedupe_field(type: str, tenant: str, dedupe_key: str) -> str:
     return f"{type}{SEPARATOR}{tenant}{SEPARATOR}{dedupe_key}"
 
 
-def payload_of(variables: str, rare: Sequence[object]) -> str:
+def payload_of(variables: str, rare: Sequence[object] = _NOTHING) -> str:
     """What is written once: the variables, and before them, if there is anything rare, that.
 
     Rare: headers, correlation_id, timeout_ms, extra, dedupe_key.
@@ -94,7 +94,7 @@ def job_words(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> li
         owner = owners[at] if owners else 0
         if job[7:] == _NOTHING_RARE:
             shared = (job[0], job[2:7], None, None, owner)
-            words += ("", "", job[1] if job[1].startswith("{") else payload_of(job[1], _NOTHING))
+            words += ("", "", job[1] if job[1].startswith("{") else payload_of(job[1]))
         else:
             shared = (job[0], job[2:7], job.limit_key, job.expires_at_ms, owner)
             words += _rare_words(job)

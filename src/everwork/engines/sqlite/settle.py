@@ -144,6 +144,9 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
     tx.cursor.executemany(SHARED["delete_leased"], [(row.key,) for row in rows])
     _retry(tx, [pair for pair in decided if pair[1].state is State.PENDING])
     _rest(tx, [pair for pair in decided if pair[1].state is State.FAILED])
+    changed = [(decision.variables, row.key) for row, decision in decided if decision.variables is not None]
+    if changed:
+        tx.cursor.executemany(SQL["set_variables"], changed)
     for row, decision in decided:
         tx.move(row.queue, row.lane, State.PROCESSING, decision.state)
         tx.worked(row.queue, row.worker, _work(tx, row, decision))

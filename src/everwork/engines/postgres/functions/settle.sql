@@ -26,7 +26,7 @@ BEGIN
 END $$;
 
 -- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew, "s": 1 pending or 4 failed,
--- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code}, ...}. `lapsed`: only leases that ran out may end so, and
+-- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "v": new variables, if there are any}, ...}. `lapsed`: only leases that ran out may end so, and
 -- a job that somebody is settling this moment, perhaps in a transaction of the user's that lasts, is not waited for.
 -- Whoever changed attempts or max_attempts meanwhile makes the guard fail, and the caller decides again.
 CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
@@ -69,6 +69,8 @@ BEGIN
     SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'), count(*) FILTER (WHERE h.o->>'s' = '1'),
       sum(greatest(0, at_ms - h.activated_at_ms)), sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3)
   SELECT array_agg(h.key) INTO accepted FROM held h;
+  UPDATE job j SET variables = ended->(j.key::text)->>'v'
+  WHERE j.key = ANY(ARRAY(SELECT k FROM unnest(accepted) k WHERE ended->(k::text) ? 'v'));
   DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (ended->(h.key::text)->>'a')::int - {history_max};
   RETURN coalesce(accepted, '{}');
 END $$;

@@ -1,10 +1,10 @@
 -- Purpose: take lapsed leases away, as the core has decided; the writing half of a sweep.
--- Inputs: now; per lease the nine values of an outcome, see settle.lua.
+-- Inputs: now; per lease the values of an outcome, see settle.lua.
 -- Returns: how many were taken; one that was extended, ended or changed since it was read is left for the next sweep.
 -- Parts: records effects places endings outcomes
 local taken = 0
-for i = 2, #ARGV, 9 do
-  local outcome = {unpack(ARGV, i, i + 8)}
+for i = 2, #ARGV, VALUES do
+  local outcome = {unpack(ARGV, i, i + VALUES - 1)}
   local id = outcome[1]
   local record, tail = state_of(id)
   local r = tail and parse(tail)

@@ -28,6 +28,9 @@ SELECT l.key, l.queue, l.lane, l.urgency, l.run_at_ms, l.attempt, l.attempts, l.
 FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0)
 CROSS JOIN ew_job j ON j.key = l.key CROSS JOIN ew_queue q ON q.id = l.queue CROSS JOIN ew_type t ON t.name = q.type;
 
+-- name: set_variables
+UPDATE ew_job SET variables = ? WHERE key = ?;
+
 -- name: past_end
 -- How an earlier attempt ended, if the history still knows it.
 SELECT kind FROM ew_history WHERE key = ? AND attempt = ? AND step = 0;

@@ -3,6 +3,7 @@
 -- A refused outcome is told with the job's state, its latest attempt, and how the attempt named had ended.
 local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
 local n_completions = 0
+local VALUES = 10 -- Of an outcome that is no completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -73,7 +74,7 @@ local function decisions_fit(at, segments) -- Nothing has been written yet.
       at = at + 2 + 2 * n
       at = at + 1 + 2 * tonumber(ARGV[at])
     else
-      for i = at + 2, at + 1 + 9 * n, 9 do
+      for i = at + 2, at + 1 + VALUES * n, VALUES do
         local id, attempt, verdict, guard = unpack(ARGV, i, i + 3)
         if verdict ~= 'l' then
           local _, tail = state_of(id)
@@ -81,17 +82,24 @@ local function decisions_fit(at, segments) -- Nothing has been written yet.
           if r and is_live(r, attempt) and guard ~= guard_of(r) then return false end
         end
       end
-      at = at + 2 + 9 * n
+      at = at + 2 + VALUES * n
     end
   end
   return true
 end
 
+local function set_variables(id, given) -- What else the payload holds is its first line, and stays.
+  local rare = string.match(call('HGET', J .. sub(id, 1, 13), id), '^%[[^\n]*\n')
+  if rare then given = rare .. (string.match(given, '^%[[^\n]*\n(.*)$') or given) end
+  put(J, id, given)
+end
+
 local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than its completion.
-  local _, _, verdict, _, delay, max, kind, error, code = unpack(outcome)
+  local _, _, verdict, _, delay, max, kind, error, code, variables = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
   local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
   call('ZREM', LEASES, id)
+  if variables ~= '' then set_variables(id, variables) end
   if verdict == 'f' then
     put(S, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
     put(E, id, code .. '\0' .. error)
@@ -120,12 +128,12 @@ end
 local function apply_all(at, refused) -- Other outcomes of different jobs; the place in ARGV that follows.
   local n = tonumber(ARGV[at])
   for i = 1, n do
-    local outcome = {unpack(ARGV, at + 1 + 9 * (i - 1), at + 9 * i)}
+    local outcome = {unpack(ARGV, at + 1 + VALUES * (i - 1), at + VALUES * i)}
     local id, attempt = outcome[1], outcome[2]
     local record, tail = state_of(id)
     local r = tail and parse(tail)
     if r and is_live(r, attempt) then apply(id, record, r, outcome) else refuse(refused, judged + i, id, attempt, r) end
   end
   judged = judged + n
-  return at + 1 + 9 * n
+  return at + 1 + VALUES * n
 end
