@@ -27,7 +27,7 @@ NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; o
 
 
 @app.command()
-def serve(  # noqa: PLR0913 - what can be said of a server
+def serve(
     *,
     engine: Engine = None,
     host: Host = None,

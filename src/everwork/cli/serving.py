@@ -89,10 +89,10 @@ def lines(opened: Opened) -> list[str]:
     """What people are told of a server that has just begun."""
     settings, ports = opened.server.settings, opened.ports
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    scheme = "https" if settings.tls_certificate else "http"
+    scheme, tls = ("https", " (TLS)") if settings.tls_certificate else ("http", "")
     told = [
         f"Everwork on {shown_url(settings.engine)} (an accepted job survives: {opened.durability})",
-        f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{' (TLS)' if settings.tls_certificate else ''}",
+        f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{tls}",
         f"  REST  {scheme}://{host}:{ports.http}/docs",
     ]
     if opened.new_key is not None:

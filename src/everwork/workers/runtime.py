@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from everwork.logs import get_logger
+from everwork.service.loops import new_loop
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Executor, Report
@@ -17,7 +18,6 @@ from everwork.workers.fetcher import Fetcher
 from everwork.workers.function import JobFunction
 from everwork.workers.home import Home
 from everwork.workers.naming import WorkerName
-from everwork.service.loops import new_loop
 
 log = get_logger("everwork")
 

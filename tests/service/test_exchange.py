@@ -1,0 +1,209 @@
+"""Callers who share the engine's steps: each gets his own, whoever comes, goes or fails beside him."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from everwork.core.job import LeasedJob, NewJob
+from everwork.core.outcome import Complete, Outcome
+from everwork.core.states import State
+from everwork.engines.base import Engine
+from everwork.engines.values import Demand, Settlement, Verdict
+from everwork.exceptions import EngineUnavailable, TooManyRequests
+from everwork.service.service import JobService
+from tests.door.waiting import DEADLINE_S, until
+from tests.factories import TYPE, a_cancelled_job, a_pending_job, a_processing_job, the_job
+
+LONG_MS = 600_000
+
+
+def demand(worker: str = "w1", limit: int = 1, type: str = TYPE, **more: Any) -> Demand:
+    return Demand(type, worker, limit, **more)
+
+
+class Watched:
+    """An engine whose steps are counted, and of which one may fail."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.steps: list[tuple[int, int]] = []
+        self.error: Exception | None = None
+        self.poison = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        self.steps.append((len(outcomes), len(demands)))
+        if any(outcome.key == self.poison for outcome in outcomes):
+            raise ValueError("poison")
+        if self.error is not None:
+            raise self.error
+        return await self._engine.settle(outcomes, demands)
+
+    async def activate(self, demands: Sequence[Demand]) -> Any:
+        self.steps.append((0, len(demands)))
+        if self.error is not None:
+            raise self.error
+        return await self._engine.activate(demands)
+
+
+@pytest.fixture
+def watched(engine: Engine) -> Any:
+    return Watched(engine)
+
+
+async def test_each_waiting_caller_gets_jobs_under_his_own_name(service: JobService, engine: Engine) -> None:
+    waiting = [asyncio.create_task(service.lease(demand(f"w{n}", 2), LONG_MS)) for n in range(10)]
+    await until(lambda: service.waiting(TYPE) == 10)
+    await service.create([NewJob(TYPE)] * 20)
+    shares = await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
+    for number, jobs in enumerate(shares):
+        assert jobs
+        assert {(await the_job(engine, job.key)).worker for job in jobs} == {f"w{number}"}
+
+
+async def test_callers_at_the_same_time_share_a_step(watched: Any, engine: Engine) -> None:
+    service = JobService(watched, "holder")
+    [first, second] = [job.key for job in await engine.create([NewJob(TYPE)] * 2)]
+    jobs = await service.lease(demand(limit=2))
+    watched.steps.clear()
+    await asyncio.gather(
+        service.settle([Complete(first, jobs[0].attempt)]),
+        service.settle([Complete(second, jobs[1].attempt)]),
+        service.lease(demand()),
+    )
+    assert watched.steps == [(2, 1)]
+
+
+async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: JobService, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    [other] = await service.create([NewJob(TYPE)])
+    [judged], leased = await asyncio.gather(
+        service.settle([Complete(job.key, job.attempt)]), service.lease(demand("w2"))
+    )
+    assert judged.verdict is Verdict.ACCEPTED
+    assert [one.key for one in leased] == [other.key]
+
+
+async def test_a_tenants_caller_gets_nothing_of_others_from_a_shared_step(service: JobService) -> None:
+    await service.create([NewJob(TYPE, tenant="acme"), NewJob(TYPE, tenant="other")])
+    acme, everybody = await asyncio.gather(
+        service.lease(demand("acme", 5, tenants=("acme",))), service.lease(demand("all", 5))
+    )
+    assert {job.tenant for job in acme} <= {"acme"}
+    assert {job.tenant for job in [*acme, *everybody]} == {"acme", "other"}
+
+
+async def test_who_comes_first_is_served_first(service: JobService) -> None:
+    waiting = []
+    for number in range(5):
+        waiting.append(asyncio.create_task(service.lease(demand(f"w{number}"), LONG_MS)))
+        await until(lambda number=number: service.waiting(TYPE) == number + 1)
+    await service.create([NewJob(TYPE)])
+    done, _ = await asyncio.wait(waiting, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+    assert done == {waiting[0]}
+    service.end_polls()
+    await asyncio.wait(waiting)
+
+
+async def test_more_callers_than_allowed_are_told_to_come_later(engine: Engine) -> None:
+    service = JobService(engine, "holder", pollers_max=2)
+    waiting = [asyncio.create_task(service.lease(demand(), LONG_MS)) for _ in range(2)]
+    await until(lambda: service.waiting(TYPE) == 2)
+    with pytest.raises(TooManyRequests, match="2 callers wait for jobs of type 'email-send'"):
+        await service.lease(demand(), LONG_MS)
+    assert await service.lease(demand(type="other"), 1) == []
+    service.end_polls()
+    assert await asyncio.gather(*waiting) == [[], []]
+    assert service.waiting(TYPE) == 0
+
+
+async def test_end_polls_lets_everybody_go_and_nobody_waits_any_more(service: JobService) -> None:
+    waiting = [asyncio.create_task(service.lease(demand(), LONG_MS)) for _ in range(3)]
+    await until(lambda: service.waiting(TYPE) == 3)
+    service.end_polls()
+    assert await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S) == [[], [], []]
+    assert await asyncio.wait_for(service.lease(demand(), LONG_MS), DEADLINE_S) == []
+
+
+async def test_an_engine_that_is_away_is_told_to_all_who_wait_and_the_next_call_tries_again(
+    watched: Any, engine: Engine
+) -> None:
+    service = JobService(watched, "holder")
+    watched.error = EngineUnavailable("gone fishing")
+    waiting = [asyncio.create_task(service.lease(demand(), LONG_MS)) for _ in range(3)]
+    answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), DEADLINE_S)
+    assert [str(answer) for answer in answers] == ["gone fishing"] * 3
+    watched.error = None
+    job = await a_pending_job(engine)
+    assert [one.key for one in await service.lease(demand(), LONG_MS)] == [job.key]
+    await service.close()
+
+
+async def test_whoever_spoils_a_step_spoils_it_for_himself_only(watched: Any, engine: Engine) -> None:
+    service = JobService(watched, "holder")
+    job = await a_processing_job(engine)
+    watched.poison = 999
+    good, bad = await asyncio.gather(
+        service.settle([Complete(job.key, job.attempt)]), service.settle([Complete(999, 1)]), return_exceptions=True
+    )
+    assert isinstance(good, list)
+    assert good[0].verdict is Verdict.ACCEPTED
+    assert str(bad) == "poison"
+    await service.close()
+
+
+async def test_callers_who_leave_at_any_moment_strand_nothing(service: JobService, engine: Engine) -> None:
+    chance = random.Random(7)
+    created = await service.create([NewJob(TYPE) for _ in range(60)])
+    got: list[LeasedJob] = []
+
+    async def call(number: int) -> None:
+        got.extend(await service.lease(demand(f"w{number}", 3), LONG_MS))
+
+    callers = [asyncio.create_task(call(number)) for number in range(40)]
+    for caller in callers[::2]:
+        for _ in range(chance.randrange(12)):
+            await asyncio.sleep(0)
+        caller.cancel()
+    await until(lambda: len(got) == 60 or all(caller.done() for caller in callers))
+
+    async def all_accounted_for() -> bool:
+        held = {job.key for job in got}
+        states = [(await the_job(engine, one.key)).state for one in created if one.key not in held]
+        return all(state is State.PENDING for state in states)
+
+    await until(all_accounted_for)
+    assert len({job.key for job in got}) == len(got)
+    service.end_polls()
+    await asyncio.gather(*callers, return_exceptions=True)
+
+
+async def test_extend_of_an_attempt_that_nobody_names_is_of_the_one_that_runs(
+    service: JobService, engine: Engine
+) -> None:
+    job = await a_processing_job(engine, lease_ms=1_000)
+    assert (await service.extend(job.key, 0, 60_000)).verdict is Verdict.ACCEPTED
+    extended = await the_job(engine, job.key)
+    assert (extended.lease_until_ms or 0) - (job.lease_until_ms or 0) == 59_000
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+async def test_extend_of_a_job_that_does_not_run_is_refused(service: JobService, engine: Engine, attempt: int) -> None:
+    pending = await a_pending_job(engine)
+    refused = await service.extend(pending.key, attempt, 60_000)
+    assert (refused.ok, refused.state) == (False, State.PENDING)
+    cancelled = await a_cancelled_job(engine, type="other")
+    refused = await service.extend(cancelled.key, attempt, 60_000)
+    assert (refused.ok, refused.state) == (False, State.CANCELLED)
+
+
+async def test_extend_of_an_old_attempt_is_a_lost_lease(service: JobService, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    assert (await service.extend(job.key, job.attempt + 1, 60_000)).verdict is Verdict.LEASE_LOST
