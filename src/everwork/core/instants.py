@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@lru_cache(maxsize=4_096)  # Jobs that were created together show the same instants.
 def utc_text(instant_ms: int) -> str:
     """An instant in RFC 3339, to the millisecond."""
     moment = _EPOCH + timedelta(milliseconds=instant_ms)

@@ -17,7 +17,7 @@ from everwork.server.http.problems import Refusal
 BODY_BYTES_MAX: Final = 4 * 1_048_576
 BULK_BYTES_MAX: Final = 64 * 1_048_576
 JSON_TYPE: Final = "application/json"
-_LONG_NUMBER: Final = re.compile(rb"\d{19}")
+_LONG_NUMBER: Final = re.compile(rb"[1-9][0-9]{18}")
 
 
 async def read_json(request: Request, bytes_max: int) -> Any:
