@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ LONG_MS = 600_000
 
 def demand(worker: str = "w1", limit: int = 1, type: str = TYPE, **more: Any) -> Demand:
     return Demand(type, worker, limit, **more)
+
+
+def _are_waiting(service: JobService, number: int) -> bool:
+    return service.waiting(TYPE) == number
 
 
 class Watched:
@@ -104,7 +109,7 @@ async def test_who_comes_first_is_served_first(service: JobService) -> None:
     waiting = []
     for number in range(5):
         waiting.append(asyncio.create_task(service.lease(demand(f"w{number}"), LONG_MS)))
-        await until(lambda number=number: service.waiting(TYPE) == number + 1)
+        await until(partial(_are_waiting, service, number + 1))
     await service.create([NewJob(TYPE)])
     done, _ = await asyncio.wait(waiting, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
     assert done == {waiting[0]}

@@ -7,10 +7,10 @@ import os
 import shlex
 import sys
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 from urllib.parse import quote, urlsplit
 
 from rich.console import Console, Group, RenderableType
@@ -27,7 +27,7 @@ from everwork.engines.values import Count
 
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0
-LINES_AROUND: Final = 17
+LINES_AROUND: Final = 21
 """What the view shows besides entries and dead letters."""
 
 
@@ -66,6 +66,9 @@ class View(Protocol):
 
     period: float
 
+    def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:
+        """Say where the server is, to people or to programs."""
+
     def __enter__(self) -> Self:
         """Begin to show."""
 
@@ -86,6 +89,10 @@ class Lines:
     def __init__(self) -> None:
         self._pace = Pace()
 
+    def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
+        """Print it before everything else."""
+        write("".join(f"{line}\n" for line in lines))
+
     def __enter__(self) -> Self:
         return self
 
@@ -99,7 +106,11 @@ class Lines:
 
 
 class JsonLines(Lines):
-    """A JSON object each second."""
+    """A JSON object each second; the first is about the server."""
+
+    def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - facts are for programs
+        """Print it as the first object."""
+        write(json.dumps(facts) + "\n")
 
     def update(self, look: Look) -> None:
         """Print one object on one line."""
@@ -118,8 +129,13 @@ class Screen:
         self._types = types
         self._journal = journal
         self._pace = Pace()
+        self._greeting: list[str] = []
         self._console = Console(highlight=False, emoji=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
+
+    def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
+        """Keep it for the foot of the view."""
+        self._greeting = list(lines[1:])
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -169,6 +185,7 @@ class Screen:
     def _advice(self, look: Look) -> list[Text]:
         key = look.dead[0].key if look.dead else "KEY"
         return [
+            *(Text(line, no_wrap=True, overflow="ellipsis") for line in self._greeting),
             Text("In another terminal:", style="dim"),
             Text(f"  export EVERWORK_ENGINE={shlex.quote(absolute(self._url))}", overflow="fold"),
             Text(f"  everwork jobs get {key}; everwork jobs requeue {key}; everwork stats", no_wrap=True),

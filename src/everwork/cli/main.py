@@ -26,6 +26,7 @@ COMMANDS: Final = {
     name: name
     for name in (
         "up",
+        "serve",
         "jobs",
         "types",
         "groups",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,20 +61,24 @@ def serve(
     run_server(load(config, os.environ, flags), as_json=as_json)
 
 
-def run_server(settings: Settings, *, as_json: bool = False, makes_key: bool = False) -> None:
-    """Run a server until it is told to stop."""
+def run_server(
+    settings: Settings, *, as_json: bool = False, makes_key: bool = False, seconds: float | None = None
+) -> None:
+    """Run a server until it is told to stop, or for some time."""
     level = getattr(logging, settings.log_level.upper())
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        from everwork.cli.serving import serve as serve_until_stopped  # noqa: PLC0415 - only what is used is loaded
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(serve_until_stopped(settings, as_json=as_json, makes_key=makes_key))
+        runner.run(until_stopped)
 
 
-def missing_extra(error: ModuleNotFoundError) -> Exception:
-    """The server's packages are an extra of their own."""
-    if error.name is not None and error.name.startswith("everwork"):
-        return error
-    return BadConfiguration(f"the server needs {error.name!r}, not installed; run: pip install 'everwork[server]'")
+def serving() -> Any:
+    """The module that runs a server, loaded when one is wanted: its packages are an extra of their own."""
+    try:
+        return importlib.import_module("everwork.cli.serving")
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("everwork"):
+            raise
+        raise BadConfiguration(
+            f"the server needs {error.name!r}, which is not installed; run: pip install 'everwork[server]'"
+        ) from None

@@ -24,11 +24,13 @@ class Opened(NamedTuple):
     new_key: str | None
 
 
-async def serve(settings: Settings, *, as_json: bool, makes_key: bool) -> None:
+async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: float | None) -> None:
     """Run a server until SIGINT or SIGTERM; a second signal does not wait for callers."""
     stop = stop_event()
     opened = await open_server(settings, makes_key=makes_key)
     announce(opened, as_json=as_json)
+    if seconds is not None:
+        asyncio.get_running_loop().call_later(seconds, stop.set)
     await stop.wait()
     if not as_json:
         write("\nstopping: long polls end, what is in flight is finished (once more: at once)\n")
@@ -80,7 +82,7 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
 def announce(opened: Opened, *, as_json: bool) -> None:
     """Say where the server listens: a JSON line for programs, a few lines for people."""
     if as_json:
-        write_json(_facts(opened))
+        write_json(facts(opened))
     else:
         write("".join(f"{line}\n" for line in lines(opened)))
 
@@ -102,7 +104,8 @@ def lines(opened: Opened) -> list[str]:
     return told
 
 
-def _facts(opened: Opened) -> dict[str, Any]:
+def facts(opened: Opened) -> dict[str, Any]:
+    """The same for programs."""
     settings, ports = opened.server.settings, opened.ports
     return {
         "host": settings.host,

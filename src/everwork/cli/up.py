@@ -1,9 +1,10 @@
-"""everwork up: for now, the demo."""
+"""everwork up: the server, and with --demo sample workers and traffic."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -14,13 +15,14 @@ import typer
 from everwork import Everwork
 from everwork.cli.demo import Journal, Traffic, demo_app
 from everwork.cli.demo_view import Lines, Look, clock, view_for
-from everwork.cli.options import number
+from everwork.cli.options import ConfigFile, number
 from everwork.cli.output import write
+from everwork.cli.serve import GrpcPort, Host, HttpPort, NoAuth, run_server, serving
 from everwork.core import checks
 from everwork.core.states import State
 from everwork.engines.urls import shown_url
 from everwork.engines.values import Count, JobFilter, Page
-from everwork.exceptions import BadConfiguration
+from everwork.server.settings import Settings, load
 from everwork.service.service import JobService
 
 DEMO_URL: Final = "sqlite:///everwork-demo.db"
@@ -32,32 +34,50 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.command()
 def up(
-    demo: Annotated[bool, typer.Option("--demo", help="Run sample workers and traffic.")] = False,
+    *,
+    demo: Annotated[bool, typer.Option("--demo", help="Add sample workers and traffic, some of which fails.")] = False,
     seconds: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="Stop by itself after this time.", show_default="at Ctrl-C")
     ] = None,
     engine: Annotated[
         str | None,
-        # Not from the environment: sample jobs belong into a store that was named for them.
-        typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=DEMO_URL),
+        # With --demo not from the environment: sample jobs belong into a store that was named for them.
+        typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=f"{DEMO_URL} with --demo"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object each second.")] = False,
+    host: Host = None,
+    grpc_port: GrpcPort = None,
+    http_port: HttpPort = None,
+    no_auth: NoAuth = False,
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
 ) -> None:
-    """Run the demo: workers, some of whose jobs fail, watched live.
+    """Run everything on this machine: the server and its upkeep, on a file; it makes an API key if there is none.
 
-    [bold]Example:[/bold] everwork up --demo
+    [bold]Examples:[/bold]
+    everwork up
+    everwork up --demo
     """
     stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
-    if not demo:
-        raise BadConfiguration("up: the server comes in a later version; everwork up --demo runs the demo now")
-    asyncio.run(Demo(engine or DEMO_URL, as_json=as_json).run(stops_after))
+    flags = {
+        "engine": engine or (DEMO_URL if demo else None),
+        "host": host,
+        "grpc_port": grpc_port,
+        "http_port": http_port,
+        "auth": "off" if no_auth else None,
+    }
+    settings = load(config, os.environ, flags)
+    if demo:
+        asyncio.run(Demo(settings, as_json=as_json).run(stops_after))
+    else:
+        run_server(settings, as_json=as_json, makes_key=True, seconds=stops_after)
 
 
 class Demo:
     """Sample workers, traffic, and a view of both, until it is stopped."""
 
-    def __init__(self, url: str, *, as_json: bool = False) -> None:
-        self._url = url
+    def __init__(self, settings: Settings, *, as_json: bool = False) -> None:
+        self._settings = settings
+        self._url = url = settings.engine
         self._as_json = as_json
         self._journal = Journal()
         self._app: Everwork = demo_app(url, self._journal)
@@ -78,10 +98,16 @@ class Demo:
             loop.add_signal_handler(signal_number, self._ask_to_stop)
         if seconds is not None:
             loop.call_later(seconds, self._stop.set)
-        async with self._app:
-            with self._view:
-                await self._work_and_show()
-            self._say_goodbye(await self._look())
+        server = serving()
+        opened = await server.open_server(self._settings, makes_key=True)
+        try:
+            self._view.greet(server.lines(opened), server.facts(opened))
+            async with self._app:
+                with self._view:
+                    await self._work_and_show()
+                self._say_goodbye(await self._look())
+        finally:
+            await opened.server.stop()
 
     def _ask_to_stop(self) -> None:
         """The second signal cancels what still runs."""
