@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from benchmarks import results
 from benchmarks.bench import Bench, Row
+from benchmarks.doors import measure_doors
 from benchmarks.drain import measure_drain, measure_lanes
 from benchmarks.enqueue import measure_enqueue
 from benchmarks.handlers import measure_handlers
@@ -29,6 +30,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "handlers": measure_handlers,
     "enqueue": measure_enqueue,
     "latency": measure_latency,
+    "doors": measure_doors,
     "history": measure_history,
     "lanes": measure_lanes,
     "snapshot": measure_snapshot,

@@ -129,6 +129,7 @@ class Row:
     cpu_us: float | None = None
     ratio_min: float | None = None
     value_max: float | None = None
+    value_min: float | None = None
     is_judged: bool = True
     """False: the bare loop was waiting, so that its ratio says nothing of the engine."""
 
@@ -137,6 +138,8 @@ class Row:
         """What is wanted, in words."""
         if self.ratio_min is not None:
             return f"ratio >= {self.ratio_min:.2f}"
+        if self.value_min is not None:
+            return f">= {self.value_min:,.0f} {self.unit}"
         return "" if self.value_max is None else f"<= {self.value_max:g} {self.unit}"
 
     @property
@@ -146,11 +149,19 @@ class Row:
             return None
         if self.ratio_min is not None:
             return self.ratio is not None and self.ratio >= self.ratio_min
+        if self.value_min is not None:
+            return self.value >= self.value_min
         return None if self.value_max is None else self.value <= self.value_max
 
 
 def rate_row(
-    part: str, what: str, taken: Sequence[Timing], bare: Sequence[Timing] | None = None, ratio_min: float | None = None
+    part: str,
+    what: str,
+    taken: Sequence[Timing],
+    bare: Sequence[Timing] | None = None,
+    ratio_min: float | None = None,
+    *,
+    value_min: float | None = None,
 ) -> Row:
     """Medians over the rounds; the ratio is the median of the rounds' own ratios."""
     return Row(
@@ -160,6 +171,7 @@ def rate_row(
         cpu_us=median(timing.cpu_us for timing in taken),
         ratio=median(t.rate / b.rate for t, b in zip(taken, bare, strict=True)) if bare is not None else None,
         ratio_min=ratio_min,
+        value_min=value_min,
         is_judged=ratio_min is None or bare is None or median(map(_cpu_share, bare)) >= BARE_CPU_MIN,
     )
 
