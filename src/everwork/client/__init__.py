@@ -1,0 +1,33 @@
+"""Clients, async and sync: in process on a store, or over gRPC to a server. Names are loaded when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everwork.client.client import Client
+    from everwork.client.job import ActiveJob
+    from everwork.client.stream import Stream
+    from everwork.client.sync import SyncClient
+    from everwork.engines.values import JobFilter
+    from everwork.service.intake import new_job
+
+__all__ = ["ActiveJob", "Client", "JobFilter", "Stream", "SyncClient", "new_job"]
+
+_HOMES = {
+    "ActiveJob": "everwork.client.job",
+    "Client": "everwork.client.client",
+    "JobFilter": "everwork.engines.values",
+    "Stream": "everwork.client.stream",
+    "SyncClient": "everwork.client.sync",
+    "new_job": "everwork.service.intake",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'everwork.client' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,394 @@
+"""The async client: every verb of the service, in process on a store or over gRPC to a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from everwork.client import asked
+from everwork.client.address import is_remote, server_address
+from everwork.client.desk import Line, Verbs
+from everwork.client.job import ActiveJob, Attempt, lease_of
+from everwork.core import checks
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import (
+    ATTEMPTS_MAX,
+    DEFAULT_GROUP,
+    DELAY_MS_MAX,
+    ERROR_CHARS_MAX,
+    KEY_MAX,
+    LEASE_MS_DEFAULT,
+    LIST_LIMIT_DEFAULT,
+    LIST_LIMIT_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    STATISTICS_KEEP_HOURS,
+)
+from everwork.core.outcome import Outcome
+from everwork.core.states import State
+from everwork.engines.codec import decode
+from everwork.engines.urls import shown_url
+from everwork.engines.values import Created, Explanation, Judged, Page, Stats
+from everwork.exceptions import (
+    BadConfiguration,
+    CallTimeout,
+    EngineBusy,
+    EngineUnavailable,
+    EverworkError,
+    InvalidInput,
+)
+from everwork.service.desk import BulkChange
+from everwork.service.intake import instant
+from everwork.service.loops import pauses
+from everwork.service.service import accepted
+
+if TYPE_CHECKING:
+    from everwork.client.stream import Stream
+    from everwork.client.worker import Handler
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS: Final = 30.0
+LEASE_SECONDS: Final = LEASE_MS_DEFAULT / 1000
+
+
+class Client:
+    """What can be done with jobs, by URL: `grpc://host:27500` and `grpcs://` name a server, others a store.
+
+    It opens itself at its first call and belongs to that event loop. `timeout` is how many seconds one call may take,
+    repeats included: when the server or the store is away, calls that may be repeated safely are.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        tls: bool | str | Path = False,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._url = url
+        self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
+        self.line = _line(url, key, tls)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        self._opening = asyncio.Lock()
+
+    # Create -------------------------------------------------------------------------------------
+
+    async def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
+        """Create a job, durably, and answer its key.
+
+        Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
+        `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `extra`.
+        """
+        job = asked.a_job(type, variables, options)
+        return (await self._call(lambda desk: desk.create([job]), safe=job.dedupe_key is not None))[0]
+
+    async def create_many(self, jobs: Iterable[asked.JobAsked]) -> list[Created]:
+        """Create up to 10,000 jobs, all or none: pairs of a type and variables, or what `new_job` makes."""
+        checked = asked.many_jobs(jobs)
+        if not checked:
+            return []
+        safe = all(job.dedupe_key is not None for job in checked)
+        return await self._call(lambda desk: desk.create(checked), safe=safe)
+
+    # Work ---------------------------------------------------------------------------------------
+
+    async def activate(
+        self,
+        type: str,
+        *,
+        worker: str | None = None,
+        limit: int = 10,
+        lease: float = LEASE_SECONDS,
+        wait: float = 0.0,
+        group: str = DEFAULT_GROUP,
+        tenants: Iterable[str] = (),
+    ) -> list[ActiveJob]:
+        """Lease up to `limit` jobs for `lease` seconds; with nothing to do, wait up to `wait` seconds for some."""
+        demand = asked.a_demand(type, worker or asked.worker_name(), limit, lease=lease, group=group, tenants=tenants)
+        wait_ms = round(asked.seconds("wait", wait) * 1000)
+        found = await self._call(lambda desk: desk.activate(demand, wait_ms), safe=True, more_seconds=wait)
+        return [ActiveJob(source) for source in found]
+
+    async def complete(
+        self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[asked.JobAsked] = ()
+    ) -> None:
+        """The work is done; `events` are jobs that are created in the same step."""
+        await self._end(asked.completed(job, attempt, result, events), "completed")
+
+    async def fail(
+        self,
+        job: Attempt,
+        error: object,
+        *,
+        attempt: int = 0,
+        retries: int | None = None,
+        backoff: float | None = None,
+        final: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The attempt failed: tried again by the policy, or `retries` more times, `backoff` seconds from now.
+
+        `variables` are put over the job's own for the next attempt.
+        """
+        outcome = asked.failed(job, attempt, error, retries=retries, backoff=backoff, final=final, variables=variables)
+        await self._end(outcome, "failed")
+
+    async def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
+        """Ask for another attempt within the job's `max_attempts`."""
+        await self._end(asked.retried(job, attempt, error, delay), "retried")
+
+    async def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
+        """The job makes no sense: failed, and never requeued automatically."""
+        await self._end(asked.rejected(job, attempt, error), "rejected")
+
+    async def release(self, job: Attempt, *, attempt: int = 0) -> None:
+        """Hand the job back; the attempt does not count."""
+        await self._end(asked.released(job, attempt), "released")
+
+    async def throw(
+        self,
+        job: Attempt,
+        code: str,
+        error: object = "",
+        *,
+        attempt: int = 0,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A business error with a code: failed for good."""
+        await self._end(asked.thrown(job, attempt, code, error, variables), "failed by an error")
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End many attempts in one step; each is judged by itself."""
+        given = list(outcomes)
+        return (
+            await self._call(lambda desk: desk.settle(given), safe=all(one.attempt for one in given)) if given else []
+        )
+
+    async def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
+        """Let the lease end `lease` seconds from now."""
+        key, number = lease_of(job, attempt)
+        lease_ms = asked.lease_ms(lease)
+        judged = await self._call(lambda desk: desk.extend(key, number, lease_ms), safe=number > 0)
+        accepted(key, judged, "extended")
+
+    # Change -------------------------------------------------------------------------------------
+
+    async def cancel(self, key: int | str, reason: str = "") -> State:
+        """Cancel a job, pending or running; the state it was in."""
+        number = checks.job_key(key)
+        checks.text("reason", reason, ERROR_CHARS_MAX)
+        return await self._call(lambda desk: desk.cancel(number, reason))
+
+    async def requeue(self, key: int | str) -> State:
+        """Bring a dead letter back."""
+        number = checks.job_key(key)
+        return await self._call(lambda desk: desk.requeue(number))
+
+    async def requeue_matching(self, **wanted: Any) -> BulkChange:
+        """Bring back every dead letter that matches; filters as `list` has them."""
+        found = _filter(wanted)
+        return await self._call(lambda desk: desk.requeue_matching(found))
+
+    async def set_retries(self, key: int | str, retries: int) -> int:
+        """Change how many attempts are left; the previous number."""
+        number = checks.job_key(key)
+        checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
+        return await self._call(lambda desk: desk.set_retries(number, retries))
+
+    async def reschedule(self, key: int | str, *, run_at: datetime | None = None, delay: float | None = None) -> State:
+        """Let a pending job run at another time: a moment, or `delay` seconds from now."""
+        number = checks.job_key(key)
+        if (run_at is None) == (delay is None):
+            raise InvalidInput("run_at", "must be given, or delay; one of them, not both")
+        run_at_ms = None if run_at is None else instant("run_at", run_at)
+        delay_ms = 0 if delay is None else checks.milliseconds("delay", delay, 0, DELAY_MS_MAX / 1000)
+        return await self._call(lambda desk: desk.reschedule(number, run_at_ms=run_at_ms, delay_ms=delay_ms))
+
+    async def run_now(self, key: int | str) -> State:
+        """Let a pending job run at once."""
+        return await self.reschedule(key, delay=0.0)
+
+    async def set_priority(self, key: int | str, priority: int) -> State:
+        """Change the priority of a pending job."""
+        number = checks.job_key(key)
+        checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
+        return await self._call(lambda desk: desk.set_priority(number, priority))
+
+    async def delete(self, key: int | str) -> State:
+        """Remove a finished job."""
+        number = checks.job_key(key)
+        return await self._call(lambda desk: desk.delete(number))
+
+    # Ask ----------------------------------------------------------------------------------------
+
+    async def get(self, key: int | str) -> Job:
+        """A job as it stands."""
+        number = checks.job_key(key)
+        return await self._call(lambda desk: desk.get(number), safe=True)
+
+    async def history(self, key: int | str) -> list[HistoryEntry]:
+        """How a job's attempts ended, oldest first."""
+        number = checks.job_key(key)
+        return await self._call(lambda desk: desk.history(number), safe=True)
+
+    async def explain(self, key: int | str) -> Explanation:
+        """Why a job is not running."""
+        number = checks.job_key(key)
+        return await self._call(lambda desk: desk.explain(number), safe=True)
+
+    async def stats(self, hours: int = 24) -> Stats:
+        """Counts by state, and what workers did in the last hours."""
+        checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS)
+        return await self._call(lambda desk: desk.stats(hours), safe=True)
+
+    async def result(self, key: int | str, wait: float = TIMEOUT_SECONDS) -> Any:
+        """Wait for a job to finish, up to `wait` seconds, and return its result.
+
+        Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when the time is up.
+        """
+        number = checks.job_key(key)
+        asked.seconds("timeout", wait)
+        text = await self._call(lambda desk: desk.result(number, wait), safe=True, more_seconds=wait)
+        return None if text is None else decode(text)
+
+    async def page(self, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
+        """One page of matching jobs, newest first, and the cursor of the next."""
+        found = _filter(wanted)
+        checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
+        if cursor is not None:
+            checks.whole_number("cursor", cursor, 1, KEY_MAX)
+        return await self._call(lambda desk: desk.page(found, limit, cursor), safe=True)
+
+    async def list(self, **wanted: Any) -> AsyncIterator[Job]:
+        """Every matching job, newest first.
+
+        Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `created_after`,
+        `created_before`, `error_text`, `due`.
+        """
+        cursor: int | None = None
+        while True:
+            page = await self.page(cursor, limit=LIST_LIMIT_MAX // 4, **wanted)
+            for job in page.jobs:
+                yield job
+            cursor = page.next
+            if cursor is None:
+                return
+
+    # Life ---------------------------------------------------------------------------------------
+
+    def stream(self, *, worker: str | None = None, lease: float = LEASE_SECONDS) -> Stream:
+        """A line for fast workers: jobs and outcomes in batches. Use it with `async with`."""
+        from everwork.client.stream import open_stream  # noqa: PLC0415 - only what is used is loaded
+
+        return open_stream(self, worker or asked.worker_name(), asked.lease_ms(lease))
+
+    async def work(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        concurrency: int = 100,
+        worker: str | None = None,
+        lease: float = LEASE_SECONDS,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """Run handlers, each for the jobs of its type, until `stop` is set or the task is cancelled.
+
+        A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at once for each type. Plain
+        functions run in threads. `Fail`, `Reject` and `Retry` end an attempt as they say, other errors by the policy.
+        """
+        from everwork.client.worker import Crew  # noqa: PLC0415
+
+        crew = Crew(handlers, concurrency)
+        await crew.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
+
+    async def open(self) -> Line:
+        """Open the way to the jobs, if that has not happened yet."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            async with self._opening:
+                if self._loop is None:
+                    await self.line.open()
+                    self._loop, self._process = loop, os.getpid()
+        if self._process != os.getpid():
+            raise BadConfiguration("client: it was opened before a fork; a child process needs a client of its own")
+        if self._loop is not loop:
+            raise BadConfiguration("client: it was opened in another event loop; each loop needs a client of its own")
+        return self.line
+
+    async def close(self) -> None:
+        """Let go of everything. It can be opened again."""
+        if self._loop is not None and self._process == os.getpid():
+            self._loop = None
+            await self.line.close()
+
+    async def __aenter__(self) -> Client:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({shown_url(self._url)!r})"
+
+    # Inside -------------------------------------------------------------------------------------
+
+    async def _end(self, outcome: Outcome, done: str) -> None:
+        judged = await self._call(lambda desk: desk.settle([outcome]), safe=outcome.attempt > 0)
+        accepted(outcome.key, judged[0], done)
+
+    async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
+        """The answer within the time that a call may take; what is safe to repeat is repeated while nobody answers."""
+        line = await self.open()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout + more_seconds
+        delays = pauses()
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await call(line.desk(deadline))
+            except (EngineUnavailable, EngineBusy):
+                delay = next(delays)
+                if not safe or loop.time() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay)
+            except TimeoutError as error:
+                if isinstance(error, EverworkError):
+                    raise
+                raise CallTimeout(f"no answer within {self._timeout + more_seconds:g} s") from None
+
+
+def _filter(wanted: Mapping[str, Any]) -> Any:
+    known = asked.a_filter.__kwdefaults__ or {}
+    for name in sorted(set(wanted) - set(known)):
+        raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
+    return asked.a_filter(**wanted)
+
+
+def _line(url: str, key: str | None, tls: bool | str | Path) -> Line:
+    if is_remote(url):
+        address = server_address(url, key, tls)
+        try:
+            from everwork.client.remote import RemoteLine  # noqa: PLC0415 - only what is used is loaded
+        except ModuleNotFoundError as error:
+            if error.name is not None and error.name.startswith("everwork"):
+                raise
+            raise BadConfiguration(
+                f"client: {error.name!r} is not installed; run: pip install 'everwork[client]'"
+            ) from None
+        return RemoteLine(address)
+    if key is not None or tls is not False:
+        raise BadConfiguration("client: key and tls are for servers; a store's URL has its own user and parameters")
+    from everwork.client.local import LocalLine  # noqa: PLC0415
+
+    return LocalLine(url)

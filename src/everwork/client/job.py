@@ -1,0 +1,124 @@
+"""A job in the hands of a worker: cheap to make, its JSON read when somebody asks for it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from everwork.core import checks
+from everwork.core.job import LeasedJob
+from everwork.engines.values import Lease
+
+ATTEMPT_MAX: Final = 2**31 - 1
+"""Attempt numbers grow with every activation, also with those that do not count."""
+
+
+class ActiveJob:
+    """One attempt: what to do, and what is known of the job."""
+
+    __slots__ = ("_headers", "_source", "_variables", "attempt", "is_lost", "key", "type")
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._variables: dict[str, Any] | None = None
+        self._headers: dict[str, Any] | None = None
+        self.key: int = source.key
+        self.attempt: int = source.attempt
+        self.type: str = source.type
+        self.is_lost = False
+        """Whether the result no longer matters: the job was cancelled, or its lease has lapsed."""
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the job was created with."""
+        if self._variables is None:
+            self._variables = orjson.loads(self._source.variables)
+        return self._variables
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that the job was created with."""
+        if self._headers is None:
+            self._headers = orjson.loads(self._source.headers) if self._source.headers else {}
+        return self._headers
+
+    @property
+    def tenant(self) -> str:
+        """Whose job it is."""
+        return str(self._source.tenant)
+
+    @property
+    def group(self) -> str:
+        """The consumer group; empty: the default one."""
+        group: str = self._source.group
+        return group
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that count, this one included."""
+        return int(self._source.attempts)
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the job has."""
+        return int(self._source.max_attempts)
+
+    @property
+    def retries(self) -> int:
+        """Attempts that are left, this one included, as the jobs API shows them."""
+        return self.max_attempts - self.attempts + 1
+
+    @property
+    def lease_until_ms(self) -> int:
+        """When the lease ends, unless it is extended; by the engine's clock."""
+        return int(self._source.lease_until_ms)
+
+    @property
+    def run_at_ms(self) -> int:
+        """When the job became due."""
+        return int(self._source.run_at_ms)
+
+    @property
+    def created_at_ms(self) -> int:
+        """When the job was created."""
+        return int(self._source.created_at_ms)
+
+    @property
+    def priority(self) -> int:
+        """Higher first."""
+        return int(self._source.priority)
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """How long one attempt may take, if the job says so."""
+        return self._source.timeout_ms or None
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What the job was created with."""
+        return self._source.correlation_id or None
+
+    @property
+    def limit_key(self) -> str | None:
+        """What the job was created with."""
+        return self._source.limit_key or None
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the job's creator wanted kept beside its variables."""
+        return orjson.loads(self._source.extra) if self._source.extra else {}
+
+    def __repr__(self) -> str:
+        return f"ActiveJob(key={self.key}, attempt={self.attempt}, type={self.type!r})"
+
+
+Attempt = ActiveJob | LeasedJob | Lease | int | str
+"""How a caller names an attempt: the job as it was activated, or the job's key."""
+
+
+def lease_of(job: Attempt, attempt: int = 0) -> Lease:
+    """The attempt that a caller means; 0 is the one that runs."""
+    if isinstance(job, ActiveJob | LeasedJob | Lease):
+        return Lease(job.key, job.attempt)
+    return Lease(checks.job_key(job), checks.whole_number("attempt", attempt, 0, ATTEMPT_MAX))

@@ -1,0 +1,69 @@
+"""The way to a store in process: the service itself, with its upkeep."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.engines.codec import decode
+from everwork.engines.open import open_engine
+from everwork.engines.values import JobFilter, Judged, Page
+from everwork.exceptions import JobNotFound
+from everwork.service.access import ANYBODY
+from everwork.service.desk import Desk
+from everwork.service.service import JobService
+
+
+class LocalDesk(Desk):
+    """The service's desk, for somebody who may do everything."""
+
+    __slots__ = ()
+
+    def __init__(self, service: JobService) -> None:
+        super().__init__(service, ANYBODY)
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End attempts; the variables of failures are merged into the jobs' own."""
+        return await super().settle([await self._merged(outcome) for outcome in outcomes])
+
+    async def result(self, key: int, timeout: float) -> str | None:
+        """The result of a job, once it has one."""
+        return await self._service.result(key, timeout)
+
+    async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+        """Matching jobs, newest first."""
+        return await self.list(wanted, limit, cursor)
+
+    async def _merged(self, outcome: Outcome) -> Outcome:
+        if not isinstance(outcome, Fail | Throw) or outcome.variables is None:
+            return outcome
+        try:
+            return outcome._replace(variables=await self.merged_variables(outcome.key, decode(outcome.variables)))
+        except JobNotFound:
+            return outcome  # The engine says so for each outcome of the batch.
+
+
+class LocalLine:
+    """A store that this process opens for itself."""
+
+    def __init__(self, url: str) -> None:
+        open_engine(url)  # A URL that makes no sense is refused here, not at the first call.
+        self._url = url
+        self.service: JobService
+        self._desk: LocalDesk
+
+    async def open(self) -> None:
+        """Open the store, and begin to keep it in order."""
+        self.service = JobService(open_engine(self._url), f"client-{socket.gethostname()}-{os.getpid()}")
+        await self.service.open()
+        self._desk = LocalDesk(self.service)
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.service.close()
+
+    def desk(self, deadline: float) -> LocalDesk:  # noqa: ARG002 - the client keeps the time
+        """The verbs."""
+        return self._desk

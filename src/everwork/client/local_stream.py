@@ -1,0 +1,124 @@
+"""A stream to a store in process: the same verbs, without a server in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from everwork.client.job import ActiveJob
+from everwork.client.stream import Place, Refused, Stream
+from everwork.core.limits import SETTLE_BATCH_MAX
+from everwork.core.outcome import Outcome
+from everwork.engines.values import Demand, Lease, LeaseStatus
+from everwork.exceptions import EngineError, JobError, TooManyRequests
+from everwork.service.loops import engine_outage, pauses
+from everwork.service.service import accepted
+
+if TYPE_CHECKING:
+    from everwork.client.client import Client
+    from everwork.client.local import LocalLine
+
+FEED_MAX: Final = 500
+POLL_MS: Final = 30_000
+CHECK_SECONDS: Final = 1.0
+"""How often the stream looks whether its leases still hold."""
+
+
+class LocalStream(Stream):
+    """One worker's stream on a store that this process has opened."""
+
+    def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
+        super().__init__(client, worker, lease_ms)
+        self._line = cast("LocalLine", client.line)
+        self._outcomes: list[Outcome] = []
+        self._news = asyncio.Event()
+        self._feeds: dict[Place, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._outage = engine_outage(f"stream of worker '{self.worker}'")
+
+    def _granted(self, place: Place, credits: int) -> None:  # noqa: ARG002 - they are counted already
+        if place not in self._feeds:
+            more = asyncio.Event()
+            self._feeds[place] = (asyncio.get_running_loop().create_task(self._feed(place, more)), more)
+        self._feeds[place][1].set()
+
+    def _send(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._news.set()
+
+    def _drained(self) -> None:
+        for feed, _ in self._feeds.values():
+            feed.cancel()
+        self._feeds.clear()
+        self._news.set()
+
+    async def _live(self) -> None:
+        beating = asyncio.ensure_future(self._beat())
+        try:
+            while not (self._is_draining and not (self._held or self._outcomes)):
+                await self._news.wait()
+                self._news.clear()
+                while self._outcomes:
+                    await self._judge()
+        finally:
+            self._drained()
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _judge(self) -> None:
+        batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
+        delays = pauses()
+        while True:
+            try:
+                judged = await self._line.desk(0.0).settle(batch)
+                break
+            except EngineError as error:
+                self._outage.tell(error)
+                await asyncio.sleep(next(delays))
+        self._outage.over()
+        for outcome, one in zip(batch, judged, strict=True):
+            try:
+                accepted(outcome.key, one, "ended so")
+            except JobError as error:
+                self._refused(Refused(outcome.key, outcome.attempt, str(error)))
+
+    async def _feed(self, place: Place, more: asyncio.Event) -> None:
+        delays = pauses()
+        while True:
+            credits = self._credits.get((place.type, place.group), 0)
+            if credits <= 0:
+                more.clear()
+                await more.wait()
+                continue
+            demand = Demand(place.type, self.worker, min(credits, FEED_MAX), self._lease_ms, place.group, place.tenants)
+            try:
+                jobs = await self._line.desk(0.0).activate(demand, POLL_MS)
+            except (EngineError, TooManyRequests) as error:
+                self._outage.tell(error)
+                await asyncio.sleep(next(delays))
+                continue
+            delays = pauses()
+            if jobs:
+                self._received([ActiveJob(job) for job in jobs])
+
+    async def _beat(self) -> None:
+        """Extend what runs here, and learn what was cancelled."""
+        every = max(round(self._lease_ms / 3000 / CHECK_SECONDS), 1)
+        turn = 0
+        while True:
+            await asyncio.sleep(min(CHECK_SECONDS, self._lease_ms / 3000))
+            turn += 1
+            leases = [Lease(job.key, job.attempt) for job in self._held.values()]
+            try:
+                statuses = await self._look(leases, is_beat=turn % every == 0)
+            except EngineError as error:
+                self._outage.tell(error)
+                continue
+            for lease, status in zip(leases, statuses, strict=True):
+                if status is not LeaseStatus.HELD:
+                    self._lost(lease.key, lease.attempt)
+
+    async def _look(self, leases: list[Lease], *, is_beat: bool) -> list[LeaseStatus]:
+        engine = self._line.service.engine
+        if not leases:
+            return []
+        return await (engine.extend(leases, self._lease_ms) if is_beat else engine.check(leases))

@@ -1,0 +1,214 @@
+"""The way to a server: gRPC calls that answer as the service in process does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from everwork.client import wire
+from everwork.client.address import Address
+from everwork.client.errors import error_of
+from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.outcome import Outcome
+from everwork.core.states import State
+from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Page, Stats
+from everwork.exceptions import ResultTimeout
+from everwork.proto import work_pb2 as pb
+from everwork.proto.work_pb2_grpc import DeskServiceAsyncStub, WorkServiceAsyncStub
+from everwork.service.desk import BulkChange
+
+T = TypeVar("T")
+
+RESULT_SECONDS: Final = 20.0
+"""How long one call waits for a result; whoever waits longer asks again."""
+MESSAGE_BYTES_MAX: Final = 64 * 1_048_576
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # A server that is restarted is found again at once, not after gRPC's own two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A line that is dead without saying so is noticed.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Every client has connections of its own, so that closing one never touches another.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class RemoteLine:
+    """A channel to a server."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._channel: grpc.aio.Channel | None = None
+        self.work: WorkServiceAsyncStub
+        self.calls: DeskServiceAsyncStub
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return self._address.metadata
+
+    async def open(self) -> None:
+        """Make the channel; it connects when it is first used."""
+        target = self._address.target
+        if self._address.is_secure:
+            credentials = grpc.ssl_channel_credentials(self._address.authorities)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=OPTIONS)
+        else:
+            self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
+        self.work = WorkServiceAsyncStub(self._channel)
+        self.calls = DeskServiceAsyncStub(self._channel)
+
+    async def close(self) -> None:
+        """Close the channel; what is still under way is cancelled."""
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    def desk(self, deadline: float) -> RemoteDesk:
+        """The verbs for one call."""
+        return RemoteDesk(self, deadline)
+
+
+class RemoteDesk:
+    """The verbs for one call, each of them one request."""
+
+    __slots__ = ("_calls", "_deadline", "_line")
+
+    def __init__(self, line: RemoteLine, deadline: float) -> None:
+        self._line = line
+        self._calls = line.calls
+        self._deadline = deadline
+
+    # A job's way --------------------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """Accept jobs, all or none."""
+        request = pb.CreateJobsRequest(jobs=[wire.asked_job_message(job) for job in jobs])
+        answer = await self._ask(self._line.work.CreateJobs, request)
+        return [Created(one.key, one.deduplicated) for one in answer.jobs]
+
+    async def activate(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
+        """Lease jobs. If the line breaks in the middle, those that have come are ours all the same."""
+        request = pb.ActivateRequest(
+            type=demand.type,
+            worker=demand.worker,
+            limit=demand.limit,
+            lease_ms=demand.lease_ms,
+            group=demand.group,
+            tenants=demand.tenants,
+            wait_ms=wait_ms,
+        )
+        jobs: list[pb.Job] = []
+        try:
+            async for answer in self._calls.Activate(request, timeout=self._left(), metadata=self._line.metadata):
+                jobs.extend(answer.jobs)
+        except grpc.aio.AioRpcError as refused:
+            if not jobs:
+                raise error_of(refused) from None
+        return jobs
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End attempts."""
+        request = pb.SettleRequest(outcomes=[wire.outcome_message(outcome) for outcome in outcomes])
+        answer = await self._ask(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
+        return [wire.judged_of(one) for one in answer.judged]
+
+    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
+        """Let a lease end later."""
+        request = pb.ExtendRequest(key=key, attempt=attempt, lease_ms=lease_ms)
+        return wire.judged_of(await self._ask(self._calls.Extend, request, key))
+
+    # Changes ------------------------------------------------------------------------------------
+
+    async def cancel(self, key: int, reason: str) -> State:
+        """Cancel one job."""
+        return State((await self._ask(self._calls.Cancel, pb.CancelRequest(key=key, reason=reason), key)).state)
+
+    async def requeue(self, key: int) -> State:
+        """Bring one dead letter back."""
+        return State((await self._ask(self._calls.Requeue, pb.JobRequest(key=key), key)).state)
+
+    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
+        """Bring back every dead letter that a filter shows."""
+        answer = await self._ask(self._calls.RequeueMatching, wire.filter_message(wanted))
+        return BulkChange(answer.matched, answer.changed)
+
+    async def set_retries(self, key: int, retries: int) -> int:
+        """Change how many attempts are left."""
+        return (await self._ask(self._calls.SetRetries, pb.SetRetriesRequest(key=key, retries=retries), key)).previous
+
+    async def reschedule(self, key: int, *, run_at_ms: int | None, delay_ms: int) -> State:
+        """Let one pending job run at another time."""
+        request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms)
+        return State((await self._ask(self._calls.Reschedule, request, key)).state)
+
+    async def set_priority(self, key: int, priority: int) -> State:
+        """Change the priority of one pending job."""
+        request = pb.SetPriorityRequest(key=key, priority=priority)
+        return State((await self._ask(self._calls.SetPriority, request, key)).state)
+
+    async def delete(self, key: int) -> State:
+        """Remove one finished job."""
+        return State((await self._ask(self._calls.Delete, pb.JobRequest(key=key), key)).state)
+
+    # Questions ----------------------------------------------------------------------------------
+
+    async def get(self, key: int) -> Job:
+        """A job as it stands."""
+        return wire.job_of(await self._ask(self._calls.Get, pb.JobRequest(key=key), key))
+
+    async def history(self, key: int) -> list[HistoryEntry]:
+        """How a job's attempts ended."""
+        return wire.history_of(await self._ask(self._calls.History, pb.JobRequest(key=key), key))
+
+    async def explain(self, key: int) -> Explanation:
+        """Why a job is not running."""
+        return wire.explanation_of(await self._ask(self._calls.Explain, pb.JobRequest(key=key), key))
+
+    async def stats(self, hours: int) -> Stats:
+        """Counts, and what workers did lately."""
+        return wire.stats_of(await self._ask(self._calls.Stats, pb.StatsRequest(hours=hours)))
+
+    async def result(self, key: int, timeout: float) -> str | None:
+        """The result of a job, once it has one; long waits are made of several calls."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
+        while True:
+            seconds = min(max(ends - loop.time(), 0.0), RESULT_SECONDS)
+            request = pb.ResultRequest(key=key, wait_ms=round(seconds * 1000))
+            try:
+                answer = await self._ask(self._calls.Result, request, key)
+            except ResultTimeout as error:
+                if loop.time() < ends:
+                    continue
+                raise ResultTimeout(f"{str(error).rpartition(' after ')[0]} after {timeout:g} s") from None
+            return answer.result.decode() if answer.HasField("result") else None
+
+    async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+        """Matching jobs, newest first; the server cuts pages that would be too large for one message."""
+        jobs: list[Job] = []
+        while True:
+            request = pb.ListRequest(filter=wire.filter_message(wanted), limit=limit - len(jobs), cursor=cursor)
+            page = wire.page_of(await self._ask(self._calls.List, request))
+            jobs += page.jobs
+            cursor = page.next
+            if cursor is None or len(jobs) >= limit:
+                return Page(jobs, cursor)
+
+    # Inside -------------------------------------------------------------------------------------
+
+    async def _ask(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, T], request: Any, key: int = 0) -> T:
+        try:
+            return await method(request, timeout=self._left(), metadata=self._line.metadata)
+        except grpc.aio.AioRpcError as refused:
+            raise error_of(refused, key) from None
+
+    def _left(self) -> float:
+        return max(self._deadline - asyncio.get_running_loop().time(), 0.001)

@@ -1,0 +1,227 @@
+"""A stream to a server: it reconnects by itself, keeps its attempts, and sends outcomes until they are judged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import grpc
+import grpc.aio
+
+from everwork.client.errors import error_of
+from everwork.client.job import ActiveJob
+from everwork.client.stream import Place, Refused, Stream
+from everwork.client.wire import outcome_message
+from everwork.core.outcome import Outcome
+from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
+from everwork.logs import Outage, get_logger
+from everwork.proto import work_pb2 as pb
+from everwork.service.loops import pauses
+
+if TYPE_CHECKING:
+    from everwork.client.client import Client
+    from everwork.client.remote import RemoteLine
+
+log = get_logger("everwork")
+
+OUTCOMES_MAX: Final = 2_000
+MESSAGE_BYTES_MAX: Final = 1_000_000
+"""A message ends with the outcome that takes it over this size, far below what servers refuse."""
+WELCOME_SECONDS: Final = 10.0
+
+
+class RemoteStream(Stream):
+    """One worker's stream, over as many connections as it takes."""
+
+    def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
+        super().__init__(client, worker, lease_ms)
+        self._line = cast("RemoteLine", client.line)
+        self._outcomes: deque[pb.Outcome] = deque()
+        self._unjudged: deque[pb.Outcome] = deque()
+        self._judged = 0
+        self._grants: dict[Place, int] = {}
+        self._news = asyncio.Event()
+        self._is_beat_due = False
+        self._is_drain_told = False
+        self._is_server_closing = False
+        self._is_welcome = False
+        self._outage = Outage(
+            log, "the server is away, trying again", "the server is back", whose=f"stream of worker '{self.worker}'"
+        )
+
+    def _granted(self, place: Place, credits: int) -> None:
+        self._grants[place] = self._grants.get(place, 0) + credits
+        self._news.set()
+
+    def _send(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome_message(outcome))
+        self._news.set()
+
+    def _drained(self) -> None:
+        self._grants.clear()
+        self._news.set()
+
+    # Connections --------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Connect, talk, and connect again, until nothing is left to be said."""
+        delays = pauses()
+        while not self._is_done:
+            self._is_welcome = False
+            try:
+                await self._talk()
+            except grpc.aio.AioRpcError as refused:
+                error = error_of(refused)
+                if isinstance(error, InvalidInput | BadConfiguration | AccessError) and not isinstance(
+                    error, TooManyRequests
+                ):
+                    raise error from None
+                self._outage.tell(error)
+            if self._is_done:
+                return
+            if self._is_welcome:
+                delays = pauses()  # The attempts of a broken stream do not wait long for their worker: be quick.
+            else:
+                await asyncio.sleep(next(delays))
+
+    @property
+    def _is_done(self) -> bool:
+        return self._is_draining and not (self._held or self._outcomes or self._unjudged)
+
+    async def _talk(self) -> None:
+        """One connection, until it ends or breaks."""
+        call = self._line.work.Work(metadata=self._line.metadata)
+        self._begin_anew()
+        tasks = [asyncio.ensure_future(self._write(call))]
+        try:
+            await call.write(self._hello())
+            while (message := await self._next(call)) is not grpc.aio.EOF:
+                if message.HasField("welcome"):
+                    tasks.append(asyncio.ensure_future(self._beat(message.welcome.heartbeat_ms / 1000)))
+                self._hear(message)
+            if tasks[0].done():
+                tasks[0].result()
+            await _raise_status(call)
+        except asyncio.InvalidStateError:
+            await _raise_status(call)  # The call was over before we had written: its status says why.
+        finally:
+            call.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _next(self, call: Any) -> Any:
+        """The next message; a server that accepts the call must say so soon."""
+        if self._is_welcome:
+            return await call.read()
+        try:
+            async with asyncio.timeout(WELCOME_SECONDS):
+                return await call.read()
+        except TimeoutError:
+            return grpc.aio.EOF
+
+    def _begin_anew(self) -> None:
+        """What the last connection left open: outcomes that were not judged go first, credits are granted again."""
+        self._outcomes.extendleft(reversed(self._unjudged))
+        self._unjudged.clear()
+        self._judged = 0
+        self._grants = {self._places[place]: credits for place, credits in self._credits.items() if credits > 0}
+        self._is_drain_told = self._is_server_closing = self._is_beat_due = False
+
+    def _hello(self) -> pb.FromWorker:
+        resumed = [pb.Lease(key=job.key, attempt=job.attempt) for job in self._held.values()]
+        return pb.FromWorker(hello=pb.Hello(worker=self.worker, lease_ms=self._lease_ms, resumed=resumed))
+
+    # What we say --------------------------------------------------------------------------------
+
+    async def _write(self, call: Any) -> None:
+        """Write what there is, as soon as there is something; whatever comes meanwhile goes with the next message."""
+        self._news.set()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if not self._is_welcome:
+                continue
+            while (message := self._message()) is not None:
+                await call.write(message)
+            if self._is_server_closing or (self._is_done and self._is_drain_told):
+                await call.done_writing()
+                return
+
+    def _message(self) -> pb.FromWorker | None:
+        message = pb.FromWorker()
+        has_words = False
+        if self._outcomes:
+            message.outcomes.extend(self._some_outcomes())
+            has_words = True
+        if self._grants:
+            grants, self._grants = self._grants, {}
+            message.grants.extend(_grant(place, credits) for place, credits in grants.items())
+            has_words = True
+        if self._is_beat_due:
+            self._is_beat_due = False
+            message.heartbeats.extend(pb.Lease(key=job.key, attempt=job.attempt) for job in self._held.values())
+            has_words = True
+        if self._is_draining and not self._is_drain_told:
+            message.draining = self._is_drain_told = has_words = True
+        return message if has_words else None
+
+    def _some_outcomes(self) -> Iterator[pb.Outcome]:
+        outcomes, unjudged, size = self._outcomes, self._unjudged, 0
+        for _ in range(min(len(outcomes), OUTCOMES_MAX)):
+            outcome = outcomes.popleft()
+            unjudged.append(outcome)
+            yield outcome
+            size += outcome.ByteSize()
+            if size > MESSAGE_BYTES_MAX:
+                return
+
+    async def _beat(self, seconds: float) -> None:
+        """Tell now and then what still runs here, and that we are alive."""
+        while True:
+            await asyncio.sleep(seconds * 0.8)
+            self._is_beat_due = True
+            self._news.set()
+
+    # What we hear -------------------------------------------------------------------------------
+
+    def _hear(self, message: pb.ToWorker) -> None:
+        if message.HasField("welcome"):
+            self._outage.over()
+            self._is_welcome = True
+            for loss in message.welcome.lost:
+                self._lost(loss.lease.key, loss.lease.attempt)
+            self._news.set()
+        if message.jobs:
+            self._received([ActiveJob(job) for job in message.jobs])
+        if message.settled > self._judged:
+            self._judge(message)
+        for loss in message.losses:
+            self._lost(loss.lease.key, loss.lease.attempt)
+        if message.closing:
+            self._is_server_closing = True
+            self._news.set()
+
+    def _judge(self, message: pb.ToWorker) -> None:
+        for _ in range(message.settled - self._judged):
+            self._unjudged.popleft()
+        self._judged = message.settled
+        for refusal in message.refusals:
+            self._refused(Refused(refusal.lease.key, refusal.lease.attempt, refusal.message))
+        if self._is_draining:
+            self._news.set()
+
+
+def _grant(place: Place, credits: int) -> pb.Grant:
+    return pb.Grant(type=place.type, credits=credits, group=place.group, tenants=place.tenants)
+
+
+async def _raise_status(call: Any) -> None:
+    """Raise what the server ended the call with, unless that is OK."""
+    code = await call.code()
+    if code is not grpc.StatusCode.OK:
+        raise grpc.aio.AioRpcError(
+            code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+        )

@@ -1,0 +1,316 @@
+"""Runs handlers on a stream: few tasks for many jobs, and as many jobs on the way as are soon done.
+
+A job costs no task of its own. Each type has up to `concurrency` runners, started when they are needed; a runner takes
+the next job and awaits its handler directly, so handlers that never suspend are run one after the other by one runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final
+
+from everwork.client import asked
+from everwork.client.job import ActiveJob
+from everwork.client.stream import Stream
+from everwork.core import checks
+from everwork.core import outcome as o
+from everwork.core.texts import error_text
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+
+Handler = Callable[[ActiveJob], Any]
+"""Takes a job and returns its result; a coroutine function, or a plain one, which runs in a thread."""
+CONCURRENCY_MAX: Final = 10_000
+AHEAD_SECONDS: Final = 0.1
+"""So much work is fetched ahead: what was done in such a time lately. It hides the way to the server and back."""
+AHEAD_MAX: Final = 2_000
+SLICE_SECONDS: Final = 0.005
+WATCH_SECONDS: Final = 0.1
+
+
+class Pool:
+    """The jobs of one type: waiting, running, and those who run them."""
+
+    def __init__(self, type: str, handler: Handler, concurrency: int) -> None:
+        if not callable(handler):
+            raise BadConfiguration(f"handler of '{type}': must be a function, not {checks.shown(handler)}")
+        self.type = checks.name("type", type)
+        self.handler = handler
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
+        )
+        self.concurrency = concurrency
+        self.inbox: deque[ActiveJob] = deque()
+        self.running: dict[ActiveJob, Run] = {}
+        self.idle: list[asyncio.Future[None]] = []
+        self.runners: set[asyncio.Task[None]] = set()
+        self.window = concurrency
+        self.outstanding = 0
+        self.done = 0
+        self.counted_at = time.monotonic()
+
+    def adapt(self) -> None:
+        """Let as much be on the way as is done in a short time."""
+        now = time.monotonic()
+        seconds = now - self.counted_at
+        if seconds >= AHEAD_SECONDS:
+            self.window = self.concurrency + min(int(self.done / seconds * AHEAD_SECONDS), AHEAD_MAX)
+            self.done, self.counted_at = 0, now
+
+
+class Run:
+    """A handler at work."""
+
+    __slots__ = ("begun_at", "is_timed_out", "is_told", "task")
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self.task = task
+        self.begun_at = time.monotonic()
+        self.is_told = False
+        """Whether it was told to stop."""
+        self.is_timed_out = False
+
+
+class Crew:
+    """The handlers of one worker. It lives as long as `run`."""
+
+    def __init__(self, handlers: Mapping[str, Handler], concurrency: int) -> None:
+        checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        if not handlers:
+            raise BadConfiguration("there is nothing to run: give at least one handler")
+        self._pools = {type: Pool(type, handler, concurrency) for type, handler in handlers.items()}
+        self._stream: Stream
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_stopping = False
+
+    async def run(self, stream: Stream, stop: asyncio.Event) -> None:
+        """Work until `stop` is set: then finish what runs and hand back what has not begun."""
+        self._stream = stream
+        stream.on_loss = self._stop_lost
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            async with stream:
+                for pool in self._pools.values():
+                    self._top_up(pool)
+                await self._work(stop)
+        finally:
+            watching.cancel()
+            self._let_go()
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        taking = asyncio.ensure_future(self._take_all())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait([taking, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                self._stop_soft()
+            await taking
+        except asyncio.CancelledError:
+            self._stop_soft()
+            await self._stop_hard()
+            raise
+        finally:
+            taking.cancel()
+            stopping.cancel()
+
+    async def _take_all(self) -> None:
+        async for jobs in self._stream:
+            for job in jobs:
+                self._accept(job)
+            for pool in self._pools.values():
+                self._wake(pool)
+
+    def _accept(self, job: ActiveJob) -> None:
+        pool = self._pools[job.type]
+        if self._is_stopping:
+            self._stream.settle(o.Release(job.key, job.attempt))
+        else:
+            pool.inbox.append(job)
+
+    # The end ------------------------------------------------------------------------------------
+
+    def _stop_soft(self) -> None:
+        """Begin nothing more; what waits goes back; the stream ends when what runs has ended."""
+        self._is_stopping = True
+        for pool in self._pools.values():
+            while pool.inbox:
+                job = pool.inbox.popleft()
+                self._stream.settle(o.Release(job.key, job.attempt))
+        self._stream.drain()
+
+    async def _stop_hard(self) -> None:
+        """Cancel what runs; it goes back when the stream is closed. Threads cannot be stopped: they are told."""
+        for pool in self._pools.values():
+            for runner in pool.runners:
+                runner.cancel()
+        runners = [runner for pool in self._pools.values() for runner in pool.runners]
+        if runners:
+            await asyncio.wait(runners)
+
+    def _let_go(self) -> None:
+        for pool in self._pools.values():
+            for runner in pool.runners:
+                runner.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # Runners ------------------------------------------------------------------------------------
+
+    def _wake(self, pool: Pool) -> None:
+        """Let one more runner look into the inbox, if there is work and room."""
+        if not pool.inbox:
+            return
+        while pool.idle:
+            future = pool.idle.pop()
+            if not future.done():
+                future.set_result(None)
+                return
+        if len(pool.runners) < pool.concurrency:
+            runner = asyncio.get_running_loop().create_task(self._run_all(pool))
+            pool.runners.add(runner)
+            runner.add_done_callback(functools.partial(self._forget, pool))
+
+    def _forget(self, pool: Pool, runner: asyncio.Task[None]) -> None:
+        pool.runners.discard(runner)
+        if not runner.cancelled() and runner.exception() is not None:
+            log.error("a runner broke down", type=pool.type, exc_info=runner.exception())
+            if not self._is_stopping:
+                self._wake(pool)
+
+    async def _run_all(self, pool: Pool) -> None:
+        loop, inbox, task = asyncio.get_running_loop(), pool.inbox, asyncio.current_task()
+        slice_ends = time.monotonic() + SLICE_SECONDS
+        while True:
+            while not inbox:
+                self._top_up(pool)
+                future = loop.create_future()
+                pool.idle.append(future)
+                await future
+                slice_ends = time.monotonic() + SLICE_SECONDS
+            job = inbox.popleft()
+            if inbox:
+                # If this handler suspends, somebody else goes on with the rest.
+                loop.call_soon(self._wake, pool)
+            await self._run(pool, job, task)
+            if time.monotonic() > slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = time.monotonic() + SLICE_SECONDS
+
+    async def _run(self, pool: Pool, job: ActiveJob, task: asyncio.Task[None] | None) -> None:
+        """One job: call its handler, say how it ended, and make room for another."""
+        if not job.is_lost:
+            run = pool.running[job] = Run(task)
+            try:
+                outcome = await self._outcome(pool, job, run)
+            finally:
+                del pool.running[job]
+            if not job.is_lost:
+                self._stream.settle(outcome)
+        pool.done += 1
+        pool.outstanding -= 1
+        if pool.window - pool.outstanding > pool.window >> 2:
+            self._top_up(pool)
+
+    def _top_up(self, pool: Pool) -> None:
+        pool.adapt()
+        credits = pool.window - pool.outstanding
+        if credits > 0 and not self._is_stopping:
+            pool.outstanding += credits
+            self._stream.grant(pool.type, credits)
+
+    async def _outcome(self, pool: Pool, job: ActiveJob, run: Run) -> o.Outcome:
+        """How the attempt ended, whatever the handler does."""
+        try:
+            return _completed(job, await self._call(pool, job))
+        except asyncio.CancelledError as error:
+            if not run.is_told and run.task is not None and run.task.cancelling():
+                raise  # The runner itself is being stopped.
+            await _absorb_cancellation(run)
+            if run.is_timed_out:
+                return o.Fail(job.key, job.attempt, f"timed out after {(job.timeout_ms or 0) / 1000:g} s")
+            return _failed(job, error)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code
+            await _absorb_cancellation(run)
+            return _failed(job, error)
+
+    async def _call(self, pool: Pool, job: ActiveJob) -> Any:
+        if pool.is_async:
+            return await pool.handler(job)
+        if self._threads is None:
+            most = sum(one.concurrency for one in self._pools.values() if not one.is_async)
+            self._threads = ThreadPoolExecutor(most, thread_name_prefix="everwork-handler")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, pool.handler, job)
+
+    # Stops --------------------------------------------------------------------------------------
+
+    def _stop_lost(self, job: ActiveJob) -> None:
+        """Stop a handler whose result no longer matters."""
+        run = self._pools[job.type].running.get(job)
+        if run is not None:
+            self._tell(job, run)
+
+    def _tell(self, job: ActiveJob, run: Run) -> None:
+        if not run.is_told and self._pools[job.type].is_async and run.task is not None:
+            run.is_told = True
+            run.task.cancel()
+
+    async def _watch(self) -> None:
+        """One timer for the time-outs of all jobs."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = time.monotonic()
+            for pool in self._pools.values():
+                for job, run in list(pool.running.items()):
+                    if job.timeout_ms is not None and now - run.begun_at > job.timeout_ms / 1000:
+                        run.is_timed_out = True
+                        self._tell(job, run)
+
+
+def _completed(job: ActiveJob, value: Any) -> o.Outcome:
+    if value is None:
+        return o.Complete(job.key, job.attempt)
+    try:
+        return asked.completed(job, 0, value)
+    except InvalidInput as error:
+        return o.Fail(job.key, job.attempt, error_text(f"the handler's {error}"), final=True)
+
+
+def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
+    """The outcome of an attempt whose handler raised."""
+    match error:
+        case Fail():
+            detail = error_text(error.detail) or "failed by the handler"
+            return o.Fail(job.key, job.attempt, detail, final=True)
+        case Reject():
+            return o.Reject(job.key, job.attempt, error_text(error.detail))
+        case Retry():
+            try:
+                return asked.retried(job, 0, error.detail, error.delay)
+            except InvalidInput as problem:
+                return o.Fail(job.key, job.attempt, error_text(f"Retry: {problem}"), final=True)
+        case _:
+            log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
+            text = error_text(error)
+            named = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            return o.Fail(job.key, job.attempt, error_text(named))
+
+
+async def _absorb_cancellation(run: Run) -> None:
+    """Take in a cancellation that came when the handler had ended already, so that it does not hit the next one."""
+    if run.task is None or not run.task.cancelling():
+        return
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while run.task.cancelling():
+        run.task.uncancel()
