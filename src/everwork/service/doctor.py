@@ -15,6 +15,8 @@ from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.rules import ASKED_LATELY_MS
 from everwork.engines.values import Durability, Health, JobFilter, Stats, TypeInfo
+from everwork.service.api_key import ApiKey, KeyState
+from everwork.service.keys import KeyRing
 from everwork.service.move import COPY_KIND
 
 ROUND_TRIPS: Final = 5
@@ -23,6 +25,7 @@ CLOCK_OFF_MS: Final = 1_000
 SWEPT_WITHIN_MS: Final = 5_000
 PAGES_MAX: Final = 5
 PROBE_KIND: Final = "doctor"
+EXPIRES_SOON_MS: Final = 14 * 86_400_000
 
 MEANING: Final = {
     Durability.POWER_LOSS: "an accepted job survives a power cut",
@@ -54,6 +57,7 @@ class Diagnosis:
     health: Health
     trips: RoundTrips
     counts: dict[State, int]
+    keys: dict[KeyState, int]
     findings: list[Finding]
 
     @property
@@ -68,15 +72,18 @@ async def examine(engine: Engine, host_clock: Clock) -> Diagnosis:
     trips = await _round_trips(engine, host_clock)
     stats = await engine.stats(1)
     counts = {state: sum(count.jobs for count in stats.counts if count.state is state) for state in State}
+    keys = list(await KeyRing(engine).list())
     findings = [
         *_of_settings(health),
         *_of_trips(trips),
         *await _of_leases(engine, stats.generated_at_ms),
         *await _of_types(engine, stats),
         *await _of_copies(engine),
+        *_of_keys(keys, host_clock()),
         *_of_dead_letters(counts),
     ]
-    return Diagnosis(health, trips, counts, sorted(findings, key=lambda finding: not finding.is_problem))
+    by_state = {state: sum(key.state(host_clock()) is state for key in keys) for state in KeyState}
+    return Diagnosis(health, trips, counts, by_state, sorted(findings, key=lambda finding: not finding.is_problem))
 
 
 # What is measured -----------------------------------------------------------------------------------
@@ -171,6 +178,18 @@ async def _of_copies(engine: Engine) -> list[Finding]:
     return [
         Finding(True, f"a copy from {entry.name} into this store was not finished", "give the same command again")
         for entry in await engine.registered(COPY_KIND)
+    ]
+
+
+def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
+    """Keys that will end soon: whoever uses them would learn it by being refused."""
+    advice = "make another one, let its users change over, then revoke it: everwork keys create"
+    return [
+        Finding(False, f"API key {key.id} ('{key.name}') expires at {utc_text(key.expires_at_ms)}", advice)
+        for key in keys
+        if key.expires_at_ms is not None
+        and key.state(now_ms) is KeyState.LIVE
+        and key.expires_at_ms <= now_ms + EXPIRES_SOON_MS
     ]
 
 
