@@ -6,19 +6,19 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from everwork.engines.open import open_engine
 from everwork.engines.values import Health
 from everwork.server.grpc.door import GrpcDoor
+from everwork.server.grpc.own import desk_methods
+from everwork.server.grpc.stream import WorkStreams
 from everwork.server.http.door import HttpDoor
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.audit import Audit
 from everwork.service.keys import KeyRing, OpenDoor
 from everwork.service.service import JobService
-
-CLOSE_SECONDS: Final = 5.0
 
 
 class Ports(NamedTuple):
@@ -40,7 +40,9 @@ class Server:
         self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.audit = Audit(engine)
         self.metrics = Metrics()
-        self._grpc = GrpcDoor(self.service, self.keys, settings, self.metrics)
+        self._streams = WorkStreams(self.service, self.keys)
+        extras = [self._streams.methods, lambda reception: desk_methods(reception, settings.long_poll_seconds)]
+        self._grpc = GrpcDoor(self.service, self.keys, settings, self.metrics, extras)
         self._http = HttpDoor(self.service, self.keys, self.audit, settings, self.metrics)
         self._opened = AsyncExitStack()
 
@@ -53,6 +55,8 @@ class Server:
 
     async def listen(self) -> Ports:
         """Open both doors."""
+        self._streams.start()
+        self._opened.push_async_callback(self._streams.wait_closed)
         grpc = await self._grpc.start()
         self._opened.push_async_callback(self._grpc.stop, 0.0)
         http = await self._http.start()
@@ -63,6 +67,7 @@ class Server:
         """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost."""
         grace = self.settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self.service.end_polls()
+        self._streams.close()
         await asyncio.gather(self._grpc.stop(grace), self._http.stop(grace))
         await self._opened.aclose()
 

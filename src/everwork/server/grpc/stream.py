@@ -12,7 +12,9 @@ from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Fail, Outcome
 from everwork.engines.values import Lease, LeaseStatus
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
+from everwork.proto import work_pb2
 from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
+from everwork.server.grpc.work_intake import new_jobs
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.service.access import Permission
 from everwork.service.desk import Desk
@@ -20,7 +22,9 @@ from everwork.service.keys import KeyRing
 from everwork.service.loops import BackgroundLoop
 from everwork.service.service import JobService, through_outage
 
-WORK: Final = Rpc("stream", "everwork.v1.WorkService", "Work", Permission.JOBS)
+SERVICE: Final = "everwork.v1.WorkService"
+WORK: Final = Rpc("stream", SERVICE, "Work", Permission.JOBS)
+CREATE: Final = Rpc("stream", SERVICE, "CreateJobs", Permission.JOBS)
 TICK_SECONDS: Final = 1.0
 COME_BACK_SECONDS: Final = 0.5
 """How long the attempts of a stream that broke wait for their worker to come back with another."""
@@ -55,8 +59,11 @@ class WorkStreams:
             await asyncio.wait(self._tasks)
 
     def methods(self, reception: Reception) -> Methods:
-        """The call that this door answers."""
-        return {WORK.path: reception.stream(WORK, self._serve)}
+        """The calls that this door answers."""
+        return {
+            WORK.path: reception.stream(WORK, self._serve),
+            CREATE.path: reception.unary(CREATE, work_pb2.CreateJobsRequest, _create),
+        }
 
     async def _serve(self, desk: Desk, context: Context) -> None:
         """The life of one stream."""
@@ -131,8 +138,16 @@ class WorkStreams:
         return None
 
 
+async def _create(desk: Desk, asked: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
+    """Accept jobs, all or none."""
+    created = await desk.create(new_jobs(asked.jobs, desk.principal))
+    return work_pb2.CreateJobsResponse(
+        jobs=[work_pb2.CreatedJob(key=one.key, deduplicated=one.deduplicated) for one in created]
+    )
+
+
 async def _messages(context: Context) -> AsyncIterator[bytes]:
-    while (raw := await context.read()) is not grpc.aio.EOF:
+    while (raw := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined] # the stubs have forgotten it
         yield raw
 
 
