@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,8 +63,12 @@ class HttpDoor:
             return
         self.parts.stopping.set()
         self._server.should_exit = True
-        self._server.config.timeout_graceful_shutdown = max(1, round(grace))
+        self._server.config.timeout_graceful_shutdown = math.ceil(max(grace, 0))
+        state = self._server.server_state
         await asyncio.wait([self._task])
+        await asyncio.gather(*state.tasks, return_exceptions=True)  # Those that were told to end at once.
+        for connection in list(state.connections):
+            connection.transport.abort()
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:

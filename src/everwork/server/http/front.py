@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
@@ -52,6 +53,10 @@ class Front:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
             pass
+        except asyncio.CancelledError:
+            # Nobody but a server that is stopping and can wait no longer does this.
+            if status == GONE:
+                await problem(503, "stopping", "the server is stopping")(scope, receive, watched)
         except Exception as error:  # the last resort: a defect must not become a traceback on the wire
             log.error("a request met a defect", path=scope["path"], error=type(error).__name__, exc_info=error)
             if status != GONE:

@@ -1,0 +1,1 @@
+"""The REST door, on real servers and real connections."""
