@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -58,7 +58,3 @@ def wait_ms(context: Context, seconds_max: float) -> int:
     if left is None:
         return round(seconds_max * 1000)
     return max(0, round(min(seconds_max, left - min(0.5, 0.1 + left * 0.05)) * 1000))
-
-
-Deliver = Callable[[Sequence[LeasedJob]], Iterator[tuple[bytes, int]]]
-"""How a service makes messages from jobs."""

@@ -7,7 +7,7 @@ they would cost every call what this costs, once more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -34,6 +34,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Methods: TypeAlias = Mapping[str, Handler]
 """The handlers of one or more services, by full name: `/package.Service/Method`."""
 Request = TypeVar("Request", bound=Message)
+T = TypeVar("T")
 
 
 class Rpc(NamedTuple):
@@ -111,6 +112,11 @@ class Reception:
         """Refuse whoever's key was revoked or ran out while he waited."""
         if not self.keys.is_live(desk.principal):
             raise Unauthenticated("the API key is no longer valid")
+
+    def while_live(self, desk: Desk, messages: Iterable[T]) -> Iterator[T]:
+        """The messages, unless the key has ended when the first of them is wanted."""
+        self.require_live(desk)
+        yield from messages
 
     async def refuse(self, rpc: Rpc, context: Context, error: Exception) -> NoReturn:
         """End the call with the status that the error has in the one table."""

@@ -1,0 +1,233 @@
+"""The Zeebe gateway, so far as it is about jobs: existing Zeebe workers run unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from everwork.core import checks
+from everwork.core.job import LeasedJob
+from everwork.core.limits import (
+    ACTIVATE_MAX,
+    ATTEMPTS_MAX,
+    DEFAULT_GROUP,
+    DELAY_MS_MAX,
+    LEASE_MS_MAX,
+    NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+)
+from everwork.core.outcome import Complete, Fail, Outcome, Throw
+from everwork.core.states import FINISHED_STATES
+from everwork.core.texts import error_text
+from everwork.engines.codec import decode_object, encode_object
+from everwork.engines.values import Demand, Judged
+from everwork.exceptions import JobNotFound, WrongState
+from everwork.proto import gateway_pb2 as pb
+from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc.jobs_intake import tenants
+from everwork.server.grpc.jobs_views import chosen, process_fields
+from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
+from everwork.server.grpc.refusals import refusal
+from everwork.service.access import Permission
+from everwork.service.desk import Desk
+
+DOOR: Final = "zeebe"
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["Gateway"].full_name
+VERSION: Final = "8.6.0"
+"""The Zeebe whose protocol this is; clients compare it with what they need."""
+WAIT_SECONDS: Final = 10.0
+"""How long an empty poll lasts if the caller does not say."""
+WORKER_DEFAULT: Final = "default"
+STREAM_BATCH: Final = 10
+"""How many jobs a stream holds that are not written yet."""
+STREAM_WAIT_MS: Final = 1_000
+"""How often a stream that has nothing to send looks whether its key still holds."""
+
+
+class Address(NamedTuple):
+    """Where clients find this server."""
+
+    host: str
+    port: int
+
+
+class ZeebeGateway:
+    """What the gateway's calls do."""
+
+    def __init__(self, reception: Reception, long_poll_seconds: float) -> None:
+        self._reception = reception
+        self._metrics = reception.metrics
+        self._long_poll_seconds = long_poll_seconds
+        self.address = Address("", 0)
+
+    def methods(self) -> Methods:
+        """The handlers of the calls."""
+        unary, streams = self._reception.unary, self._reception.answering_stream
+        handlers = {
+            (rpc := _rpc("Topology", Permission.JOBS_READ)): unary(rpc, pb.TopologyRequest, self.topology),
+            (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
+            (rpc := _rpc("StreamActivatedJobs")): streams(rpc, pb.StreamActivatedJobsRequest, self.stream),
+            (rpc := _rpc("CompleteJob")): unary(rpc, pb.CompleteJobRequest, self.complete),
+            (rpc := _rpc("FailJob")): unary(rpc, pb.FailJobRequest, self.fail),
+            (rpc := _rpc("ThrowError")): unary(rpc, pb.ThrowErrorRequest, self.throw),
+            (rpc := _rpc("UpdateJobRetries")): unary(rpc, pb.UpdateJobRetriesRequest, self.update_retries),
+            (rpc := _rpc("UpdateJobTimeout")): unary(rpc, pb.UpdateJobTimeoutRequest, self.update_timeout),
+        }
+        return {rpc.path: handler for rpc, handler in handlers.items()}
+
+    async def topology(self, _desk: Desk, _request: pb.TopologyRequest) -> pb.TopologyResponse:
+        """One broker with one partition: this server."""
+        partition = pb.Partition(partitionId=1, role=pb.Partition.LEADER, health=pb.Partition.HEALTHY)
+        host, port = self.address
+        broker = pb.BrokerInfo(nodeId=0, host=host, port=port, partitions=[partition], version=VERSION)
+        return pb.TopologyResponse(
+            brokers=[broker], clusterSize=1, partitionsCount=1, replicationFactor=1, gatewayVersion=VERSION
+        )
+
+    # Jobs out -------------------------------------------------------------------------------------
+
+    async def activate(self, desk: Desk, request: pb.ActivateJobsRequest, context: Context) -> None:
+        """Wait for jobs as long as the caller wants, and send them."""
+        asked = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
+        demand = _demand(request, min(asked, ACTIVATE_MAX))
+        with self._metrics.polling(DOOR):
+            jobs = await desk.activate(demand, wait_ms(context, self._seconds(request.requestTimeout)))
+        if jobs:
+            messages = _messages(jobs, demand.worker, frozenset(request.fetchVariable))
+            await deliver(self._reception.service, context, jobs, self._reception.while_live(desk, messages))
+
+    async def stream(self, desk: Desk, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
+        """Send jobs as they come, until the caller goes away. A slow caller is waited for, at each message."""
+        demand = _demand(request, STREAM_BATCH)
+        fetched = frozenset(request.fetchVariable)
+        while not self._reception.stopping.is_set():
+            self._reception.require_live(desk)
+            with self._metrics.polling(DOOR):
+                jobs = await desk.activate(demand, STREAM_WAIT_MS)
+            if jobs:
+                messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in jobs)
+                await deliver(self._reception.service, context, jobs, self._reception.while_live(desk, messages))
+
+    def _seconds(self, request_timeout_ms: int) -> float:
+        if request_timeout_ms < 0:
+            return 0.0
+        if request_timeout_ms == 0:
+            return min(WAIT_SECONDS, self._long_poll_seconds)
+        return min(request_timeout_ms / 1000, self._long_poll_seconds)
+
+    # Outcomes in ----------------------------------------------------------------------------------
+
+    async def complete(self, desk: Desk, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
+        """End an attempt well."""
+        found = _variables(request.variables)
+        result = encode_object("variables", found, PAYLOAD_BYTES_MAX) if found else None
+        await self._settle(desk, Complete(checks.job_key(request.jobKey, "jobKey"), 0, result))
+        return pb.CompleteJobResponse()
+
+    async def fail(self, desk: Desk, request: pb.FailJobRequest) -> pb.FailJobResponse:
+        """End an attempt badly; the worker says how many are left."""
+        key = checks.job_key(request.jobKey, "jobKey")
+        # To Zeebe, less than none is none.
+        retries = checks.whole_number("retries", max(request.retries, 0), 0, ATTEMPTS_MAX)
+        backoff_ms = checks.whole_number("retryBackOff", request.retryBackOff, 0, DELAY_MS_MAX)
+        variables = await _merged(desk, key, request.variables)
+        error = error_text(request.errorMessage)
+        await self._settle(desk, Fail(key, 0, error, retries, backoff_ms, variables=variables))
+        return pb.FailJobResponse()
+
+    async def throw(self, desk: Desk, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
+        """Fail a job for good, with a code, which may be empty."""
+        key = checks.job_key(request.jobKey, "jobKey")
+        code = checks.text("errorCode", request.errorCode, NAME_CHARS_MAX)
+        variables = await _merged(desk, key, request.variables)
+        await self._settle(desk, Throw(key, 0, code, error_text(request.errorMessage), variables))
+        return pb.ThrowErrorResponse()
+
+    async def update_retries(self, desk: Desk, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
+        """Change how many attempts are left."""
+        key = checks.job_key(request.jobKey, "jobKey")
+        retries = checks.whole_number("retries", request.retries, 1, ATTEMPTS_MAX)
+        try:
+            await desk.set_retries(key, retries)
+        except WrongState:  # It is completed or cancelled: to Zeebe, such a job is gone.
+            raise JobNotFound(key) from None
+        return pb.UpdateJobRetriesResponse()
+
+    async def update_timeout(self, desk: Desk, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
+        """Let a lease end at another time."""
+        key = checks.job_key(request.jobKey, "jobKey")
+        lease_ms = checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX)
+        self._metrics.unfenced(DOOR)
+        _require_accepted(key, await desk.extend(key, 0, lease_ms))
+        return pb.UpdateJobTimeoutResponse()
+
+    async def _settle(self, desk: Desk, outcome: Outcome) -> None:
+        self._metrics.unfenced(DOOR)
+        [judged] = await desk.settle([outcome])
+        _require_accepted(outcome.key, judged)
+
+
+def _require_accepted(key: int, judged: Judged) -> None:
+    """A finished job is gone, to Zeebe; one that is not activated is there, but in the wrong state."""
+    if judged.ok:
+        return
+    if judged.state in FINISHED_STATES:
+        raise JobNotFound(key)
+    raise WrongState(key, refusal(key, judged))
+
+
+def _demand(request: pb.ActivateJobsRequest | pb.StreamActivatedJobsRequest, limit: int) -> Demand:
+    return Demand(
+        checks.name("type", request.type),
+        checks.name("worker", request.worker) if request.worker else WORKER_DEFAULT,
+        limit,
+        checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX),
+        DEFAULT_GROUP,
+        tenants("tenantIds", request.tenantIds),
+    )
+
+
+def _messages(jobs: Sequence[LeasedJob], worker: str, fetched: Collection[str]) -> Iterator[tuple[bytes, int]]:
+    for portion in portions(_activated(job, worker, fetched) for job in jobs):
+        yield pb.ActivateJobsResponse(jobs=portion).SerializeToString(), len(portion)
+
+
+def _activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> pb.ActivatedJob:
+    process = process_fields(job.extra)
+    return pb.ActivatedJob(
+        key=job.key,
+        type=job.type,
+        processInstanceKey=_number(process.get("process_instance_key"), 63),
+        bpmnProcessId=process.get("bpmn_process_id"),
+        processDefinitionVersion=_number(process.get("process_definition_version"), 31),
+        processDefinitionKey=_number(process.get("process_definition_key"), 63),
+        elementId=process.get("element_id"),
+        elementInstanceKey=_number(process.get("element_instance_key"), 63),
+        customHeaders=job.headers or "{}",
+        worker=worker,
+        retries=job.max_attempts - job.attempts + 1,
+        deadline=job.lease_until_ms,
+        variables=chosen(job.variables, fetched),
+        tenantId=job.tenant,
+    )
+
+
+def _number(text: str | None, bits: int) -> int:
+    """A number where Zeebe has one; what a creator has written otherwise is 0."""
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
+        return 0
+    return int(text) if int(text) < 2**bits else 0
+
+
+def _variables(text: str) -> dict[str, Any]:
+    return decode_object("variables", text, PAYLOAD_BYTES_MAX) if text else {}
+
+
+async def _merged(desk: Desk, key: int, text: str) -> str | None:
+    """The job's variables with those that the worker brings; None if it brings none."""
+    found = _variables(text)
+    return await desk.merged_variables(key, found) if found else None
+
+
+def _rpc(name: str, permission: Permission = Permission.JOBS) -> Rpc:
+    return Rpc(DOOR, SERVICE, name, permission)
