@@ -142,7 +142,7 @@ class Reception:
             await self.refuse(rpc, context, error)
 
 
-class Router(grpc.GenericRpcHandler[Any, Any]):
+class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
     """Finds the handler of a call: one look-up for all services together."""
 
     def __init__(self, methods: Methods) -> None:
