@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -85,7 +86,9 @@ def problem(answer: httpx.Response, status: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving(url: str, *, is_open: bool = False, verify: Any = True, **settings: Any) -> AsyncIterator[Rest]:
+async def serving(
+    url: str, *, is_open: bool = False, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[Rest]:
     """A server on a free port, until the end of the block."""
     engine = open_engine(url)
     service = JobService(engine, "test")
@@ -94,10 +97,10 @@ async def serving(url: str, *, is_open: bool = False, verify: Any = True, **sett
     await keys.open()
     door = HttpDoor(service, keys, Audit(engine), Settings(http_port=0, **settings))
     port = await door.start()
-    place = f"{'http' if verify is True else 'https'}://127.0.0.1:{port}"
+    place = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     header = {} if is_open else {"X-API-Key": ROOT_KEY}
     try:
-        async with httpx.AsyncClient(base_url=place, headers=header, timeout=DEADLINE_S, verify=verify) as client:
+        async with httpx.AsyncClient(base_url=place, headers=header, timeout=DEADLINE_S, verify=tls or False) as client:
             yield Rest(door, engine, service, keys, place, client)
     finally:
         await door.stop(5)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from tests.door.waiting import until
 from tests.server.http.serving import JOBS, Rest
 
@@ -208,9 +206,8 @@ async def test_figures_count_what_was_done(rest: Rest) -> None:
     assert stats["performance"]["success_rate"] == 50.0
 
 
-@pytest.mark.parametrize(
-    ("method", "suffix", "body"),
-    [
+async def test_a_job_that_does_not_exist_is_not_found(rest: Rest) -> None:
+    calls: list[tuple[str, str, Any]] = [
         ("GET", "", None),
         ("DELETE", "", None),
         ("PUT", "/complete", {}),
@@ -224,7 +221,6 @@ async def test_figures_count_what_was_done(rest: Rest) -> None:
         ("PUT", "/reschedule", {"delay_ms": 1}),
         ("PUT", "/priority", {"priority": 1}),
         ("POST", "/throw-error", {"error_code": "E"}),
-    ],
-)
-async def test_a_job_that_does_not_exist_is_not_found(rest: Rest, method: str, suffix: str, body: Any) -> None:
-    assert (await rest.refused(404, method, f"{JOBS}/{NEVER}{suffix}", body))["code"] == "job_not_found"
+    ]
+    for method, suffix, body in calls:
+        assert (await rest.refused(404, method, f"{JOBS}/{NEVER}{suffix}", body))["code"] == "job_not_found"
