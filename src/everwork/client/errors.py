@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -50,7 +50,8 @@ _BY_STATUS: Final[Mapping[grpc.StatusCode, Refusal]] = {
 
 def error_of(refused: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
     """The error that a server means; `key` is the job that the call was about."""
-    said: dict[str, str | bytes] = {name: value for name, value in refused.trailing_metadata() or ()}
+    trailing: Any = refused.trailing_metadata() or ()
+    said: dict[str, str | bytes] = dict(trailing)
     text = refused.details() or refused.code().name
     code = _text(said.get(CODE))
     if code == "too_many_requests" or (not code and refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED):

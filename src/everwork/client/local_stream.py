@@ -9,7 +9,7 @@ from everwork.client.job import ActiveJob
 from everwork.client.stream import Place, Refused, Stream
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
-from everwork.engines.values import Demand, Lease, LeaseStatus
+from everwork.engines.values import Demand, Judged, Lease, LeaseStatus
 from everwork.exceptions import EngineError, JobError, TooManyRequests
 from everwork.service.loops import engine_outage, pauses
 from everwork.service.service import accepted
@@ -66,20 +66,24 @@ class LocalStream(Stream):
 
     async def _judge(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
-        delays = pauses()
-        while True:
-            try:
-                judged = await self._line.desk(0.0).settle(batch)
-                break
-            except EngineError as error:
-                self._outage.tell(error)
-                await asyncio.sleep(next(delays))
-        self._outage.over()
+        judged = await self._patiently(batch)
         for outcome, one in zip(batch, judged, strict=True):
             try:
                 accepted(outcome.key, one, "ended so")
             except JobError as error:
                 self._refused(Refused(outcome.key, outcome.attempt, str(error)))
+
+    async def _patiently(self, batch: list[Outcome]) -> list[Judged]:
+        """Each outcome names its attempt and may be repeated: while the engine is away, it is."""
+        delays = pauses()
+        while True:
+            try:
+                judged = await self._line.desk(0.0).settle(batch)
+                self._outage.over()
+                return judged
+            except EngineError as error:
+                self._outage.tell(error)
+                await asyncio.sleep(next(delays))
 
     async def _feed(self, place: Place, more: asyncio.Event) -> None:
         delays = pauses()

@@ -30,6 +30,7 @@ OUTCOMES_MAX: Final = 2_000
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the outcome that takes it over this size, far below what servers refuse."""
 WELCOME_SECONDS: Final = 10.0
+_EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # The type stubs do not know it.
 
 
 class RemoteStream(Stream):
@@ -92,12 +93,12 @@ class RemoteStream(Stream):
 
     async def _talk(self) -> None:
         """One connection, until it ends or breaks."""
-        call = self._line.work.Work(metadata=self._line.metadata)
+        call = self._line.work.Work(None, metadata=self._line.metadata)
         self._begin_anew()
         tasks = [asyncio.ensure_future(self._write(call))]
         try:
             await call.write(self._hello())
-            while (message := await self._next(call)) is not grpc.aio.EOF:
+            while (message := await self._next(call)) is not _EOF:
                 if message.HasField("welcome"):
                     tasks.append(asyncio.ensure_future(self._beat(message.welcome.heartbeat_ms / 1000)))
                 self._hear(message)
@@ -120,7 +121,7 @@ class RemoteStream(Stream):
             async with asyncio.timeout(WELCOME_SECONDS):
                 return await call.read()
         except TimeoutError:
-            return grpc.aio.EOF
+            return _EOF
 
     def _begin_anew(self) -> None:
         """What the last connection left open: outcomes that were not judged go first, credits are granted again."""
@@ -223,5 +224,5 @@ async def _raise_status(call: Any) -> None:
     code = await call.code()
     if code is not grpc.StatusCode.OK:
         raise grpc.aio.AioRpcError(
-            code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+            code, await call.initial_metadata(), await call.trailing_metadata(), await call.details(), None
         )

@@ -25,6 +25,8 @@ from everwork.service.service import JobService
 
 DETAILS_CHARS_MAX: Final = 1_000
 """Details travel in a header, and clients refuse long ones."""
+CODE: Final = "everwork-code"
+"""The trailing metadata with the error's stable code: several errors share one status."""
 DEFECT: Final = "a defect of the server; its log tells more"
 
 log = get_logger("everwork")
@@ -123,12 +125,13 @@ class Reception:
         trailing: tuple[tuple[str, str], ...] = ()
         if isinstance(error, EverworkError):
             code, details = wire(error).grpc, str(error)
+            trailing = ((CODE, wire(error).code),)
         else:
             code, details = grpc.StatusCode.INTERNAL, DEFECT
             log.error("a call failed by a defect", call=rpc.path, exc_info=error)
         if isinstance(error, TooManyRequests):
             hint = str(error.retry_after_ms)
-            trailing = (("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
+            trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.door, rpc.name, code.name)
         await context.abort(code, details[:DETAILS_CHARS_MAX], trailing)
 

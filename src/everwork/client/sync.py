@@ -1,0 +1,280 @@
+"""The same client for code without an event loop: every verb blocks, and may be called from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from everwork.client.asked import JobAsked
+from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
+from everwork.client.job import ActiveJob, Attempt
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.outcome import Outcome
+from everwork.core.states import State
+from everwork.engines.values import Created, Explanation, Judged, Page, Stats
+from everwork.exceptions import BadConfiguration
+from everwork.service.desk import BulkChange
+from everwork.service.loops import new_loop
+
+if TYPE_CHECKING:
+    from everwork.client.worker import Handler
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """`Client` with an event loop in a thread of its own; see there for what each verb does."""
+
+    def __init__(
+        self, url: str, *, key: str | None = None, tls: bool | str | Path = False, timeout: float = TIMEOUT_SECONDS
+    ) -> None:
+        self._client = Client(url, key=key, tls=tls, timeout=timeout)
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._stops: set[Callable[[], object]] = set()
+
+    # Create -------------------------------------------------------------------------------------
+
+    def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
+        """Create a job, durably, and answer its key."""
+        return self._run(self._client.create(type, variables, **options))
+
+    def create_many(self, jobs: Iterable[JobAsked]) -> list[Created]:
+        """Create many jobs, all or none."""
+        return self._run(self._client.create_many(jobs))
+
+    # Work ---------------------------------------------------------------------------------------
+
+    def activate(
+        self,
+        type: str,
+        *,
+        worker: str | None = None,
+        limit: int = 10,
+        lease: float = LEASE_SECONDS,
+        wait: float = 0.0,
+        group: str = DEFAULT_GROUP,
+        tenants: Iterable[str] = (),
+    ) -> list[ActiveJob]:
+        """Lease jobs; with nothing to do, wait for some."""
+        asked = self._client.activate(
+            type, worker=worker, limit=limit, lease=lease, wait=wait, group=group, tenants=tenants
+        )
+        return self._run(asked)
+
+    def complete(self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[JobAsked] = ()) -> None:
+        """The work is done."""
+        self._run(self._client.complete(job, result, attempt=attempt, events=events))
+
+    def fail(
+        self,
+        job: Attempt,
+        error: object,
+        *,
+        attempt: int = 0,
+        retries: int | None = None,
+        backoff: float | None = None,
+        final: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The attempt failed."""
+        said = self._client.fail(
+            job, error, attempt=attempt, retries=retries, backoff=backoff, final=final, variables=variables
+        )
+        self._run(said)
+
+    def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
+        """Ask for another attempt."""
+        self._run(self._client.retry(job, error, attempt=attempt, delay=delay))
+
+    def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
+        """The job makes no sense."""
+        self._run(self._client.reject(job, error, attempt=attempt))
+
+    def release(self, job: Attempt, *, attempt: int = 0) -> None:
+        """Hand the job back."""
+        self._run(self._client.release(job, attempt=attempt))
+
+    def throw(
+        self,
+        job: Attempt,
+        code: str,
+        error: object = "",
+        *,
+        attempt: int = 0,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A business error with a code."""
+        self._run(self._client.throw(job, code, error, attempt=attempt, variables=variables))
+
+    def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """End many attempts in one step."""
+        return self._run(self._client.settle(outcomes))
+
+    def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
+        """Let the lease end later."""
+        self._run(self._client.extend(job, lease, attempt=attempt))
+
+    # Change -------------------------------------------------------------------------------------
+
+    def cancel(self, key: int | str, reason: str = "") -> State:
+        """Cancel a job."""
+        return self._run(self._client.cancel(key, reason))
+
+    def requeue(self, key: int | str) -> State:
+        """Bring a dead letter back."""
+        return self._run(self._client.requeue(key))
+
+    def requeue_matching(self, **wanted: Any) -> BulkChange:
+        """Bring back every dead letter that matches."""
+        return self._run(self._client.requeue_matching(**wanted))
+
+    def set_retries(self, key: int | str, retries: int) -> int:
+        """Change how many attempts are left."""
+        return self._run(self._client.set_retries(key, retries))
+
+    def reschedule(self, key: int | str, *, run_at: datetime | None = None, delay: float | None = None) -> State:
+        """Let a pending job run at another time."""
+        return self._run(self._client.reschedule(key, run_at=run_at, delay=delay))
+
+    def run_now(self, key: int | str) -> State:
+        """Let a pending job run at once."""
+        return self._run(self._client.run_now(key))
+
+    def set_priority(self, key: int | str, priority: int) -> State:
+        """Change the priority of a pending job."""
+        return self._run(self._client.set_priority(key, priority))
+
+    def delete(self, key: int | str) -> State:
+        """Remove a finished job."""
+        return self._run(self._client.delete(key))
+
+    # Ask ----------------------------------------------------------------------------------------
+
+    def get(self, key: int | str) -> Job:
+        """A job as it stands."""
+        return self._run(self._client.get(key))
+
+    def history(self, key: int | str) -> list[HistoryEntry]:
+        """How a job's attempts ended, oldest first."""
+        return self._run(self._client.history(key))
+
+    def explain(self, key: int | str) -> Explanation:
+        """Why a job is not running."""
+        return self._run(self._client.explain(key))
+
+    def stats(self, hours: int = 24) -> Stats:
+        """Counts by state, and what workers did in the last hours."""
+        return self._run(self._client.stats(hours))
+
+    def result(self, key: int | str, wait: float = TIMEOUT_SECONDS) -> Any:
+        """Wait for a job to finish, and return its result."""
+        return self._run(self._client.result(key, wait))
+
+    def page(self, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
+        """One page of matching jobs, newest first, and the cursor of the next."""
+        return self._run(self._client.page(cursor, limit=limit, **wanted))
+
+    def list(self, **wanted: Any) -> Iterator[Job]:
+        """Every matching job, newest first."""
+        page = self.page(limit=LIST_LIMIT_MAX // 4, **wanted)
+        while True:
+            yield from page.jobs
+            if page.next is None:
+                return
+            page = self.page(page.next, limit=LIST_LIMIT_MAX // 4, **wanted)
+
+    # Life ---------------------------------------------------------------------------------------
+
+    def work(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        concurrency: int = 10,
+        worker: str | None = None,
+        lease: float = LEASE_SECONDS,
+    ) -> None:
+        """Run handlers until `stop` is called from another thread or from a handler; plain functions run in threads."""
+
+        async def working() -> None:
+            stop = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            tell = lambda: loop.call_soon_threadsafe(stop.set)  # noqa: E731 - it must be found again
+            self._stops.add(tell)
+            try:
+                await self._client.work(handlers, concurrency=concurrency, worker=worker, lease=lease, stop=stop)
+            finally:
+                self._stops.discard(tell)
+
+        self._run(working())
+
+    def stop(self) -> None:
+        """Let `work` return: what runs is finished, what has not begun goes back."""
+        for tell in list(self._stops):
+            tell()
+
+    def open(self) -> None:
+        """Open the way to the jobs, if that has not happened yet."""
+        self._run(self._opened())
+
+    def close(self) -> None:
+        """Let go of everything. It can be opened again."""
+        with self._starting:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None or self._process != os.getpid():
+            return
+        asyncio.run_coroutine_threadsafe(self._client.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def __enter__(self) -> SyncClient:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Sync{self._client!r}"
+
+    # Inside -------------------------------------------------------------------------------------
+
+    async def _opened(self) -> None:
+        await self._client.open()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            loop = self._started()
+        except BaseException:
+            call.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(call, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl+C must not leave the call behind.
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._process != os.getpid():
+            raise BadConfiguration("client: it was made before a fork; a child process needs a client of its own")
+        with self._starting:
+            if self._loop is None:
+                self._loop = new_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="everwork-client", daemon=True)
+                self._thread.start()
+            if threading.current_thread() is self._thread:
+                raise BadConfiguration("client: this thread runs the event loop and cannot wait for itself; use Client")
+            return self._loop
