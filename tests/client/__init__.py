@@ -1,0 +1,1 @@
+"""The clients, in process and against real server processes."""
