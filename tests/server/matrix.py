@@ -7,10 +7,12 @@ from typing import Final, NamedTuple
 
 from everwork.service.access import Permission
 from everwork.service.keys import KeyRing
+from tests.door.waiting import until
 
 TENANT: Final = "acme"
 """The owner of the jobs that calls name."""
 OTHER_TENANT: Final = "umbrella"
+SOON_MS: Final = 300
 WRONG_KEY: Final = "ew_0123456789_never-made-by-anybody"
 
 
@@ -77,10 +79,12 @@ def expected(row: Row, holder: Holder) -> Expected:
 
 
 async def texts_of_keys(keys: KeyRing) -> dict[Holder, str | None]:
-    """A key of each kind. The ring's own clock must be the host's, or none of them expires."""
+    """A key of each kind, once the one that must expire has expired."""
     revoked = await keys.create("revoked", ["*"])
     await keys.revoke(revoked.key.id)
-    expired = await keys.create("expired", ["*"], expires_at_ms=keys._clock() + 1)
+    ends_ms = keys._clock() + SOON_MS
+    expired = await keys.create("expired", ["*"], expires_at_ms=ends_ms)
+    await until(lambda: keys._clock() > ends_ms)
     return {
         Holder.NONE: None,
         Holder.WRONG: WRONG_KEY,

@@ -1,0 +1,185 @@
+"""Every call of every service, with every kind of key: the table is made from the services' descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from everwork.proto import gateway_pb2, jobs_pb2
+from everwork.service.access import Permission
+from tests.door.waiting import until
+from tests.server.grpc.conftest import OpenPlace
+from tests.server.grpc.place import KEY, SECONDS, TYPE, Place, refused
+from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected, texts_of_keys
+
+READ, WRITE = Permission.JOBS_READ, Permission.JOBS
+
+
+class Call(NamedTuple):
+    """A row of the table, with what is asked; a job's key is filled in where one is named."""
+
+    row: Row
+    fields: Mapping[str, Any]
+
+
+NAMED: Final = Row(WRITE, Scope.JOB)
+JOBS: Final = "atom.jobs.v1.JobsService"
+ZEEBE: Final = "gateway_protocol.Gateway"
+CALLS: Final[Mapping[str, Call]] = {
+    f"/{JOBS}/CreateJob": Call(Row(WRITE, Scope.OWN), {"job_type": "another"}),
+    f"/{JOBS}/ActivateJobs": Call(Row(WRITE, Scope.OWN), {"type": "another", "worker": "w"}),
+    f"/{JOBS}/CompleteJob": Call(NAMED, {}),
+    f"/{JOBS}/FailJob": Call(NAMED, {}),
+    f"/{JOBS}/ThrowError": Call(NAMED, {"error_code": "E"}),
+    f"/{JOBS}/UpdateJobRetries": Call(NAMED, {"retries": 2}),
+    f"/{JOBS}/UpdateJobTimeout": Call(NAMED, {"timeout": 1_000}),
+    f"/{JOBS}/CancelJob": Call(NAMED, {}),
+    f"/{JOBS}/GetJob": Call(Row(READ, Scope.JOB), {}),
+    f"/{JOBS}/ListJobs": Call(Row(READ, Scope.OWN), {}),
+    f"/{JOBS}/GetJobStats": Call(Row(READ, Scope.OWN), {}),
+    f"/{ZEEBE}/Topology": Call(Row(READ, Scope.NOTHING), {}),
+    f"/{ZEEBE}/ActivateJobs": Call(
+        Row(WRITE, Scope.OWN), {"type": "another", "worker": "w", "timeout": 1_000, "maxJobsToActivate": 1}
+    ),
+    f"/{ZEEBE}/StreamActivatedJobs": Call(Row(WRITE, Scope.OWN), {"type": "another", "worker": "w", "timeout": 1_000}),
+    f"/{ZEEBE}/CompleteJob": Call(NAMED, {}),
+    f"/{ZEEBE}/FailJob": Call(NAMED, {}),
+    f"/{ZEEBE}/ThrowError": Call(NAMED, {}),
+    f"/{ZEEBE}/UpdateJobRetries": Call(NAMED, {"retries": 2}),
+    f"/{ZEEBE}/UpdateJobTimeout": Call(NAMED, {"timeout": 1_000}),
+}
+
+
+def methods() -> dict[str, MethodDescriptor]:
+    """Every call that the files describe, by its full name."""
+    services = [service for file in (jobs_pb2, gateway_pb2) for service in file.DESCRIPTOR.services_by_name.values()]
+    return {f"/{service.full_name}/{method.name}": method for service in services for method in service.methods}
+
+
+def test_every_call_has_a_row() -> None:
+    assert set(CALLS) == set(methods())
+
+
+@pytest.mark.parametrize("path", sorted(CALLS))
+async def test_a_call_is_answered_for_those_keys_only_that_allow_it(path: str, open_place: OpenPlace) -> None:
+    place = await open_place(long_poll_seconds=0)
+    texts = await texts_of_keys(place.keys)
+    ended = {holder: await how_it_ends(place, path, text) for holder, text in texts.items()}
+    assert ended == {holder: expected(CALLS[path].row, holder) for holder in Holder}
+
+
+async def how_it_ends(place: Place, path: str, key: str | None) -> Expected:
+    """Call with a key, about a job of the tenant that a worker holds."""
+    job = await place.an_activated_job(tenant_id=TENANT)
+    fields = dict(CALLS[path].fields)
+    if CALLS[path].row.scope is Scope.JOB:
+        fields |= {"jobKey": int(job.job_key)} if path.startswith(f"/{ZEEBE}/") else {"job_key": job.job_key}
+    method = methods()[path]
+    raw = GetMessageClass(method.input_type)(**fields).SerializeToString()
+    metadata = () if key is None else (("x-api-key", key),)
+    code = await status_of(place, method, path, raw, metadata)
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return Expected.UNAUTHENTICATED
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return Expected.DENIED
+    assert code is grpc.StatusCode.OK, f"{path} ended with {code}"
+    return Expected.ANSWERED
+
+
+async def status_of(place: Place, method: MethodDescriptor, path: str, raw: bytes, metadata: Any) -> grpc.StatusCode:
+    if not method.server_streaming:
+        call: Any = place.channel.unary_unary(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
+        return grpc.StatusCode(await call.code())
+    stream: Any = place.channel.unary_stream(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
+    if method.name == "StreamActivatedJobs":
+        # It would last: that it was let in is seen from its waiting.
+        await until(lambda: stream.done() or place.service.waiting("another"))
+        if not stream.done():
+            stream.cancel()
+            await until(lambda: not place.service.waiting("another"))
+            return grpc.StatusCode.OK
+    return grpc.StatusCode(await stream.code())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (("x-api-key", KEY), ("x-api-key", KEY)),
+        (("x-api-key", KEY), ("authorization", f"Bearer {KEY}")),
+        (("x-api-key", ""),),
+        (("x-api-key", KEY + " "),) * 2,
+        (("x-api-key", "k" * 600),),
+        (("x-api-key-bin", KEY.encode()),),
+        (("x-api-key-bin", b"\xff\x00"),),
+        (("authorization", "Basic dTpw"),),
+        (("authorization", "Bearer"),),
+        (("authorization", f"Bearer {KEY[:-1]}"),),
+        (("authorization", "Bearer " + KEY[::-1]),),
+    ],
+)
+async def test_no_key_or_more_than_one_is_unauthenticated(sqlite_place: Place, metadata: Any) -> None:
+    sqlite_place.metadata = metadata
+    code, details = await refused(sqlite_place.call("GetJob", job_key="1"))
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert "API key" in details
+    assert KEY not in details
+
+
+async def test_a_key_may_come_as_a_bearer_token(sqlite_place: Place) -> None:
+    sqlite_place.metadata = (("authorization", f"Bearer {KEY}"),)
+    assert (await sqlite_place.call("ListJobs")).success
+
+
+async def test_jobs_of_other_tenants_are_neither_listed_nor_counted_nor_handed_out(sqlite_place: Place) -> None:
+    place = sqlite_place
+    mine = await place.create(tenant_id="acme")
+    await place.create(tenant_id="umbrella")
+    bound = await place.keys.create("acme's", ["jobs"], tenants=["acme"])
+    place.metadata = (("x-api-key", bound.text),)
+    listed = await place.call("ListJobs")
+    stats = (await place.call("GetJobStats")).stats
+    assert ([job.job_key for job in listed.jobs], listed.total, stats.total_jobs) == ([mine], 1, 1)
+    assert [job.job_key for job in await place.activate()] == [mine]
+    code, _ = await refused(place.activate(tenant_ids="acme, umbrella"))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_tenant_bound_key_creates_for_its_own_tenant(sqlite_place: Place) -> None:
+    place = sqlite_place
+    bound = await place.keys.create("acme's", ["jobs"], tenants=["acme"])
+    place.metadata = (("x-api-key", bound.text),)
+    key = await place.create()
+    assert (await place.job(key)).tenant == "acme"
+    code, _ = await refused(place.create(tenant_id="umbrella"))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_key_that_is_revoked_during_a_poll_gets_no_job(open_place: OpenPlace) -> None:
+    place = await open_place(long_poll_seconds=30)
+    key = await place.keys.create("soon gone", ["jobs"])
+    stub, request = place.jobs, jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w1")
+    call: Any = stub.ActivateJobs(request, metadata=(("x-api-key", key.text),), timeout=SECONDS)
+    await until(lambda: place.service.waiting(TYPE))
+    await place.keys.revoke(key.key.id)
+    job = await place.create()
+    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert [again.job_key for again in await place.activate()] == [job]
+
+
+async def test_a_key_that_calls_too_often_is_told_when_to_come_back(open_place: OpenPlace) -> None:
+    place = await open_place(rate_limit=1)
+    slow = await place.keys.create("slow", ["jobs"], rate_per_second=0.01)
+    place.metadata = (("x-api-key", slow.text),)
+    await place.call("ListJobs")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await place.call("ListJobs")
+    trailing = {one.key: str(one.value) for one in caught.value.trailing_metadata()}
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert 0 < int(trailing["retry-after-ms"]) <= 100_000
+    assert trailing["grpc-retry-pushback-ms"] == trailing["retry-after-ms"]
