@@ -1,0 +1,347 @@
+"""Administration: who may do it, what it does, and what the audit log says of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from everwork.core.limits import AUDIT_KEEP_MS
+from everwork.core.retry import RetryPolicy
+from everwork.core.states import State
+from everwork.engines.codec import decode_policy
+from everwork.engines.values import JobFilter
+from everwork.exceptions import InvalidInput, JobNotFound, NotFound, PermissionDenied
+from everwork.service.access import Permission, Principal
+from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
+from everwork.service.administration import Administration
+from everwork.service.audit import AUDIT_KIND, UNREADABLE, Audit
+from everwork.service.keys import KeyRing
+from everwork.service.service import JobService
+from tests.door.waiting import until
+from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, the_state
+from tests.stores import START_MS
+
+if TYPE_CHECKING:
+    from tests.stores import VirtualClock
+
+Act = Callable[[Administration], Awaitable[Any]]
+
+CHANGES: dict[str, Act] = {
+    "pause": lambda desk: desk.pause(TYPE),
+    "resume": lambda desk: desk.resume(TYPE),
+    "reset_breaker": lambda desk: desk.reset_breaker(TYPE),
+    "set_policy": lambda desk: desk.set_policy(TYPE, {"base": 2}),
+    "clear_policy": lambda desk: desk.clear_policy(TYPE),
+    "drop_group": lambda desk: desk.drop_group(TYPE, "reporting"),
+    "create_key": lambda desk: desk.create_key("ci", ["jobs"]),
+    "revoke_key": lambda desk: desk.revoke_key("nobody"),
+    "list_keys": lambda desk: desk.list_keys(),
+    "audit": lambda desk: desk.audit(10),
+}
+READS: dict[str, Act] = {
+    "types": lambda desk: desk.types(),
+    "policy": lambda desk: desk.policy(TYPE),
+    "groups": lambda desk: desk.groups(),
+}
+OF_THE_DESK = {"delete_job", "requeue_matching"}
+
+
+class Office:
+    """Administrators of one store."""
+
+    def __init__(self, service: JobService, clock: VirtualClock) -> None:
+        self.engine = service.engine
+        self.keys = KeyRing(service.engine, environment_key=None, clock=clock)
+        self.log = Audit(service.engine, clock)
+        self._service = service
+
+    def of(self, *permissions: Permission, tenants: tuple[str, ...] = ()) -> Administration:
+        """Whoever holds such a key."""
+        principal = Principal("k1", "ann", frozenset(permissions), tenants)
+        return Administration(self._service, self.keys, self.log, principal, "10.0.0.7")
+
+    async def said(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """The log, oldest first."""
+        return [(one.action, one.target, dict(one.detail)) for one in reversed(await self.log.last(100))]
+
+
+@pytest.fixture
+def office(service: JobService, clock: VirtualClock) -> Office:
+    """The administration of the test's store."""
+    return Office(service, clock)
+
+
+@pytest.fixture
+def admin(office: Office) -> Administration:
+    """An administrator with nothing but that permission."""
+    return office.of(Permission.ADMIN)
+
+
+# Who may -----------------------------------------------------------------------------------------------
+
+
+def test_every_act_stands_in_the_tables_below() -> None:
+    public = {name for name, _ in inspect.getmembers(Administration, inspect.isfunction) if not name.startswith("_")}
+    assert public == set(CHANGES) | set(READS) | OF_THE_DESK
+
+
+@pytest.mark.parametrize("act", CHANGES)
+@pytest.mark.parametrize(
+    ("permissions", "tenants"),
+    [((Permission.JOBS,), ()), ((Permission.JOBS_READ,), ()), ((), ()), ((Permission.ALL,), ("acme",))],
+)
+async def test_only_administrators_of_the_whole_store_may(
+    office: Office, act: str, permissions: tuple[Permission, ...], tenants: tuple[str, ...]
+) -> None:
+    await office.engine.add_group(TYPE, "reporting")
+    before = await office.engine.types()
+    with pytest.raises(PermissionDenied):
+        await CHANGES[act](office.of(*permissions, tenants=tenants))
+    assert await office.engine.types() == before
+    assert await office.engine.registered(None) == []
+
+
+@pytest.mark.parametrize("act", READS)
+async def test_types_and_groups_are_read_by_whoever_reads_jobs_of_all_tenants(office: Office, act: str) -> None:
+    await a_pending_job(office.engine)
+    for permission in (Permission.JOBS_READ, Permission.JOBS, Permission.ADMIN, Permission.ALL):
+        await READS[act](office.of(permission))
+    for refused in (office.of(), office.of(Permission.ALL, tenants=("acme",))):
+        with pytest.raises(PermissionDenied):
+            await READS[act](refused)
+    assert await office.said() == []
+
+
+async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Office) -> None:
+    job = await a_dead_letter(office.engine, tenant="acme")
+    for refused in (office.of(Permission.ADMIN), office.of(Permission.JOBS_READ)):
+        with pytest.raises(PermissionDenied):
+            await refused.requeue_matching(JobFilter())
+        with pytest.raises(PermissionDenied):
+            await refused.delete_job(job.key)
+    with pytest.raises(PermissionDenied):
+        await office.of(Permission.JOBS, tenants=("globex",)).delete_job(job.key)
+    assert await office.said() == []
+
+
+# What is done -------------------------------------------------------------------------------------------
+
+
+async def test_a_type_is_paused_and_resumed(office: Office, admin: Administration) -> None:
+    await admin.pause("not-seen-before")
+    assert [info.paused for info in await office.engine.types()] == [True]
+    await admin.resume("not-seen-before")
+    assert [info.paused for info in await office.engine.types()] == [False]
+    assert await office.said() == [("types.pause", "not-seen-before", {}), ("types.resume", "not-seen-before", {})]
+
+
+async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, admin: Administration) -> None:
+    assert await admin.set_policy(TYPE, {"base": 2, "cap": 9}) == RetryPolicy(base=2, cap=9)
+    assert await admin.set_policy(TYPE, {"max_attempts": 7}, changes_only=True) == RetryPolicy(7, base=2, cap=9)
+    [info] = await office.engine.types()
+    assert decode_policy(info.policy) == RetryPolicy(7, base=2, cap=9)
+    assert await admin.set_policy(TYPE, {"jitter": 0.5}) == RetryPolicy(jitter=0.5)
+    assert await admin.policy(TYPE) == (RetryPolicy(jitter=0.5), True)
+    await admin.clear_policy(TYPE)
+    assert await admin.policy(TYPE) == (RetryPolicy(), False)
+    actions = [action for action, _, _ in await office.said()]
+    assert actions == ["types.policy", "types.policy", "types.policy", "types.policy-clear"]
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({"attempts": 3}, "policy: 'attempts' is no field of it; allowed are max_attempts, base, factor, cap, jitter"),
+        ({"max_attempts": 0}, "max_attempts: must be a whole number from 1 to 100, not 0"),
+        ({"base": "soon"}, "base: must be a number from 0 to"),
+        ({"factor": None}, "factor: must be a number from 1 to 100"),
+        ({"jitter": 2}, "jitter: must be a number from 0 to 1, not 2"),
+        ([], "policy: must be a JSON object"),
+        (None, "policy: must be a JSON object"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_policy_is_refused_by_its_field(
+    office: Office, admin: Administration, said: Any, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        await admin.set_policy(TYPE, said)
+    assert (await office.engine.types(), await office.said()) == ([], [])
+
+
+async def test_a_breaker_that_is_not_open_needs_no_reset(office: Office, admin: Administration) -> None:
+    await a_pending_job(office.engine)
+    assert await admin.reset_breaker(TYPE) is False
+
+
+async def test_groups_are_listed_with_their_jobs_and_dropped(office: Office, admin: Administration) -> None:
+    for group in ("reporting", "audit"):
+        await office.engine.add_group(TYPE, group)
+    await a_pending_job(office.engine)
+    listed = [(view.type, view.group, view.counts[State.PENDING]) for view in await admin.groups()]
+    assert listed == [(TYPE, "audit", 1), (TYPE, "reporting", 1)]
+    assert await admin.drop_group(TYPE, "reporting") == 1
+    assert [view.group for view in await admin.groups()] == ["audit"]
+    assert await office.said() == [("groups.drop", f"{TYPE}/reporting", {})]
+
+
+async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office, admin: Administration) -> None:
+    await office.engine.add_group(TYPE, "reporting")
+    await a_pending_job(office.engine)
+    [view] = await admin.types()
+    assert (view.info.type, view.counts[State.PENDING], view.counts[State.FAILED]) == (TYPE, 2, 0)
+
+
+@pytest.mark.parametrize("act", ["resume", "reset_breaker", "clear_policy", "drop_group", "revoke_key"])
+async def test_what_is_not_there_is_not_found_and_not_written_down(
+    office: Office, admin: Administration, act: str
+) -> None:
+    with pytest.raises(NotFound, match="not found"):
+        await CHANGES[act](admin)
+    assert (await office.engine.types(), await office.said()) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", "a\nb", 5, None])
+async def test_a_name_that_is_none_is_refused_by_its_field(admin: Administration, name: Any) -> None:
+    for act in (admin.pause, admin.resume, admin.reset_breaker, admin.clear_policy, admin.policy):
+        with pytest.raises(InvalidInput, match="type: must "):
+            await act(name)
+    with pytest.raises(InvalidInput, match="group: must "):
+        await admin.drop_group(TYPE, name)
+    with pytest.raises(InvalidInput, match="id: must "):
+        await admin.revoke_key(name)
+
+
+async def test_keys_are_made_and_revoked(office: Office, admin: Administration) -> None:
+    new = await admin.create_key("ci", ["jobs"], tenants=["acme"], expires_at_ms=START_MS + 5, rate_per_second=3)
+    assert office.keys.authenticate(new.text).tenants == ("acme",)
+    await admin.revoke_key(new.key.id)
+    assert [key.revoked_at_ms for key in await admin.list_keys()] == [START_MS]
+    [created, revoked] = await office.said()
+    assert created[:2] == ("keys.create", new.key.id)
+    assert created[2]["permissions"] == ["jobs"]
+    assert created[2]["expires_at_ms"] == START_MS + 5
+    assert revoked == ("keys.revoke", new.key.id, {})
+    assert new.text.split("_", 2)[2] not in str(await office.log.last(10))
+
+
+async def test_an_administrator_cannot_grant_more_than_administration(office: Office, admin: Administration) -> None:
+    with pytest.raises(PermissionDenied, match="cannot grant it"):
+        await admin.create_key("ops", ["*"])
+    assert (list(await office.keys.list()), await office.said()) == ([], [])
+
+
+async def test_deleted_jobs_and_bulk_requeues_are_written_down(office: Office) -> None:
+    worker = office.of(Permission.JOBS)
+    done, dead = await a_completed_job(office.engine), await a_dead_letter(office.engine)
+    assert await worker.delete_job(done.key) is State.COMPLETED
+    assert await worker.requeue_matching(JobFilter(type=TYPE)) == (1, 1)
+    assert await the_state(office.engine, dead.key) is State.PENDING
+    assert await office.said() == [
+        ("jobs.delete", str(done.key), {}),
+        ("jobs.requeue", TYPE, {"matched": 1, "changed": 1}),
+    ]
+    with pytest.raises(JobNotFound):
+        await worker.delete_job(done.key)
+    assert len(await office.said()) == 2
+
+
+# The log ------------------------------------------------------------------------------------------------
+
+
+async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, admin: Administration) -> None:
+    await admin.pause(TYPE)
+    [entry] = await office.log.last(10)
+    assert (entry.key_id, entry.who, entry.at_ms, entry.origin) == ("k1", "ann", START_MS, "10.0.0.7")
+    [found] = await office.engine.registered(AUDIT_KIND)
+    assert found.until_ms == START_MS + AUDIT_KEEP_MS
+
+
+async def test_the_log_is_read_in_pages_newest_first_also_inside_one_millisecond(
+    office: Office, admin: Administration, clock: VirtualClock
+) -> None:
+    for number in range(7):
+        await admin.pause(f"type-{number}")
+        clock.advance(ms=number % 2)
+    seen: list[str] = []
+    below: str | None = None
+    while page := await admin.audit(3, below):
+        seen += [entry.target for entry in page]
+        below = page[-1].name
+    assert seen == [f"type-{number}" for number in reversed(range(7))]
+
+
+async def test_entries_go_after_ninety_days(office: Office, admin: Administration, clock: VirtualClock) -> None:
+    await admin.pause(TYPE)
+    clock.advance(ms=AUDIT_KEEP_MS - 1)
+    assert len(await office.log.last(10)) == 1
+    clock.advance(ms=1)
+    assert await office.log.last(10) == []
+
+
+async def test_a_spoilt_entry_is_shown_as_such(office: Office, admin: Administration) -> None:
+    await admin.pause(TYPE)
+    bodies = ["", "[]", "{}", '{"at_ms": "noon"}', '{"at_ms": 1e300}']
+    for number, body in enumerate(bodies):
+        await office.engine.register(AUDIT_KIND, f"9{number}", body, 1_000)
+    assert [entry.action for entry in await admin.audit(10)] == [UNREADABLE] * 5 + ["types.pause"]
+
+
+@pytest.mark.parametrize("limit", [0, 1_001, True, "10"])
+async def test_a_page_that_is_too_large_is_refused(admin: Administration, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit: must be a whole number from 1 to 1000"):
+        await admin.audit(limit)
+
+
+async def test_a_cursor_that_is_none_is_refused(admin: Administration) -> None:
+    with pytest.raises(InvalidInput, match="cursor: must "):
+        await admin.audit(10, "a\0b")
+
+
+async def test_whatever_is_said_of_the_origin_an_entry_is_written(office: Office) -> None:
+    who = Principal("k1", "ann", frozenset())
+    await office.log.record(who, "types.pause", "x" * 5_000, "\ud800\0\n" + "y" * 5_000, {"much": "z" * 50_000})
+    [entry] = await office.log.last(1)
+    assert (len(entry.target), len(entry.origin), entry.origin[:4]) == (1_024, 255, "???y")
+    assert dict(entry.detail) == {"cut": "too long to keep"}
+
+
+async def test_an_act_whose_caller_goes_away_is_done_and_written_down(office: Office, admin: Administration) -> None:
+    acting = asyncio.create_task(admin.pause(TYPE))
+    await asyncio.sleep(0)
+    acting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acting
+    await until(office.said)
+    assert [info.paused for info in await office.engine.types()] == [True]
+    assert await office.said() == [("types.pause", TYPE, {})]
+
+
+# Reports ------------------------------------------------------------------------------------------------
+
+
+async def test_reports_are_json_with_times_in_rfc_3339(office: Office, admin: Administration) -> None:
+    await office.engine.add_group(TYPE, "reporting")
+    await admin.set_policy(TYPE, {"base": 2})
+    new = await admin.create_key("ci", ["jobs"], expires_at_ms=START_MS + 1)
+    [type_view], [group_view] = await admin.types(), await admin.groups()
+    counts = {state.label: 0 for state in State}
+    policy = {"max_attempts": 5, "base": 2, "factor": 2.0, "cap": 300.0, "jitter": 0.0}
+    assert type_report(type_view) == {
+        "type": TYPE,
+        "paused": False,
+        "policy": policy,
+        "groups": ["reporting"],
+        "last_asked": None,
+        "breaker_open_until": None,
+        "jobs": counts,
+    }
+    assert policy_report(TYPE, await admin.policy(TYPE)) == {"type": TYPE, "default": False, "policy": policy}
+    assert group_report(group_view) == {"type": TYPE, "group": "reporting", "last_asked": None, "jobs": counts}
+    assert key_report(new.key, START_MS + 1)["state"] == "expired"
+    assert key_report(new.key, START_MS)["expires_at"] == "2023-11-14T22:00:00.001Z"
+    assert audit_report((await admin.audit(1))[0])["at"] == "2023-11-14T22:00:00.000Z"
