@@ -92,7 +92,10 @@ def _bound(settings: Settings) -> socket.socket:
     try:
         infos = socket.getaddrinfo(settings.host, settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = infos[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        bound = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         place = f"{settings.host}:{settings.http_port}"
         raise BadConfiguration(f"http_port: cannot listen on {place}: {error.strerror or error}") from None
+    # Connections inherit it. Without, the second part of an answer waits 40 ms for the first to be acknowledged.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return bound

@@ -21,17 +21,20 @@ from everwork.server.http.schemas import list_of, ref
 from everwork.service.access import Permission
 from everwork.service.report import explanation_report, job_report
 
+TENANTS_MAX: Final = 50
+STATES_MAX: Final = 20
+
 FILTER: Final = (
     Field("type", NAME, "Jobs of this type."),
     Field("worker", NAME, "Jobs that this worker holds or held last."),
-    Field("tenant", ListOf(NAME), "Jobs of these tenants.", default=()),
+    Field("tenant", ListOf(NAME, TENANTS_MAX), "Jobs of these tenants.", default=()),
     Field("correlation_id", NAME, "Jobs with this correlation id."),
     Field("created_after", INSTANT, "Jobs created at this moment or later."),
     Field("created_before", INSTANT, "Jobs created before this moment."),
     Field("error", Text(ERROR_CHARS_MAX), "Jobs whose last error contains this text."),
 )
 _LIST_QUERY: Final = (
-    Field("state", ListOf(STATE), "Jobs in these states; activatable: pending and due.", default=()),
+    Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states; activatable: pending and due.", default=()),
     *FILTER,
     Field("limit", Whole(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
     Field("cursor", Whole(1, KEY_MAX), "`next` of the page before."),

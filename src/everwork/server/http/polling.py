@@ -34,7 +34,8 @@ async def activate(call: Call) -> Response:
     sent = await call.body()
     demand = Demand(sent["type"], sent["worker"], sent["max_jobs"], sent["timeout_ms"], sent["group"], sent["tenants"])
     with call.parts.metrics.polling(DOOR):
-        jobs = await _waited(call, demand, round(sent["wait"] * 1000))
+        wait = min(sent["wait"], call.parts.settings.long_poll_seconds)
+        jobs = await _waited(call, demand, round(wait * 1000))
     try:
         reports = [leased_report(job, demand.worker, sent["fetch_variables"]) for job in jobs]
         return Delivery(call.parts.service, jobs, orjson.dumps({"jobs": reports}))
@@ -148,7 +149,7 @@ ACTIVATE: Final = Shape(
         Field("worker", NAME, "Who asks.", is_required=True),
         Field("max_jobs", Whole(1, JOBS_MAX), "At most so many.", default=10),
         Field("timeout_ms", Whole(1, LEASE_MS_MAX), "How long each is leased.", default=LEASE_MS_DEFAULT),
-        Field("wait", Number(0, WAIT_SECONDS_MAX), "Seconds to wait for the first one.", default=0),
+        Field("wait", Number(0, WAIT_SECONDS_MAX), "Seconds to wait for the first one; the server may allow fewer.", default=0),
         Field("tenants", ListOf(NAME), "Jobs of these tenants; by default of all that the key has.", default=()),
         Field("group", Text(255), "The consumer group.", default=DEFAULT_GROUP),
         Field("fetch_variables", ListOf(Text(1_024)), "Only these names of the variables; by default all.", default=()),
