@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from everwork.core.outcome import Complete
 from everwork.engines.values import Activation, Demand
-from tests.factories import TYPE, a_new_job, a_processing_job, a_scheduled_job, the_job
+from tests.factories import TYPE, a_new_job, a_processing_job, a_scheduled_job, asked, the_job
 from tests.stores import MINUTE_MS
 
 if TYPE_CHECKING:
@@ -57,9 +58,11 @@ async def test_demands_for_some_tenants_and_for_all_share_one_type(engine: Engin
     wanted: list[tuple[str, ...]] = [("birch",), (), ("acme", "birch"), ("none",), ("birch",), ()]
     demands = [Demand(TYPE, f"w{n}", 2, 1_000 + n, tenants=tenants) for n, tenants in enumerate(wanted)]
     answer = await engine.activate(demands)
-    assert answer.shares[:4] == (2, 2, 2, 0)
-    assert answer.shares[5] == 2
-    assert len({job.key for job in answer.jobs}) == len(answer.jobs)
+    assert (answer.shares[0], answer.shares[3], max(answer.shares)) == (2, 0, 2)
+    assert [job.tenant for job in answer.jobs].count("birch") == 3
+    left = (await asked(engine, 10)).jobs
+    assert len({job.key for job in (*answer.jobs, *left)}) == len(answer.jobs) + len(left) == 9
+    assert left == [] or min(answer.shares[1], answer.shares[5]) == 2
     await assert_each_holds_its_share(engine, demands, answer)
 
 
@@ -108,6 +111,21 @@ async def test_two_outcomes_of_one_job_leave_the_shares_as_they_are(engine: Engi
     outcomes = [Complete(job.key, job.attempt)] * 2
     answer = (await engine.settle(outcomes, [Demand("other", "w1", 1), Demand(TYPE, "w2", 1)])).activation
     assert answer.shares == (0, 1)
+
+
+async def test_lanes_take_turns_between_the_demands_of_one_call(engine: Engine) -> None:
+    await engine.create([a_new_job(tenant=tenant) for tenant in "abc" for _ in range(4)])
+    answer = await engine.activate([Demand(TYPE, f"w{n}", 1) for n in range(6)])
+    assert answer.shares == (1,) * 6
+    assert Counter(job.tenant for job in answer.jobs) == {"a": 2, "b": 2, "c": 2}
+
+
+async def test_the_demands_of_one_call_may_want_leases_of_different_lengths_by_turns(engine: Engine) -> None:
+    await engine.create([a_new_job(tenant=tenant, priority=n) for tenant in "abc" for n in range(7)])
+    demands = [Demand(TYPE, f"w{n}", 1 + n % 3, 1_000 * (1 + n % 4)) for n in range(12)]
+    answer = await engine.activate(demands)
+    assert answer.shares == (1, 2, 3) * 3 + (1, 2, 0)
+    await assert_each_holds_its_share(engine, demands, answer)
 
 
 async def test_many_demands_share_a_backlog_that_has_become_due(engine: Engine, clock: VirtualClock) -> None:

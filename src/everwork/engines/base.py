@@ -133,7 +133,8 @@ class Engine(ABC):
         first). Never leased: a job before its run_at, one that has expired, one of a paused type or
         of a type whose breaker is open, one that another worker holds (G2). The cost does not depend on
         what is finished, scheduled later, or of another type (G10). Remembers that the type was asked for.
-        The jobs stand in the order of the demands, and `shares` has one number for each demand.
+        Demands of one type, group and tenants are served together, in their order. The jobs stand in the order of
+        the demands, and `shares` has one number for each demand.
         """
 
     @abstractmethod

@@ -13,6 +13,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import State
+from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.codec import decode_policy
 from everwork.engines.postgres.create import events_of, packed
 from everwork.engines.postgres.marks import Mark, Place
@@ -42,17 +43,17 @@ class Step(NamedTuple):
     awaited: Awaited
 
 
-class Claim(NamedTuple):
-    """A demand, what is remembered of its queue, and where its claim begins."""
+class Begun(NamedTuple):
+    """A claim, what is remembered of its queue, and where it begins."""
 
-    demand: Demand
+    claim: Claim
     mark: Mark
-    begun: Place | None
+    place: Place | None
 
     @classmethod
-    def of(cls, demand: Demand, mark: Mark, clock_ms: float) -> Claim:
+    def of(cls, claim: Claim, mark: Mark, clock_ms: float) -> Begun:
         """Choose where to begin."""
-        return cls(demand, mark, mark.begin(clock_ms))
+        return cls(claim, mark, mark.begin(clock_ms))
 
 
 async def settle(parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Settlement:
@@ -136,32 +137,35 @@ async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Dem
     if now_ms is not None:
         document["now"] = now_ms
     loop = asyncio.get_running_loop()
-    claims = [Claim.of(demand, parts.mark_of(demand), loop.time() * 1000) for demand in demands]
-    if claims:
-        document["demands"] = [_demand(number, *claim) for number, claim in enumerate(claims)]
+    now = loop.time() * 1000
+    begun = [Begun.of(claim, parts.mark_of(claim.demands[0]), now) for claim in claims_of(demands)]
+    if begun:
+        document["claims"] = [_claim(number, *one) for number, one in enumerate(begun)]
     rows = await parts.connections.rows(parts.sql("activate")["step"], packed(document))
-    return _read(rows, claims, loop.time() * 1000)
+    return _read(rows, begun, len(demands), loop.time() * 1000)
 
 
-def _demand(number: int, demand: Demand, mark: Mark, begun: Place | None) -> dict[str, Any]:
+def _claim(number: int, claim: Claim, mark: Mark, place: Place | None) -> dict[str, Any]:
+    whole, demands = claim.whole, claim.demands
     asked: dict[str, Any] = {
-        "o": number, "t": demand.type, "g": demand.group, "w": demand.worker, "n": demand.limit, "l": demand.lease_ms,
-        "c": mark.lane,
+        "o": number, "t": whole.type, "g": whole.group, "n": whole.limit, "w": [demand.worker for demand in demands],
+        "l": [demand.lease_ms for demand in demands], "c": mark.lane,
     }  # fmt: skip
-    if demand.tenants:
-        asked["i"] = demand.tenants
-    if begun is not None:
-        asked["m"] = begun
+    if len(demands) > 1:
+        asked["d"] = [demand.limit for demand in demands]
+    if whole.tenants:
+        asked["i"] = whole.tenants
+    if place is not None:
+        asked["m"] = place
     return asked
 
 
-def _read(rows: list[Any], claims: Sequence[Claim], clock_ms: float) -> Step:
+def _read(rows: list[Any], begun: Sequence[Begun], demands: int, clock_ms: float) -> Step:
     """Part leased jobs and notes; see functions/activate.sql for what the notes say."""
     last = rows.pop()
     now_ms: int = last[0]
     refused_keys: set[int] = set()
-    jobs: list[LeasedJob] = []
-    shares = [0] * len(claims)
+    claimed: list[tuple[Claim, list[LeasedJob]]] = []
     due: list[int] = []
     start = 0
     for place in [place for place, row in enumerate(rows) if row[1] is None]:
@@ -170,24 +174,24 @@ def _read(rows: list[Any], claims: Sequence[Claim], clock_ms: float) -> Step:
             refused_keys.add(note[0])
         else:
             part = [LeasedJob._make(row) for row in rows[start:place]]
-            jobs += part
-            shares[note[3]] = len(part)
-            due += _learn(claims[note[3]], note, part, now_ms, clock_ms)
+            claimed.append((begun[note[3]].claim, part))
+            due += _learn(begun[note[3]], note, part, now_ms, clock_ms)
         start = place + 1
-    activation = Activation(jobs, min(due, default=None), now_ms, tuple(shares))
+    jobs, shares = shared_out(claimed, demands)
+    activation = Activation(jobs, min(due, default=None), now_ms, shares)
     return Step(refused_keys, activation, Awaited(bool(last[2]), bool(last[3])))
 
 
-def _learn(claim: Claim, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:
+def _learn(begun: Begun, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:
     """Remember where a claim ended; the instants at which asking again may find more."""
     due = [] if note[7] is None else [note[7]]
     if note[0]:
-        claim.mark.lane = note[0]
+        begun.mark.lane = note[0]
         return due
     end = (-jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) if jobs else None
-    claim.mark.claimed(claim.begun, end, note[12] - len(jobs), clock_ms)
-    front_in_ms = claim.mark.front_in_ms(clock_ms)
-    if front_in_ms is not None and len(jobs) < claim.demand.limit:
+    begun.mark.claimed(begun.place, end, note[12] - len(jobs), clock_ms)
+    front_in_ms = begun.mark.front_in_ms(clock_ms)
+    if front_in_ms is not None and len(jobs) < begun.claim.whole.limit:
         due.append(now_ms + front_in_ms)
     return due
 

@@ -11,6 +11,7 @@ from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
+from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.redis.wire import Word
 from everwork.engines.values import Activation, Created, Demand
 
@@ -130,25 +131,34 @@ def created(reply: Any, jobs: int) -> list[Created]:
 
 def demand_words(demands: Sequence[Demand]) -> list[Word]:
     """Demands as `parts/claim.lua` reads them."""
-    words: list[Word] = [len(demands)]
-    for demand in demands:
-        tenants = ["" if tenant == DEFAULT_TENANT else tenant for tenant in demand.tenants]
-        words += (demand.type, demand.group, demand.worker, demand.limit, demand.lease_ms, len(tenants), *tenants)
+    claims = claims_of(demands)
+    words: list[Word] = [len(claims)]
+    for claim in claims:
+        type, group, asked = claim.demands[0].type, claim.demands[0].group, claim.demands[0].tenants
+        tenants = ["" if tenant == DEFAULT_TENANT else tenant for tenant in asked]
+        words += (type, group, len(tenants), *tenants, len(claim.demands))
+        for demand in claim.demands:
+            words += (demand.worker, demand.limit, demand.lease_ms)
     return words
 
 
 def activation(reply: Sequence[Any], demands: Sequence[Demand]) -> Activation:
     """The answer to demands."""
+    claims = claims_of(demands)
+    now_ms = int(reply[0])
+    claimed: list[tuple[Claim, list[LeasedJob]]] = []
+    for at in range(3, len(reply), 5):
+        claim = claims[reply[at] - 1]
+        claimed.append((claim, _leased(claim, now_ms, reply[at + 1 : at + 5])))
+    jobs, shares = shared_out(claimed, len(demands))
+    return Activation(jobs, int(reply[1]) if reply[1] else None, now_ms, shares)
+
+
+def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob]:
+    """The jobs of one claim, each with the deadline that its demand wants."""
+    first = claim.demands[0]
+    type, group, until_ms = first.type, first.group, now_ms + first.lease_ms
     jobs: list[LeasedJob] = []
-    shares = [0] * len(demands)
-    for at in range(3, len(reply), 6):
-        shares[reply[at] - 1] = len(reply[at + 2])
-        _add_leased(jobs, demands[reply[at] - 1], int(reply[at + 1]), reply[at + 2 : at + 6])
-    return Activation(jobs, int(reply[1]) if reply[1] else None, int(reply[0]), tuple(shares))
-
-
-def _add_leased(jobs: list[LeasedJob], demand: Demand, until_ms: int, columns: Sequence[Any]) -> None:
-    type, group = demand.type, demand.group
     instants: dict[bytes, tuple[int, int]] = {}
     infos: dict[bytes, tuple[int, int, int, int, str, str | None]] = {}
     for id, head, told, payload in zip(*columns, strict=True):
@@ -168,6 +178,7 @@ def _add_leased(jobs: list[LeasedJob], demand: Demand, until_ms: int, columns: S
             int(id), attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             at[0], at[1], timeout_ms, correlation_id, limit_key, extra,
         )))  # fmt: skip
+    return claim.dated(jobs, now_ms)
 
 
 def _info(told: bytes) -> tuple[int, int, int, int, str, str | None]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from everwork.core.job import LeasedJob
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
+from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import LANE_SEPARATOR, Transaction, lane_of, limit_key_of, tenant_of
@@ -34,26 +35,25 @@ class Queue(NamedTuple):
 
 
 def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
-    """Answer each demand in turn; say when asking again may find more."""
-    jobs: list[LeasedJob] = []
-    shares: list[int] = []
+    """Answer each claim in turn; say when asking again may find more."""
+    claimed: list[tuple[Claim, list[LeasedJob]]] = []
     _, more_expired = expire(tx)
     next_due_ms: int | None = tx.now_ms if more_expired else None
-    for demand in demands:
+    for claim in claims_of(demands):
+        demand = claim.whole
         queue = _read_queue(tx, demand)
         _remember_asked(tx, queue)
         if queue.is_closed(tx.now_ms) or more_expired:
-            shares.append(0)
             continue
         if _promote(tx, queue.id):
             queue = _read_queue(tx, demand)
-        share = _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
-        jobs += share
-        shares.append(len(share))
+        jobs = _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
+        claimed.append((claim, _handed_on(tx, claim, jobs)))
         due_ms = _next_future(tx.cursor, queue.id)
         if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
             next_due_ms = due_ms
-    return Activation(jobs, next_due_ms, tx.now_ms, tuple(shares))
+    jobs, shares = shared_out(claimed, len(demands))
+    return Activation(jobs, next_due_ms, tx.now_ms, shares)
 
 
 def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
@@ -61,8 +61,8 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     next_due_ms: int | None = None
-    for demand in demands:
-        row = cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
+    for asked in {(demand.type, demand.group) for demand in demands}:
+        row = cursor.execute(SQL["read_queue"], asked).fetchone()
         if row is None:
             return None
         queue = Queue._make(row)
@@ -196,6 +196,19 @@ def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[st
     tx.cursor.executemany(SQL["taken"], ends)
     for lane, jobs in taken:
         tx.move(queue, lane, State.PENDING, State.PROCESSING, len(jobs))
+
+
+def _handed_on(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:
+    """All are leased as the first demand wants it: write the names and deadlines of the others."""
+    if len(claim.demands) == 1:
+        return jobs
+    others = [
+        (demand.worker, tx.now_ms + demand.lease_ms, job.key)
+        for demand, share in claim.parted(jobs)[1:]
+        for job in share
+    ]
+    tx.cursor.executemany(SQL["hand_on"], others)
+    return claim.dated(jobs, tx.now_ms)
 
 
 def _only_tenants(tenants: tuple[str, ...]) -> tuple[str, list[str]]:

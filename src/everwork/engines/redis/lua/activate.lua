@@ -1,5 +1,5 @@
 -- Purpose: promote what is due and lease the first jobs of each lane in the order of G9.
--- Inputs: now; demands, see parts/claim.lua.
+-- Inputs: now; claims, see parts/claim.lua.
 -- Returns: the answer of parts/claim.lua.
 -- Parts: records effects places endings claim
 write_though_full()

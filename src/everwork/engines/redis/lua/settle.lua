@@ -3,7 +3,7 @@
 -- Inputs: now; segments, then per segment (no job twice in one):
 --     'c', n, n ids, n attempts, results, and per result its number in the segment and its text; or
 --     'o', n, and per outcome id, attempt, verdict, guard, delay, max, kind, error, code, variables;
---   '1' and jobs (see parts/intake.lua; their owners count the completions from 1 on) or '0'; '1' and demands (see parts/claim.lua) or '0'.
+--   '1' and jobs (see parts/intake.lua; their owners count the completions from 1 on) or '0'; '1' and claims (see parts/claim.lua) or '0'.
 --   attempt 0: by state only. verdict: r retry, f failed, l release, '' undecided because the job was not processing when it was read.
 --   guard: attempt, attempts, max as they were read ('' for none). variables: a payload without anything rare, or '' if they stay.
 -- Returns: 'again' when a decision does not fit; else {refused, leased, now}: per refused outcome, counted over all segments from 1 on, its number

@@ -45,6 +45,9 @@ WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key) <= (?3, ?4, ?5);
 -- name: taken
 DELETE FROM ew_ready WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key) <= (?3, ?4, ?5);
 
+-- name: hand_on
+UPDATE ew_leased SET worker = ?, lease_until_ms = ? WHERE key = ?;
+
 -- name: mark_turn
 UPDATE ew_lane SET served = ?, open = ? WHERE queue = ? AND lane = ?;
 

@@ -1,8 +1,8 @@
 -- Purpose: promote what is due, then lease the first jobs of each lane: straight down one lane, or by turns.
--- Inputs: records, effects, places, endings. activate(at) reads ARGV from `at` on: demands, then per demand
---   type, group, worker, limit, lease_ms, tenants, and each of these tenants ('' is the default one).
--- Returns {now, next due or '', number of the last wake-up (see answered), then per demand with jobs: its number, lease end, ids, heads, infos, payloads};
---   an info is attempt, attempts, max, priority, lane.
+-- Inputs: records, effects, places, endings. activate(at) reads ARGV from `at` on: claims, then per claim
+--   type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker, limit, lease_ms.
+-- Returns {now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids, heads, infos, payloads};
+--   the jobs are for its demands, in their order; an info is attempt, attempts, max, priority, lane.
 local PROMOTE_MAX = @PROMOTE_MAX@
 
 local function promote(queue)
@@ -90,11 +90,16 @@ local function claim(queue, limit, tenants)
   return ids
 end
 
-local function lease(queue, ids, lease_ms, worker) -- Writes what was claimed as leased; heads, infos and payloads.
+local function lease(ids, demands) -- Writes what was claimed as leased; heads, infos and payloads.
   local runs = runs_of(ids)
   local records, payloads = fetch(S, ids, runs), fetch(J, ids, runs)
-  local till, states, leases, heads, infos, next_of = fmt('%.0f', now + lease_ms), {}, {}, {}, {}, {}
+  local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
+  local at, last, worker, till = -2, 0, nil, nil -- Of the demand whose jobs are written, in `demands`; its last job.
   for i = 1, #ids do
+    while i > last do
+      at = at + 3
+      last, worker, till, next_of = last + demands[at + 1], demands[at], fmt('%.0f', now + demands[at + 2]), {}
+    end
     local record = records[i]
     local tail, head = sub(record, 31), sub(record, 1, 30)
     local following = next_of[tail]
@@ -104,6 +109,7 @@ local function lease(queue, ids, lease_ms, worker) -- Writes what was claimed as
       following = {r = r, n = 0, tail = tail_of(r, 'r', attempt, attempts, r.max, '', NOW, '', worker),
         info = table.concat({attempt, attempts, r.max, r.priority, r.lane}, '\n')}
       next_of[tail] = following
+      followings[#followings + 1] = following
     end
     following.n = following.n + 1
     states[i], heads[i], infos[i] = head .. following.tail, head, following.info
@@ -111,29 +117,32 @@ local function lease(queue, ids, lease_ms, worker) -- Writes what was claimed as
   end
   store(S, ids, states, runs)
   many('ZADD', LEASES, leases)
-  for _, following in pairs(next_of) do move(following.r, 'r', following.n) end
-  return till, heads, infos, payloads
+  for _, following in ipairs(followings) do move(following.r, 'r', following.n) end
+  return heads, infos, payloads
 end
 
-local function read_demand(at)
-  local type, group, worker, limit, lease_ms, n = unpack(ARGV, at, at + 5)
-  local tenants
-  for i = 1, tonumber(n) do
-    tenants = tenants or {}
-    tenants[ARGV[at + 5 + i]] = true
+local function read_claim(at)
+  local type, group, n = unpack(ARGV, at, at + 2)
+  local wanted = {type = type, group = group, queue = group == '' and type or type .. '\31' .. group, demands = {}, limit = 0}
+  for i = at + 3, at + 2 + n do
+    wanted.tenants = wanted.tenants or {}
+    wanted.tenants[ARGV[i]] = true
   end
-  return {type = type, group = group, queue = group == '' and type or type .. '\31' .. group, worker = worker,
-    limit = tonumber(limit), lease_ms = tonumber(lease_ms), tenants = tenants}, at + 6 + tonumber(n)
+  at = at + 3 + n
+  local last = at + 3 * ARGV[at]
+  for i = at + 1, last do wanted.demands[i - at] = ARGV[i] end
+  for i = at + 2, last, 3 do wanted.limit = wanted.limit + ARGV[i] end
+  return wanted, last + 1
 end
 
-local function is_open(demand) -- Whether jobs of this queue may start; remembers that they were asked for.
-  local key, asked = P .. ':t:' .. demand.type, 'asked\n' .. demand.group
+local function is_open(wanted) -- Whether jobs of this queue may start; remembers that they were asked for.
+  local key, asked = P .. ':t:' .. wanted.type, 'asked\n' .. wanted.group
   local got = call('HMGET', key, 'known', 'paused', 'breaker', asked, 'groups')
   if not got[1] then
     call('HSET', key, 'known', 1)
-    call('SADD', P .. ':types', demand.type)
+    call('SADD', P .. ':types', wanted.type)
   end
-  if demand.group ~= '' and not string.find('\31' .. (got[5] or '') .. '\31', '\31' .. demand.group .. '\31', 1, true) then
+  if wanted.group ~= '' and not string.find('\31' .. (got[5] or '') .. '\31', '\31' .. wanted.group .. '\31', 1, true) then
     return false
   end
   local since = got[4] and now - got[4]
@@ -147,21 +156,21 @@ local function activate(at)
   if more_expired then next_due = now end
   at = at + 1
   for i = 1, n do
-    local demand, leased = nil, 0
-    demand, at = read_demand(at)
-    if is_open(demand) and not more_expired then
-      promote(demand.queue)
-      local ids = claim(demand.queue, demand.limit, demand.tenants)
+    local wanted, leased = nil, 0
+    wanted, at = read_claim(at)
+    if is_open(wanted) and not more_expired then
+      promote(wanted.queue)
+      local ids = claim(wanted.queue, wanted.limit, wanted.tenants)
       if #ids > 0 then
         leased = #ids
-        local till, heads, infos, payloads = lease(demand.queue, ids, demand.lease_ms, demand.worker)
         local o = #out
-        out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = i, till, ids, heads, infos, payloads
+        out[o + 1], out[o + 2] = i, ids
+        out[o + 3], out[o + 4], out[o + 5] = lease(ids, wanted.demands)
       end
-      local head = call('ZRANGE', future_key(demand.queue), 0, 0, 'WITHSCORES')
+      local head = call('ZRANGE', future_key(wanted.queue), 0, 0, 'WITHSCORES')
       if head[2] and not (next_due and next_due < tonumber(head[2])) then next_due = tonumber(head[2]) end
     end
-    if leased < demand.limit then waiting[demand.queue] = true end
+    if leased < wanted.limit then waiting[wanted.queue] = true end
   end
   if next_due then out[2] = fmt('%.0f', next_due) end
   return out
