@@ -113,7 +113,9 @@ class Home:
         """Let every process know the policies that this application declares."""
         known = {info.type: info.policy for info in await service.engine.types()}
         for function in list(self._functions.values()):
-            policy = None if function.retry in (None, RetryPolicy()) else encode_policy(function.retry)
+            if function.retry is None:
+                continue  # Whatever an administrator has set holds.
+            policy = None if function.retry == RetryPolicy() else encode_policy(function.retry)
             if known.get(function.type) != policy:
                 await service.engine.set_policy(function.type, policy)
 

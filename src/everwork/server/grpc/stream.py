@@ -80,9 +80,11 @@ class WorkStreams:
     # What streams leave behind ------------------------------------------------------------------
 
     def adopted(self, leases: Iterable[Lease]) -> None:
-        """Attempts of an earlier stream run on in another one."""
+        """Attempts of an earlier stream run on in another one; the earlier may not have noticed its end yet."""
         for lease in leases:
             self._orphans.pop(lease, None)
+            for stream in self._streams:
+                stream.held.pop(lease, None)
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         """Outcomes that came before their stream ended are still settled."""

@@ -164,8 +164,8 @@ class WorkStream:
         statuses = await self._extended(resumed)
         self.worker = worker
         kept = [lease for lease, status in zip(resumed, statuses, strict=True) if status is LeaseStatus.HELD]
-        self.held |= dict.fromkeys(kept)
         self._streams.adopted(kept)
+        self.held |= dict.fromkeys(kept)
         lost = [(lease, status) for lease, status in zip(resumed, statuses, strict=True) if lease not in self.held]
         self._outbox.welcome(self._service.holder, self._heartbeat_ms, lost)
 
