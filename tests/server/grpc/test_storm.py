@@ -1,0 +1,112 @@
+"""Thousands of long polls that end at any moment: no lease stays behind unless its message was written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import grpc.aio
+import pytest
+
+from everwork.core.job import LeasedJob
+from everwork.core.states import State
+from everwork.proto import jobs_pb2
+from everwork.server.grpc import delivery, jobs
+from everwork.server.grpc.reception import Context
+from everwork.service.service import JobService
+from tests.door.waiting import until
+from tests.server.grpc.conftest import OpenPlace
+from tests.server.grpc.place import SECONDS, TYPE, Place
+from tests.server.grpc.test_polls import leased
+
+POLLS: Final = 5_000
+AT_ONCE: Final = 50
+JOBS: Final = 1_500
+LEASE_MS: Final = 2_000
+SEED: Final = 4
+
+
+class Written:
+    """Remembers which leases a server wrote to a connection."""
+
+    def __init__(self) -> None:
+        self.attempts: set[tuple[int, int]] = set()
+
+    async def deliver(
+        self, service: JobService, context: Context, jobs: Sequence[LeasedJob], messages: Iterable[tuple[bytes, int]]
+    ) -> None:
+        """The server's own delivery, with a note of each message for which `write` has returned."""
+
+        def noted() -> Iterable[tuple[bytes, int]]:
+            at = 0
+            for message, carried in messages:
+                yield message, carried
+                # Whoever asks for another message, or for the end of them, has written this one.
+                self.attempts.update((job.key, job.attempt) for job in jobs[at : at + carried])
+                at += carried
+
+        await delivery.deliver(service, context, jobs, noted())
+
+
+async def test_cancelled_polls_leave_no_lease_behind(open_place: OpenPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written()
+    monkeypatch.setattr(jobs, "deliver", written.deliver)
+    place = await open_place(long_poll_seconds=30)
+    chance = random.Random(SEED)
+    creating = asyncio.ensure_future(create_all(place, chance))
+    for _ in range(POLLS // AT_ONCE):
+        await asyncio.gather(*(poll_and_go(place, chance) for _ in range(AT_ONCE)))
+    await creating
+    await until(lambda: not place.service.waiting(TYPE))
+
+    unwritten: set[tuple[int, int]] = set()
+
+    async def only_written_ones_are_left() -> bool:
+        unwritten.clear()
+        unwritten.update(set((await leased(place)).items()) - written.attempts)
+        return not unwritten
+
+    await until(only_written_ones_are_left)
+    held = await leased(place)
+    print(f"\n{POLLS} polls cancelled: {len(held)} leases stayed, {len(written.attempts)} were written, 0 others")
+    await drain(place)
+    counts = await place.service.engine.count()
+    assert {count.state: count.jobs for count in counts} == {State.COMPLETED: JOBS}
+    assert written.attempts, "no poll was ever answered: nothing was tested"
+
+
+async def create_all(place: Place, chance: random.Random) -> None:
+    for _ in range(JOBS // 10):
+        requests = [jobs_pb2.CreateJobRequest(job_type=TYPE, retries=100) for _ in range(10)]
+        await asyncio.gather(*(place.call("CreateJob", request) for request in requests))
+        await asyncio.sleep(chance.uniform(0, 0.02))
+
+
+async def poll_and_go(place: Place, chance: random.Random) -> None:
+    """Poll, and go away at any moment; most of what comes in time is completed, the rest is left to its lease."""
+    request = jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w", timeout=LEASE_MS, max_jobs_to_activate=3)
+    call: Any = place.jobs.ActivateJobs(request, metadata=place.metadata, timeout=SECONDS)
+    asyncio.get_running_loop().call_later(chance.uniform(0, 0.03), call.cancel)
+    try:
+        async for message in call:
+            await asyncio.gather(*(complete(place, job) for job in message.jobs))
+    except (asyncio.CancelledError, grpc.aio.AioRpcError):
+        return
+
+
+async def complete(place: Place, job: Any) -> None:
+    await place.call("CompleteJob", job_key=job.job_key, attempt=job.attempt)
+
+
+async def drain(place: Place) -> None:
+    """Work everything off: what was written and not completed comes back when its lease ends."""
+
+    async def all_done() -> bool:
+        for job in await place.activate(max_jobs_to_activate=100, timeout_s=1.0):
+            await complete(place, job)
+        counts = await place.service.engine.count()
+        return all(count.state is State.COMPLETED for count in counts)
+
+    await until(all_done, 30)
