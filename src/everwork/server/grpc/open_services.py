@@ -71,7 +71,8 @@ class Health:
 def reflection_methods() -> Methods:
     """Reflection, from a pool that knows our files and those of the open services."""
     names = (*OURS, HEALTH, *REFLECTIONS)
-    handler = _reflection(reflection.ReflectionServicer(names, pool=_pool()))
+    servicer = reflection.aio.ReflectionServicer(names, pool=_pool())  # type: ignore[attr-defined]  # Its stubs forget.
+    handler = _reflection(servicer)
     return {f"/{name}/ServerReflectionInfo": handler for name in REFLECTIONS}
 
 
