@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everwork.client import Client, SyncClient, new_job
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.values import Created, Judged, Reason, Verdict
@@ -147,7 +147,11 @@ async def test_retry_reject_release_and_throw_end_an_attempt_as_they_say(client:
 async def test_outcomes_of_a_batch_are_judged_each_by_itself(client: Client) -> None:
     job, gone = await a_job(client), await a_job(client)
     await client.release(gone)
-    outcomes = [Complete(job.key, job.attempt, "1"), Fail(gone.key, gone.attempt, "x"), Release(NOBODY, 1)]
+    outcomes: list[Outcome] = [
+        Complete(job.key, job.attempt, "1"),
+        Fail(gone.key, gone.attempt, "x"),
+        Release(NOBODY, 1),
+    ]
     assert await client.settle(outcomes) == [
         Judged(Verdict.ACCEPTED, State.PROCESSING),
         Judged(Verdict.WRONG_STATE, State.PENDING),

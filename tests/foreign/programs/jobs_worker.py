@@ -7,6 +7,8 @@ one line of JSON on standard output; it works until it is terminated.
 """
 
 # ruff: noqa: INP001
+# mypy: ignore-errors
+# As its users write it: the stubs are there when it runs, not when it is checked.
 
 from __future__ import annotations
 
