@@ -85,13 +85,13 @@ async def create_all(place: Place, chance: random.Random) -> None:
 
 
 async def poll_and_go(place: Place, chance: random.Random) -> None:
-    """Poll, and go away at any moment; most of what comes in time is completed, the rest is left to its lease."""
+    """Poll, and go away at any moment; half of what comes in time is completed, the rest is left to its lease."""
     request = jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w", timeout=LEASE_MS, max_jobs_to_activate=3)
     call: Any = place.jobs.ActivateJobs(request, metadata=place.metadata, timeout=SECONDS)
-    asyncio.get_running_loop().call_later(chance.uniform(0, 0.03), call.cancel)
+    asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), call.cancel)
     try:
         async for message in call:
-            await asyncio.gather(*(complete(place, job) for job in message.jobs))
+            await asyncio.gather(*(complete(place, job) for job in message.jobs if chance.random() < 0.5))
     except (asyncio.CancelledError, grpc.aio.AioRpcError):
         return
 
