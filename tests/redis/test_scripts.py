@@ -39,6 +39,8 @@ IN_REGISTRY = {
     "register",
     "unregister",
     "registered",
+    "last_registered",
+    "reset_breaker",
     "take_turn",
 }
 
