@@ -11,7 +11,7 @@ from everwork.cli.options import AsJson, EngineUrl, instant_from, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
 from everwork.service.admin_report import key_report
-from everwork.service.api_key import ApiKey, KeyState
+from everwork.service.api_key import ApiKey, KeyState, new_key
 
 COLUMNS = (
     Column("ID", whole=True),
@@ -69,6 +69,8 @@ def create(
         "expires_at_ms": None if expires is None else instant_from("expires", expires, now_ms()),
         "rate_per_second": number(rate),
     }
+    # Checked before the store is opened: a slip must not bring a file into being.
+    new_key("", now_ms(), {"name": name, "permissions": permission or [], **wished})
     new = administer(engine, lambda desk: desk.create_key(name, permission or [], **wished), creates=True)
     if as_json:
         write_json({"key": new.text, **key_report(new.key, now_ms())})

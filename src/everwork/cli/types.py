@@ -11,11 +11,12 @@ from everwork.cli.jobs import now_ms
 from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
+from everwork.core import checks
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from everwork.service.admin_report import policy_report, type_report
-from everwork.service.administration import PolicyView, TypeView
+from everwork.service.administration import PolicyView, TypeView, policy_from
 
 COLUMNS = (
     Column("TYPE", width_min=20),
@@ -123,10 +124,11 @@ def _policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool
         administer(engine, lambda desk: desk.clear_policy(type))
         return PolicyView(RetryPolicy(), False)
     if given:
-        # A policy may be there before the first job, and then the store may be, too.
-        return PolicyView(
-            administer(engine, lambda desk: desk.set_policy(type, given, changes_only=True), creates=True), True
-        )
+        checks.name("type", type)
+        policy_from(given)
+        # A policy may be there before the first job, and so may the store; a slip must not bring it into being.
+        set_to = administer(engine, lambda desk: desk.set_policy(type, given, changes_only=True), creates=True)
+        return PolicyView(set_to, True)
     return administer(engine, lambda desk: desk.policy(type))
 
 

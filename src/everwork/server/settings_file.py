@@ -49,7 +49,8 @@ def _decoded(file: Path, raw: bytes) -> str:
 
 def _parsed(file: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        # With an end to its last line, a mistake there has a number, too.
+        return tomllib.loads(f"{text}\n")
     except RecursionError:
         raise BadConfiguration(f"cannot read {file}: it is nested too deeply; settings are flat") from None
     except ValueError as error:
