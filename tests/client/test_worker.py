@@ -1,0 +1,321 @@
+"""Handlers on a stream: what they return and raise, what stops them, and how they stop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from everwork.client import ActiveJob, Client
+from everwork.core.job import Job
+from everwork.core.states import FINISHED_STATES, State
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from tests.door.waiting import until
+
+Handler = Callable[[ActiveJob], Awaitable[Any]]
+
+
+async def test_a_handlers_value_is_the_result(client: Client) -> None:
+    async def double(job: ActiveJob) -> dict[str, int]:
+        await asyncio.sleep(0)
+        return {"doubled": 2 * job.variables["n"]}
+
+    created = await client.create("double", {"n": 21})
+    async with working(client, {"double": double}):
+        assert await client.result(created.key) == {"doubled": 42}
+
+
+@pytest.mark.parametrize(
+    ("raised", "state", "error", "rejected"),
+    [
+        (Fail("no such address"), State.FAILED, "no such address", False),
+        (Fail(), State.FAILED, "failed by the handler", False),
+        (Reject("nonsense"), State.FAILED, "nonsense", True),
+        (Retry("later", delay=3600), State.PENDING, "later", False),
+        (Retry("odd", delay=-1), State.FAILED, "Retry: delay: must be a number", False),
+        (ValueError("boom"), State.PENDING, "ValueError: boom", False),
+        (SystemExit(3), State.PENDING, "SystemExit: 3", False),
+        (asyncio.CancelledError(), State.PENDING, "CancelledError", False),
+    ],
+)
+async def test_what_a_handler_raises_decides(
+    client: Client, raised: BaseException, state: State, error: str, rejected: bool
+) -> None:
+    async def odd(job: ActiveJob) -> None:
+        raise raised
+
+    created = await client.create("odd")
+    async with working(client, {"odd": odd}):
+        await until(lambda: has_error(client, created.key))
+    job = await client.get(created.key)
+    assert (job.state, job.rejected, job.attempts) == (state, rejected, 1)
+    assert (job.last_error or "").startswith(error)
+
+
+async def test_a_result_that_is_no_json_fails_the_job_for_good(client: Client) -> None:
+    async def odd(job: ActiveJob) -> object:
+        return object()
+
+    created = await client.create("odd")
+    async with working(client, {"odd": odd}):
+        assert "the handler's result" in ((await finished(client, created.key)).last_error or "")
+
+
+async def test_plain_functions_run_in_threads(client: Client) -> None:
+    meeting = threading.Barrier(3, timeout=30)
+
+    def meet(job: ActiveJob) -> str:
+        meeting.wait()  # Only if three of them run at once.
+        return threading.current_thread().name
+
+    created = await client.create_many([("meet", {})] * 3)
+    async with working(client, {"meet": meet}, concurrency=3):
+        names = {await client.result(one.key) for one in created}
+    assert len(names) == 3
+    assert threading.current_thread().name not in names
+
+
+async def test_no_more_handlers_of_a_type_run_at_once_than_allowed(client: Client) -> None:
+    running = most = 0
+
+    async def count(job: ActiveJob) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    created = await client.create_many([("count", {})] * 60)
+    async with working(client, {"count": count}, concurrency=4):
+        for one in created:
+            await client.result(one.key)
+    assert most == 4
+
+
+async def test_each_type_has_its_own_handler(client: Client) -> None:
+    async def tell(job: ActiveJob) -> str:
+        return f"{job.type} {job.attempt}"
+
+    one, other = await client.create("one"), await client.create("other")
+    async with working(client, {"one": tell, "other": tell}):
+        assert [await client.result(one.key), await client.result(other.key)] == ["one 1", "other 1"]
+
+
+async def test_a_cancelled_job_stops_its_handler_and_the_next_one_runs(client: Client) -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    seen: list[ActiveJob] = []
+
+    async def hold(job: ActiveJob) -> str:
+        if not job.variables.get("hold"):
+            return "ran"
+        seen.append(job)
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "never"
+
+    created = await client.create("hold", {"hold": True})
+    async with working(client, {"hold": hold}, concurrency=1):
+        await begun.wait()
+        await client.cancel(created.key)
+        await asyncio.wait_for(stopped.wait(), 10)
+        following = await client.create("hold")
+        assert await client.result(following.key) == "ran"
+    assert seen[0].is_lost
+    assert (await client.get(created.key)).state is State.CANCELLED
+
+
+async def test_a_job_that_takes_longer_than_it_may_fails(client: Client) -> None:
+    async def hang(job: ActiveJob) -> None:
+        await asyncio.Event().wait()
+
+    created = await client.create("hang", timeout=0.05, max_attempts=1)
+    async with working(client, {"hang": hang}):
+        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s"
+
+
+async def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: Client) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def long(job: ActiveJob) -> int:
+        begun.set()
+        await gate.wait()
+        return job.attempt
+
+    created = await client.create("long")
+    async with working(client, {"long": long}, lease=0.6):
+        await begun.wait()
+        first = (await client.get(created.key)).lease_until_ms or 0
+
+        async def is_extended_twice() -> bool:
+            return ((await client.get(created.key)).lease_until_ms or 0) > first + 600
+
+        await until(is_extended_twice)
+        gate.set()
+        assert await client.result(created.key) == 1
+
+
+async def test_a_stop_finishes_what_runs_and_hands_back_what_has_not_begun(client: Client) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def wait(job: ActiveJob) -> str:
+        begun.set()
+        await gate.wait()
+        return "finished"
+
+    created = await client.create_many([("wait", {"n": n}) for n in range(5)])
+    stop = asyncio.Event()
+    task = asyncio.create_task(client.work({"wait": wait}, concurrency=1, stop=stop))
+    await begun.wait()
+    stop.set()
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait_for(task, 20)
+    states = [(await client.get(one.key)).state.label for one in created]
+    assert states == ["completed", "pending", "pending", "pending", "pending"]
+    assert [(await client.get(one.key)).attempts for one in created] == [1, 0, 0, 0, 0]
+
+
+async def test_cancelling_the_worker_hands_back_what_runs(client: Client) -> None:
+    begun = asyncio.Event()
+
+    async def hold(job: ActiveJob) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    created = await client.create("hold")
+    task = asyncio.create_task(client.work({"hold": hold}))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    job = await client.get(created.key)
+    assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_handler_may_use_the_same_client(client: Client) -> None:
+    async def chain(job: ActiveJob) -> int:
+        created = await client.create("next", {"of": job.key})
+        return created.key
+
+    created = await client.create("chain")
+    async with working(client, {"chain": chain}):
+        following = await client.result(created.key)
+    assert (await client.get(following)).type == "next"
+
+
+async def test_timeouts_inside_handlers_hit_only_themselves(client: Client) -> None:
+    async def impatient(job: ActiveJob) -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "in time"
+        return "never"
+
+    created = await client.create_many([("impatient", {})] * 5)
+    async with working(client, {"impatient": impatient}, concurrency=2):
+        assert [await client.result(one.key) for one in created] == ["in time"] * 5
+
+
+async def test_mistakes_are_told_before_anything_runs(client: Client) -> None:
+    with pytest.raises(BadConfiguration, match="nothing to run"):
+        await client.work({})
+    with pytest.raises(BadConfiguration, match="handler of 'a': must be a function"):
+        await client.work({"a": 7})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInput, match="concurrency"):
+        await client.work({"a": print}, concurrency=0)
+    with pytest.raises(InvalidInput, match="worker"):
+        await client.work({"a": print}, worker="\n")
+
+
+# The lower level ------------------------------------------------------------------------------------
+
+
+async def test_a_stream_carries_jobs_and_every_outcome(client: Client) -> None:
+    created = await client.create_many([("s", {"n": n}) for n in range(6)])
+    async with client.stream(worker="w1") as stream:
+        stream.grant("s", 6)
+        jobs: list[ActiveJob] = []
+        async for batch in stream:
+            jobs += batch
+            if len(jobs) == 6:
+                break
+        stream.complete(jobs[0], {"ok": True}, events=[("t", {})])
+        stream.fail(jobs[1], "boom", retries=2, backoff=60, variables={"more": 1})
+        stream.retry(jobs[2], "later", delay=60)
+        stream.reject(jobs[3], "nonsense")
+        stream.release(jobs[4])
+        stream.throw(jobs[5], "CODE", "thrown")
+    seen = [await client.get(one.key) for one in created]
+    assert [job.state.label for job in seen] == ["completed", "pending", "pending", "failed", "pending", "failed"]
+    assert (seen[0].result, seen[1].variables, seen[1].retries) == ('{"ok":true}', '{"n":1,"more":1}', 2)
+    assert (seen[3].rejected, seen[4].attempts, seen[5].error_code) == (True, 0, "CODE")
+    assert len((await client.page(type="t")).jobs) == 1
+    assert list(stream.refusals) == []
+
+
+async def test_no_more_jobs_come_than_credits_were_granted(client: Client) -> None:
+    await client.create_many([("s", {})] * 5)
+    async with client.stream() as stream:
+        stream.grant("s", 2)
+        assert len(await anext(stream)) + (0 if stream.held == 2 else len(await anext(stream))) == 2
+        stream.grant("s", 1)
+        await anext(stream)
+        assert stream.held == 3
+    assert len((await client.page(state="pending")).jobs) == 5
+
+
+async def test_an_outcome_that_is_refused_is_told(client: Client) -> None:
+    created = await client.create("s")
+    async with client.stream() as stream:
+        stream.grant("s", 1)
+        [job] = await anext(stream)
+        await client.cancel(created.key)
+        stream.complete(job, 1)
+    assert [(refused.key, refused.attempt) for refused in stream.refusals] == [(created.key, 1)]
+
+
+async def test_a_drained_stream_ends(client: Client) -> None:
+    await client.create("s")
+    async with client.stream() as stream:
+        stream.grant("s", 5)
+        [job] = await anext(stream)
+        stream.drain()
+        stream.complete(job)
+        assert [batch async for batch in stream] == []
+
+
+# What the tests need --------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def working(client: Client, handlers: Mapping[str, Any], **options: Any) -> AsyncIterator[None]:
+    """Handlers at work, stopped in order."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(client.work(handlers, stop=stop, **options))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 20)
+
+
+async def has_error(client: Client, key: int) -> bool:
+    return (await client.get(key)).last_error is not None
+
+
+async def finished(client: Client, key: int) -> Job:
+    """The job as it rests."""
+
+    async def rests() -> bool:
+        return (await client.get(key)).state in FINISHED_STATES
+
+    await until(rests)
+    return await client.get(key)
