@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from everwork.core.job import LeasedJob
 from everwork.engines.values import Lease, LeaseStatus
@@ -14,22 +14,26 @@ from everwork.proto.work import job_message
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the job that takes it over this size, which leaves it far below what clients refuse."""
 ENVELOPE_BYTES: Final = 200
+WRITE_SECONDS_MAX: Final = 1.0
+"""How long the end of a stream waits for a worker that takes nothing."""
 WAITING_MAX: Final = 1_000
 """With so many jobs unwritten no more are leased: the connection is slow, and leases run."""
+
+
+Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Outbox:
     """Lives in one task, `run`; what was not written when it ends is answered by `unwritten`."""
 
-    def __init__(
-        self, send: Callable[[bytes], Awaitable[None]], leaving: Callable[[Sequence[LeasedJob]], None]
-    ) -> None:
+    def __init__(self, send: Send, leaving: Callable[[Sequence[LeasedJob]], None]) -> None:
         self._send = send
         self._leaving = leaving
         self._jobs: list[LeasedJob] = []
         self._on_the_way: list[LeasedJob] = []
         self._next = work_pb2.ToWorker()
         self._has_words = False
+        self._writing: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
         self._turned = asyncio.Event()
 
@@ -70,7 +74,8 @@ class Outbox:
                 message = self._message()
                 # Before they are written: the worker may answer before we know that they are.
                 self._leaving(self._on_the_way)
-                await self._send(message.SerializeToString())
+                self._writing = asyncio.ensure_future(self._send(message.SerializeToString()))
+                await asyncio.shield(self._writing)
                 self._on_the_way = []
                 self._turned.set()
 
@@ -83,6 +88,14 @@ class Outbox:
         """Wait until one more message is written."""
         self._turned.clear()
         await self._turned.wait()
+
+    async def quiet(self) -> None:
+        """Wait for the message that is being written: a call whose write is under way cannot be ended by a status."""
+        if self._writing is None:
+            return
+        done, _ = await asyncio.wait([self._writing], timeout=WRITE_SECONDS_MAX)
+        if done and not self._writing.cancelled() and self._writing.exception() is None:
+            self._on_the_way = []
 
     @property
     def is_empty(self) -> bool:

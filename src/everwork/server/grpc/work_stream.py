@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from everwork.exceptions import (
     TooManyRequests,
 )
 from everwork.proto import work_pb2
-from everwork.server.grpc.outbox import Outbox
+from everwork.server.grpc.outbox import Outbox, Send
 from everwork.server.grpc.work_intake import outcome as checked_outcome
 from everwork.service.desk import Desk, foreign_job
 from everwork.service.loops import pauses
@@ -72,9 +72,7 @@ class Streams(Protocol):
 class WorkStream:
     """The state of one stream. `run` is its life; the tick of all streams looks after it."""
 
-    def __init__(
-        self, service: JobService, desk: Desk, streams: Streams, send: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    def __init__(self, service: JobService, desk: Desk, streams: Streams, send: Send) -> None:
         self._service = service
         self.desk = desk
         self._streams = streams
@@ -316,6 +314,7 @@ class WorkStream:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._outbox.quiet()
         if not self.ended.done():
             self.ended.set_result(None)
         unwritten = self._outbox.unwritten()

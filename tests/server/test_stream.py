@@ -1,0 +1,323 @@
+"""The streaming door: what a worker is promised, and what becomes of its jobs when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from everwork.core.states import State
+from everwork.engines.values import Demand, Lease
+from everwork.proto import work_pb2 as pb
+from tests.door.waiting import until
+from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of
+
+MESSAGE_BYTES_MAX = 3 * 1024 * 1024
+
+
+async def test_jobs_come_as_far_as_credit_goes_and_no_further(whole: Whole) -> None:
+    keys = await whole.create(5)
+    async with whole.worker() as worker:
+        await worker.grant(3)
+        assert [job.key for job in await worker.got(3)] == keys[:3]
+        await worker.complete(*worker.jobs)
+        await worker.until(lambda: worker.settled == 3)
+        assert len(worker.jobs) == 3
+        await worker.grant(5)
+        assert [job.key for job in await worker.got(5)] == keys
+    states = [(await whole.job(key)).state for key in keys[:3]]
+    assert states == [State.COMPLETED] * 3
+
+
+async def test_a_waiting_worker_gets_a_job_as_soon_as_there_is_one(whole: Whole) -> None:
+    async with whole.worker() as worker:
+        await worker.grant(1)
+        [key] = await whole.create(variables='{"width":800}', headers='{"trace":"1"}', priority=3, tenant="acme")
+        [job] = await worker.got(1)
+        assert (job.key, job.attempt, job.attempts, job.max_attempts) == (key, 1, 1, 5)
+        assert (job.variables, job.headers, job.priority, job.tenant) == (b'{"width":800}', b'{"trace":"1"}', 3, "acme")
+        assert job.lease_until_ms > job.created_at_ms
+
+
+async def test_every_outcome_ends_an_attempt_in_its_own_way(whole: Whole) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"complete": pb.Complete(result=b'{"done":true}', events=[pb.NewJob(type="next", variables=b'{"n":1}')])},
+        {"fail": pb.Fail(error="boom", retries=3, backoff_ms=60_000, variables=b'{"seen":1}')},
+        {"fail": pb.Fail(error="boom", final=True)},
+        {"retry": pb.Retry(error="later", delay_ms=30_000)},
+        {"reject": pb.Reject(error="nonsense")},
+        {"release": pb.Release()},
+        {"throw": pb.Throw(code="NO_FUNDS", error="empty", variables=b'{"why":"x"}')},
+    ]
+    keys = await whole.create(len(kinds), variables='{"n":0}')
+    async with whole.worker() as worker:
+        await worker.grant(len(kinds))
+        jobs = await worker.got(len(kinds))
+        await worker.say(outcomes=[ended(job, **kind) for job, kind in zip(jobs, kinds, strict=True)])
+        await worker.until(lambda: worker.settled == len(kinds))
+        assert not worker.refusals
+    done, failed, final, retried, rejected, released, thrown = [await whole.job(key) for key in keys]
+    assert (done.state, done.result) == (State.COMPLETED, '{"done":true}')
+    assert (failed.state, failed.retries, failed.variables) == (State.PENDING, 3, '{"n":0,"seen":1}')
+    assert (final.state, final.last_error) == (State.FAILED, "boom")
+    assert (retried.state, retried.run_at_ms > retried.created_at_ms) == (State.PENDING, True)
+    assert (rejected.state, rejected.rejected) == (State.FAILED, True)
+    assert (released.state, released.attempts) == (State.PENDING, 0)
+    assert (thrown.state, thrown.error_code, thrown.variables) == (State.FAILED, "NO_FUNDS", '{"n":0,"why":"x"}')
+    [event] = await whole.service.lease(Demand("next", "w", 5))
+    assert event.variables == '{"n":1}'
+
+
+async def test_a_refused_outcome_is_named_by_its_number_and_the_others_count(whole: Whole) -> None:
+    keys = await whole.create(2)
+    async with whole.worker() as worker:
+        await worker.grant(2)
+        first, second = await worker.got(2)
+        await whole.service.cancel(first.key)
+        old = pb.Outcome(key=second.key, attempt=9, complete=pb.Complete())
+        unknown = pb.Outcome(key=999_999, attempt=1, complete=pb.Complete())
+        unfenced = pb.Outcome(key=second.key, complete=pb.Complete())
+        bad = ended(second, complete=pb.Complete(result=b"{"))
+        empty = ended(second)
+        late = ended(first, complete=pb.Complete())
+        await worker.say(outcomes=[old, unknown, unfenced, bad, empty, late, ended(second, complete=pb.Complete())])
+        await worker.until(lambda: worker.settled == 7)
+        reasons = {one.number: pb.Reason.Name(one.reason) for one in worker.refusals}
+    assert reasons == {1: "LEASE_LOST", 2: "NOT_FOUND", 3: "INVALID", 4: "INVALID", 5: "INVALID", 6: "WRONG_STATE"}
+    assert (await whole.job(keys[1])).state is State.COMPLETED
+
+
+async def test_a_heartbeat_prolongs_the_lease_and_tells_what_is_lost(whole: Whole) -> None:
+    [key] = await whole.create()
+    async with whole.worker(lease_ms=20_000) as worker:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+        await whole.service.engine.extend([(await _lease(whole, key))], 5_000)
+        await worker.say(heartbeats=[lease_of(job), pb.Lease(key=key, attempt=7)])
+        await worker.until(lambda: worker.losses)
+        assert [(loss.lease.attempt, loss.cancelled) for loss in worker.losses] == [(7, False)]
+        assert ((await whole.job(key)).lease_until_ms or 0) >= job.lease_until_ms
+
+
+async def test_a_worker_is_told_that_its_job_was_cancelled(whole: Whole) -> None:
+    [key] = await whole.create()
+    async with whole.worker() as worker:
+        await worker.grant(1)
+        await worker.got(1)
+        await whole.service.cancel(key)
+        await worker.until(lambda: worker.losses)
+        assert [(loss.lease.key, loss.cancelled) for loss in worker.losses] == [(key, True)]
+
+
+async def test_the_attempts_of_a_worker_that_is_gone_fail_at_once_and_are_tried_again(whole: Whole) -> None:
+    [key] = await whole.create()
+    async with whole.worker("doomed", lease_ms=600_000) as worker:
+        await worker.grant(1)
+        await worker.got(1)
+    await until(lambda: _has_state(whole, key, State.PENDING))
+    job = await whole.job(key)
+    assert (job.attempts, job.last_error) == (1, "worker 'doomed' has gone: its stream ended, and it did not come back")
+
+
+async def test_a_worker_that_comes_back_at_once_keeps_its_attempts(whole: Whole) -> None:
+    [key] = await whole.create()
+    async with whole.worker() as worker:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+    async with whole.worker(resumed=[lease_of(job), pb.Lease(key=key, attempt=5)]) as again:
+        assert again.welcome is not None
+        assert [loss.lease.attempt for loss in again.welcome.lost] == [5]
+        await until(lambda: not whole.server._streams._orphans)
+        await _given_up(whole)
+        await again.complete(job)
+        await again.until(lambda: again.settled == 1)
+        assert not again.refusals
+    assert (await whole.job(key)).state is State.COMPLETED
+
+
+async def test_the_end_of_an_old_stream_takes_nothing_from_the_new_one(whole: Whole) -> None:
+    await whole.create()
+    async with whole.worker() as old:
+        await old.grant(1)
+        [job] = await old.got(1)
+        async with whole.worker(resumed=[lease_of(job)]) as new:
+            old.call.cancel()
+            await until(lambda: len(whole.server._streams._streams) == 1)
+            await _given_up(whole)
+            await new.complete(job)
+            await new.until(lambda: new.settled == 1)
+            assert not new.refusals
+
+
+async def test_outcomes_that_came_before_the_worker_closed_its_side_are_all_judged(whole: Whole) -> None:
+    await whole.create(300)
+    async with whole.worker() as worker:
+        await worker.grant(300)
+        jobs = await worker.got(300)
+        for at in range(0, 300, 10):
+            await worker.complete(*jobs[at : at + 10])
+        await worker.call.done_writing()
+        await worker.until(lambda: worker.settled == 300)
+        assert await worker.call.read() is EOF
+        assert (await worker.status())[0] is grpc.StatusCode.OK
+    counts = await whole.service.engine.count()
+    assert [(count.state, count.jobs) for count in counts] == [(State.COMPLETED, 300)]
+
+
+async def test_draining_voids_the_credit_and_a_new_grant_begins_anew(whole: Whole) -> None:
+    async with whole.worker() as worker:
+        await worker.grant(10)
+        await worker.say(draining=True)
+        await until(lambda: not whole.service.waiting(TYPE))
+        [key] = await whole.create()
+        assert (await whole.job(key)).state is State.PENDING
+        await worker.grant(1)
+        assert [job.key for job in await worker.got(1)] == [key]
+
+
+async def test_a_stopping_server_sends_no_more_jobs_but_takes_outcomes(whole: Whole) -> None:
+    [key] = await whole.create()
+    async with whole.worker() as worker:
+        await worker.grant(5)
+        [job] = await worker.got(1)
+        whole.server._streams.close()
+        await worker.until(lambda: worker.is_closing)
+        await whole.create()
+        await worker.grant(5)
+        await worker.complete(job)
+        await worker.until(lambda: worker.settled == 1)
+        assert len(worker.jobs) == 1
+    assert (await whole.job(key)).state is State.COMPLETED
+
+
+async def test_a_worker_left_by_a_stopping_server_keeps_its_lease(sqlite_whole: Whole) -> None:
+    [key] = await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(5)
+        await worker.got(1)
+        sqlite_whole.server._streams.close()
+    await until(lambda: not sqlite_whole.server._streams._streams)
+    assert not sqlite_whole.server._streams._orphans
+    assert (await sqlite_whole.job(key)).state is State.PROCESSING
+
+
+async def test_large_jobs_travel_in_messages_that_clients_take(sqlite_whole: Whole) -> None:
+    await sqlite_whole.create(8, variables='{"x":"' + "é" * 500_000 + '"}')
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(8)
+        await worker.got(8)
+        assert max(worker.sizes) < MESSAGE_BYTES_MAX
+
+
+async def test_a_revoked_key_ends_the_stream(sqlite_whole: Whole) -> None:
+    new = await sqlite_whole.server.keys.create("soon-gone", ["jobs"])
+    async with sqlite_whole.worker(key=new.text) as worker:
+        await sqlite_whole.server.keys.revoke(new.key.id)
+        code, details = await worker.status()
+    assert (code, details) == (grpc.StatusCode.UNAUTHENTICATED, "the API key of this stream is no longer valid")
+
+
+async def test_a_worker_that_says_nothing_is_taken_for_gone(sqlite_whole: Whole) -> None:
+    async with sqlite_whole.worker("mute", lease_ms=30) as worker:
+        code, details = await worker.status()
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert details.startswith("worker 'mute' sent nothing for ")
+
+
+async def test_a_tenants_key_sees_and_ends_only_its_own(sqlite_whole: Whole) -> None:
+    new = await sqlite_whole.server.keys.create("acme", ["jobs"], tenants=["acme"])
+    [foreign] = await sqlite_whole.create(tenant="other")
+    [mine] = await sqlite_whole.create(tenant="acme")
+    [held] = await sqlite_whole.service.lease(Demand(TYPE, "other", 1, tenants=("other",)))
+    async with sqlite_whole.worker(key=new.text, resumed=[pb.Lease(key=held.key, attempt=1)]) as worker:
+        assert worker.welcome is not None
+        assert [loss.lease.key for loss in worker.welcome.lost] == [foreign]
+        await worker.grant(5)
+        [job] = await worker.got(1)
+        assert job.key == mine
+        theirs = pb.Outcome(key=foreign, attempt=1, complete=pb.Complete())
+        event = ended(job, complete=pb.Complete(events=[pb.NewJob(type="x", tenant="other")]))
+        await worker.say(outcomes=[theirs, event], heartbeats=[pb.Lease(key=foreign, attempt=1)])
+        await worker.until(lambda: worker.settled == 2 and worker.losses)
+        assert [pb.Reason.Name(one.reason) for one in worker.refusals] == ["PERMISSION_DENIED"] * 2
+    assert (await sqlite_whole.job(foreign)).state is State.PROCESSING
+
+
+@pytest.mark.parametrize(
+    ("messages", "details"),
+    [
+        ([b"\xff\xff"], "message: must be an everwork.v1.FromWorker in protobuf"),
+        ([pb.FromWorker(draining=True)], "hello: must be in the first message"),
+        ([pb.FromWorker(hello=pb.Hello())], "hello.worker: must have 1 to 255 characters, not 0"),
+        ([pb.FromWorker(hello=pb.Hello(worker="w", lease_ms=-1))], "hello.lease_ms: must be a whole number from 1 "),
+        ([pb.FromWorker(hello=pb.Hello(worker="w"))] * 2, "hello: must be in the first message only"),
+        (
+            [pb.FromWorker(hello=pb.Hello(worker="w"), grants=[pb.Grant(credits=1)])],
+            "type: must have 1 to 255 characters, not 0",
+        ),
+        (
+            [pb.FromWorker(hello=pb.Hello(worker="w"), grants=[pb.Grant(type="t", credits=100_001)])],
+            "credits: must be a whole number from 0 to 100000, not 100001",
+        ),
+        (
+            [pb.FromWorker(hello=pb.Hello(worker="w", resumed=[pb.Lease(key=2**64 - 1)]))],
+            "key: must be a job key",
+        ),
+    ],
+)
+async def test_nonsense_ends_the_stream_with_its_reason(sqlite_whole: Whole, messages: list[Any], details: str) -> None:
+    async with sqlite_whole.channel() as channel:
+        worker = Worker(channel)
+        for message in messages:
+            await worker.call.write(message if isinstance(message, bytes) else message.SerializeToString())
+        code, told = await worker.status()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert told.startswith(details)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "code"),
+    [(["jobs:read"], grpc.StatusCode.PERMISSION_DENIED), (["admin"], grpc.StatusCode.PERMISSION_DENIED)],
+)
+async def test_a_key_that_may_not_work_gets_no_stream(
+    sqlite_whole: Whole, permissions: list[str], code: grpc.StatusCode
+) -> None:
+    new = await sqlite_whole.server.keys.create("reader", permissions)
+    async with sqlite_whole.channel() as channel:
+        assert (await Worker(channel, new.text).status())[0] is code
+        assert (await Worker(channel, "wrong").status())[0] is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_create_jobs_is_all_or_none_and_names_the_one_that_is_wrong(whole: Whole) -> None:
+    async with whole.channel() as channel:
+        unary: Any = channel.unary_unary
+        call = unary("/everwork.v1.WorkService/CreateJobs")
+        good = pb.NewJob(type=TYPE, variables=b'{"n":1}', dedupe_key="once", delay_ms=1_000, max_attempts=2)
+        request = pb.CreateJobsRequest(jobs=[good, good])
+        answer = pb.CreateJobsResponse.FromString(await call(request.SerializeToString(), metadata=_key()))
+        assert [one.deduplicated for one in answer.jobs] == [False, True]
+        bad = pb.CreateJobsRequest(jobs=[pb.NewJob(type=TYPE), pb.NewJob(type=TYPE, priority=9_999)])
+        with pytest.raises(grpc.aio.AioRpcError, match=r"jobs\[1\].priority: must be a whole number from -512 to 511"):
+            await call(bad.SerializeToString(), metadata=_key())
+    assert sum(count.jobs for count in await whole.service.engine.count()) == 1
+
+
+def _key() -> tuple[tuple[str, str], ...]:
+    return (("x-api-key", KEY),)
+
+
+async def _lease(whole: Whole, key: int) -> Lease:
+    return Lease(key, (await whole.job(key)).attempt)
+
+
+async def _has_state(whole: Whole, key: int, state: State) -> bool:
+    return (await whole.job(key)).state is state
+
+
+async def _given_up(whole: Whole) -> None:
+    """Wait until whatever waited for a worker to come back has stopped waiting."""
+    tasks = whole.server._streams._tasks
+    while tasks:
+        await asyncio.wait(tasks)
