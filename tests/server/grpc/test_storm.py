@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -12,14 +13,17 @@ import pytest
 
 from everwork.core.job import LeasedJob
 from everwork.core.states import State
+from everwork.engines.values import JobFilter
 from everwork.proto import jobs_pb2
 from everwork.server.grpc import delivery, jobs
 from everwork.server.grpc.reception import Context
+from everwork.service.access import ANYBODY
+from everwork.service.desk import Desk
+from everwork.service.listing import matching
 from everwork.service.service import JobService
 from tests.door.waiting import until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import SECONDS, TYPE, Place
-from tests.server.grpc.test_polls import leased
 
 POLLS: Final = 5_000
 AT_ONCE: Final = 50
@@ -59,22 +63,23 @@ async def test_cancelled_polls_leave_no_lease_behind(open_place: OpenPlace, monk
     for _ in range(POLLS // AT_ONCE):
         await asyncio.gather(*(poll_and_go(place, chance) for _ in range(AT_ONCE)))
     await creating
-    await until(lambda: not place.service.waiting(TYPE))
-
-    unwritten: set[tuple[int, int]] = set()
-
-    async def only_written_ones_are_left() -> bool:
-        unwritten.clear()
-        unwritten.update(set((await leased(place)).items()) - written.attempts)
-        return not unwritten
-
-    await until(only_written_ones_are_left)
-    held = await leased(place)
-    print(f"\n{POLLS} polls cancelled: {len(held)} leases stayed, {len(written.attempts)} were written, 0 others")
     await drain(place)
-    counts = await place.service.engine.count()
-    assert {count.state: count.jobs for count in counts} == {State.COMPLETED: JOBS}
-    assert written.attempts, "no poll was ever answered: nothing was tested"
+    ended = await how_attempts_ended(place)
+    lapsed, released = ended["lapse"], ended["release"]
+    print(f"\n{POLLS} polls cancelled: {len(written.attempts)} leases were written, {len(lapsed)} of them not ended;")
+    print(f"{len(released)} were handed back, {len(lapsed - written.attempts)} stayed behind unwritten")
+    assert lapsed - written.attempts == set()
+    assert released, "nobody went away at the wrong moment: nothing was tested"
+    assert lapsed, "every lease was ended: nothing was left to come back"
+
+
+async def how_attempts_ended(place: Place) -> dict[str, set[tuple[int, int]]]:
+    """The attempts of all jobs, by how they ended: a lease that stayed behind has lapsed."""
+    ended: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
+    for key in [job.key async for job in matching(Desk(place.service, ANYBODY), JobFilter(), JOBS)]:
+        for entry in await place.service.history(key):
+            ended[entry.kind].add((key, entry.attempt))
+    return ended
 
 
 async def create_all(place: Place, chance: random.Random) -> None:
@@ -106,7 +111,7 @@ async def drain(place: Place) -> None:
     async def all_done() -> bool:
         for job in await place.activate(max_jobs_to_activate=100, timeout_s=1.0):
             await complete(place, job)
-        counts = await place.service.engine.count()
-        return all(count.state is State.COMPLETED for count in counts)
+        counts = {count.state: count.jobs for count in await place.service.engine.count()}
+        return counts == {State.COMPLETED: JOBS}
 
     await until(all_done, 30)
