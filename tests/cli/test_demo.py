@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 DEMO_ENGINE = ["--engine", "sqlite:///everwork-demo.db"]
+DEMO = ["up", "--demo", "--grpc-port", "0", "--http-port", "0"]
+"""On free ports: other tests have servers too."""
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_runs_until_a_signal_and_stops_cleanly(cli: Cli, stop: signal.Signals) -> None:
-    with cli.start("up", "--demo") as demo:
+    with cli.start(*DEMO) as demo:
         assert demo.stdout is not None
+        assert re.match(r"Everwork on sqlite:///everwork-demo.db \(an accepted job survives: ", demo.stdout.readline())
         # A dead letter is there: whatever the demo shows has happened at least once.
         line = next(line for line in demo.stdout if re.search(r"[1-9]\d* completed, [1-9]\d* failed", line))
         demo.send_signal(stop)
@@ -31,7 +34,7 @@ def test_the_demo_runs_until_a_signal_and_stops_cleanly(cli: Cli, stop: signal.S
 
 
 def test_what_the_demo_did_can_be_looked_at(cli: Cli) -> None:
-    assert cli("up", "--demo", "--seconds", "3").code == 0
+    assert cli(*DEMO, "--seconds", "3").code == 0
     counts = cli("stats", *DEMO_ENGINE, "--json").json
     assert (counts["by_state"]["completed"] > 0, counts["by_state"]["processing"]) == (True, 0)
     assert counts["performance"]["retried"] > 0
@@ -42,27 +45,28 @@ def test_what_the_demo_did_can_be_looked_at(cli: Cli) -> None:
 
 
 def test_the_demo_goes_on_with_what_the_last_run_left(cli: Cli) -> None:
-    cli("up", "--demo", "--seconds", "1.2", "--engine", "sqlite:///mine.db")
-    answer = cli("up", "--demo", "--seconds", "0.5", "--engine", "sqlite:///mine.db")
+    cli(*DEMO, "--seconds", "1.2", "--engine", "sqlite:///mine.db")
+    answer = cli(*DEMO, "--seconds", "0.5", "--engine", "sqlite:///mine.db")
     assert (answer.code, answer.err) == (0, "")
     assert [file.name for file in cli.folder.glob("*.db")] == ["mine.db"]
 
 
 def test_sample_jobs_never_go_into_the_engine_of_the_environment(cli: Cli) -> None:
-    cli("up", "--demo", "--seconds", "0.1", EVERWORK_ENGINE="sqlite:///production.db")
+    cli(*DEMO, "--seconds", "0.1", EVERWORK_ENGINE="sqlite:///production.db")
     assert [file.name for file in cli.folder.glob("*.db")] == ["everwork-demo.db"]
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
 def test_a_running_time_that_is_none_is_refused(cli: Cli, seconds: str) -> None:
-    answer = cli("up", "--demo", "--seconds", seconds)
+    answer = cli(*DEMO, "--seconds", seconds)
     assert answer.complaint.startswith("seconds: must be a number from 0.1 to 604800, not ")
     assert (answer.code, list(cli.folder.iterdir())) == (2, [])
 
 
 def test_the_demo_speaks_json_when_asked_to(cli: Cli) -> None:
-    answer = cli("up", "--demo", "--json", "--seconds", "1")
-    looks = [json.loads(line) for line in answer.out.splitlines()]
+    answer = cli(*DEMO, "--json", "--seconds", "1")
+    server, *looks = [json.loads(line) for line in answer.out.splitlines()]
     assert answer.code == 0
+    assert server["api_key"].startswith("ew_")
     assert looks
     assert set(looks[-1]) == {"seconds", "by_state", "completed_per_s"}
