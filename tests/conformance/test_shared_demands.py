@@ -136,3 +136,37 @@ async def test_many_demands_share_a_backlog_that_has_become_due(engine: Engine, 
     assert answer.shares == (1,) * 150 + (0,) * 50
     assert [job.key for job in answer.jobs] == [job.key for job in created]
     await assert_each_holds_its_share(engine, demands, answer)
+
+
+async def test_each_tenant_of_many_gets_its_own_jobs_and_those_of_all_get_the_rest(engine: Engine) -> None:
+    tenants = [f"t{n}" for n in range(20)]
+    await engine.create([a_new_job(tenant=tenant, limit_key=key) for tenant in tenants for key in ("x", "y", None)])
+    wanted = [(tenant,) for tenant in tenants] * 2
+    demands = [Demand(TYPE, f"w{n}", 1, 1_000 + n, tenants=tenant) for n, tenant in enumerate(wanted)]
+    pairs = [Demand(TYPE, f"p{n}", 2, tenants=(tenants[n], tenants[n + 1])) for n in range(0, 10, 2)]
+    everybody = [Demand(TYPE, "all", 30)]
+    answer = await engine.activate([*demands, *pairs, *everybody])
+    assert answer.shares == (1,) * 40 + (2,) * 5 + (10,)
+    assert {job.tenant for job in shared_out(answer)[-1]} == set(tenants[10:])
+    await assert_each_holds_its_share(engine, [*demands, *pairs, *everybody], answer)
+
+
+async def test_demands_whose_tenants_overlap_get_no_job_twice(engine: Engine) -> None:
+    await engine.create([a_new_job(tenant="acme", limit_key=key) for key in "xyz" for _ in range(4)])
+    await engine.create([a_new_job(tenant="birch")])
+    wanted = [("acme",), ("acme", "none"), ("acme", "nobody")]
+    answer = await engine.activate([Demand(TYPE, f"w{n}", 2, tenants=tenants) for n, tenants in enumerate(wanted)])
+    assert answer.shares == (2, 2, 2)
+    assert len({job.key for job in answer.jobs}) == 6
+    assert {job.tenant for job in answer.jobs} == {"acme"}
+
+
+async def test_jobs_that_become_due_in_one_call_are_found_by_each_of_their_tenants(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await engine.create([a_new_job(tenant="acme", delay_ms=MINUTE_MS) for _ in range(1_001)])
+    await engine.create([a_new_job(tenant=tenant, delay_ms=MINUTE_MS + 1) for tenant in ("birch", "cedar")])
+    clock.advance(ms=2 * MINUTE_MS)
+    demands = [Demand(TYPE, tenant, 2, tenants=(tenant,)) for tenant in ("acme", "birch", "cedar")]
+    answers = [await engine.activate(demands) for _ in range(2)]
+    assert [sum(shares) for shares in zip(*(answer.shares for answer in answers), strict=True)] == [4, 1, 1]

@@ -5,11 +5,16 @@
 --   the jobs are for its demands, in their order; an info is attempt, attempts, max, priority, lane.
 local PROMOTE_MAX = @PROMOTE_MAX@
 
+-- To find a tenant's lanes is to walk over all of them. When several claims of a call want the jobs of some tenants
+-- only, the lanes of their queue are read once.
+local bound, indexed = {}, {} -- By queue: how many such claims there are; what was read.
+
 local function promote(queue)
   local future = future_key(queue)
   local ids = call('ZRANGEBYSCORE', future, '-inf', NOW, 'LIMIT', 0, PROMOTE_MAX)
   if #ids == 0 then return end
   call('ZREMRANGEBYRANK', future, 0, #ids - 1)
+  indexed[queue] = nil
   local lanes = {}
   for i, record in ipairs(fetch(S, ids)) do
     local r = parse(sub(record, 31))
@@ -41,9 +46,32 @@ local function pop(queue, lane, n, ids) -- Appends up to n ids; how many, and wh
   return k, is_empty
 end
 
+local function index_lanes(queue)
+  local got, index = call('ZRANGE', P .. ':lanes:' .. queue, 0, -1, 'WITHSCORES'), {of = {}, whose = {}}
+  for i = 1, #got, 2 do
+    local lane, tenant = {name = got[i], served = tonumber(got[i + 1])}, tenant_of(got[i])
+    index.of[got[i]] = lane
+    index.whose[tenant] = index.whose[tenant] or {}
+    table.insert(index.whose[tenant], lane)
+  end
+  indexed[queue] = index
+  return index
+end
+
+local function indexed_lanes(queue, tenants, wanted)
+  local lanes, names, index = {}, {}, indexed[queue] or index_lanes(queue)
+  for tenant in pairs(tenants) do
+    for _, lane in ipairs(index.whose[tenant] or {}) do if lane.served then lanes[#lanes + 1] = lane end end
+  end
+  table.sort(lanes, function(a, b) return a.served < b.served or a.served == b.served and a.name < b.name end)
+  for i = 1, math.min(#lanes, wanted) do names[i] = lanes[i].name end
+  return names
+end
+
 local function lanes_of(queue, tenants, wanted) -- Lanes with ready work, least recently served first.
   local lanes = P .. ':lanes:' .. queue
   if not tenants then return call('ZRANGE', lanes, 0, wanted - 1) end
+  if bound[queue] > 1 then return indexed_lanes(queue, tenants, wanted) end
   local names, from = {}, 0
   repeat
     local got = call('ZRANGE', lanes, from, from + 499)
@@ -65,6 +93,8 @@ local function round(queue, names, left, ids) -- Every lane gets an equal share;
     local mine = turn + i + (has_more and n or 0)
     local k, is_empty = pop(queue, lane, share + (has_more and 1 or 0), ids)
     taken = taken + k
+    local known = indexed[queue] and indexed[queue].of[lane]
+    if known then known.served = not is_empty and mine or nil end
     if is_empty then
       gone[#gone + 1] = lane
       mark[#mark + 1] = lane
@@ -135,6 +165,17 @@ local function read_claim(at)
   return wanted, last + 1
 end
 
+local function read_claims(at)
+  local claims, n = {}, tonumber(ARGV[at])
+  at = at + 1
+  for i = 1, n do
+    claims[i], at = read_claim(at)
+    local queue = claims[i].queue
+    if claims[i].tenants then bound[queue] = (bound[queue] or 0) + 1 end
+  end
+  return claims
+end
+
 local function is_open(wanted) -- Whether jobs of this queue may start; remembers that they were asked for.
   local key, asked = P .. ':t:' .. wanted.type, 'asked\n' .. wanted.group
   local got = call('HMGET', key, 'known', 'paused', 'breaker', asked, 'groups')
@@ -151,13 +192,11 @@ local function is_open(wanted) -- Whether jobs of this queue may start; remember
 end
 
 local function activate(at)
-  local n, out, next_due = tonumber(ARGV[at]), {NOW, '', 0}, nil
+  local out, next_due = {NOW, '', 0}, nil
   local _, more_expired = expire()
   if more_expired then next_due = now end
-  at = at + 1
-  for i = 1, n do
-    local wanted, leased = nil, 0
-    wanted, at = read_claim(at)
+  for i, wanted in ipairs(read_claims(at)) do
+    local leased = 0
     if is_open(wanted) and not more_expired then
       promote(wanted.queue)
       local ids = claim(wanted.queue, wanted.limit, wanted.tenants)
