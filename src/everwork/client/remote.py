@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from everwork.client import wire
 from everwork.client.address import Address
@@ -16,7 +17,7 @@ from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
 from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Page, Stats
-from everwork.exceptions import ResultTimeout
+from everwork.exceptions import InvalidInput, ResultTimeout
 from everwork.proto import work_pb2 as pb
 from everwork.proto.work_pb2_grpc import DeskServiceAsyncStub, WorkServiceAsyncStub
 from everwork.service.desk import BulkChange
@@ -26,6 +27,8 @@ T = TypeVar("T")
 RESULT_SECONDS: Final = 20.0
 """How long one call waits for a result; whoever waits longer asks again."""
 MESSAGE_BYTES_MAX: Final = 64 * 1_048_576
+REQUEST_BYTES_MAX: Final = 4 * 1_048_576
+"""Servers refuse larger requests."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -91,6 +94,7 @@ class RemoteDesk:
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Accept jobs, all or none."""
         request = pb.CreateJobsRequest(jobs=[wire.asked_job_message(job) for job in jobs])
+        require_size("jobs", request)
         answer = await self._ask(self._line.work.CreateJobs, request)
         return [Created(one.key, one.deduplicated) for one in answer.jobs]
 
@@ -117,6 +121,7 @@ class RemoteDesk:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts."""
         request = pb.SettleRequest(outcomes=[wire.outcome_message(outcome) for outcome in outcomes])
+        require_size("outcomes", request)
         answer = await self._ask(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
         return [wire.judged_of(one) for one in answer.judged]
 
@@ -212,3 +217,10 @@ class RemoteDesk:
 
     def _left(self) -> float:
         return max(self._deadline - asyncio.get_running_loop().time(), 0.001)
+
+
+def require_size(field: str, message: Message) -> None:
+    """Refuse what a server would not take."""
+    if (size := message.ByteSize()) > REQUEST_BYTES_MAX:
+        problem = f"must be at most {REQUEST_BYTES_MAX:,} bytes together, not {size:,}; send them in parts"
+        raise InvalidInput(field, problem)

@@ -12,9 +12,10 @@ import grpc.aio
 
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
+from everwork.client.remote import require_size
 from everwork.client.stream import Place, Refused, Stream
 from everwork.client.wire import outcome_message
-from everwork.core.outcome import Outcome
+from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
 from everwork.logs import Outage, get_logger
 from everwork.proto import work_pb2 as pb
@@ -57,7 +58,10 @@ class RemoteStream(Stream):
         self._news.set()
 
     def _send(self, outcome: Outcome) -> None:
-        self._outcomes.append(outcome_message(outcome))
+        message = outcome_message(outcome)
+        if isinstance(outcome, Complete) and outcome.events:
+            require_size("events", message)
+        self._outcomes.append(message)
         self._news.set()
 
     def _drained(self) -> None:

@@ -114,10 +114,10 @@ class Stream(ABC):
 
     def settle(self, outcome: Outcome) -> None:
         """End an attempt: the outcome goes with the next message, and is sent again until it is judged."""
+        self._send(outcome)
         held = self._held.get(outcome.key)
         if held is not None and held.attempt == outcome.attempt:
             del self._held[outcome.key]
-        self._send(outcome)
 
     @property
     def held(self) -> int:
