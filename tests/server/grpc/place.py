@@ -14,6 +14,8 @@ from everwork.core.job import Job
 from everwork.engines.open import open_engine
 from everwork.proto import gateway_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from everwork.server.grpc.door import GrpcDoor
+from everwork.server.grpc.own import desk_methods
+from everwork.server.grpc.stream import WorkStreams
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.keys import KeyRing
@@ -82,16 +84,21 @@ async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
     service = JobService(open_engine(url), "tests", pollers_max=chosen.pollers_per_type)
     keys = KeyRing(service.engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
-    door = GrpcDoor(service, keys, chosen, metrics)
+    streams = WorkStreams(service, keys)
+    extras = [streams.methods, lambda reception: desk_methods(reception, chosen.long_poll_seconds)]
+    door = GrpcDoor(service, keys, chosen, metrics, extras)
     await service.open()
     await keys.open()
+    streams.start()
     port = await door.start()
     channel = _channel(port, credentials)
     try:
         yield Place(service, keys, metrics, door, port, channel)
     finally:
         await channel.close(None)
+        streams.close()
         await door.stop(1.0)
+        await streams.wait_closed()
         await keys.close()
         await service.close()
 
