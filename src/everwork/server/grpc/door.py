@@ -22,6 +22,10 @@ from everwork.service.service import JobService
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+    # Calls that wait for their turn: beyond the first number gRPC drops some at random, as CANCELLED. Workers come in bursts,
+    # after a restart of the server for example.
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
     # A second server on the same port would get a part of the calls, silently.
     ("grpc.so_reuseport", 0),
     # A connection whose other end has vanished is noticed within 15 s, also while a long poll waits on it.
@@ -63,12 +67,12 @@ class GrpcDoor:
 
     async def stop(self, grace_seconds: float) -> None:
         """Let everybody go who waits for jobs, finish what is in flight, and close."""
-        if self._server is None:
+        if (server := self._server) is None:
             return
         self.reception.stopping.set()
         self._health.stop()
         self.reception.service.end_polls()
-        await self._server.stop(grace_seconds)
+        await server.stop(grace_seconds)  # Whoever is in more of a hurry may call it meanwhile.
         self._server = None
 
     def _methods(self) -> Methods:
