@@ -61,8 +61,11 @@ BEGIN
       PERFORM promote_jobs(found_queue.id, at_ms);
     END IF;
     -- Whose each job is, by its place among those claimed; NULL: all are the first worker's.
-    whom := CASE WHEN claim.d IS NOT NULL THEN
-      ARRAY(SELECT d.number FROM unnest(claim.d) WITH ORDINALITY AS d(jobs, number) CROSS JOIN LATERAL generate_series(1, d.jobs)) END;
+    whom := NULL;
+    IF claim.d IS NOT NULL THEN
+      whom := ARRAY(SELECT d.number FROM unnest(claim.d) WITH ORDINALITY AS d(jobs, number) CROSS JOIN LATERAL generate_series(1, d.jobs)
+        ORDER BY d.number);
+    END IF;
     IF found_queue.fair THEN
       RETURN QUERY SELECT * FROM claim_by_turns(found_queue.id, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c, claim.o, at_ms);
     ELSE
