@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -153,3 +156,33 @@ async def test_its_own_event_loop_cannot_wait_for_itself(url: str) -> None:
 def test_both_clients_say_what_they_are(url: str) -> None:
     assert repr(SyncClient("grpc://host:1", key="k" * 20)) == "SyncClient('grpc://host:1')"
     assert repr(Client("redis://:secret@host/0")) == "Client('redis://:***@host/0')"
+
+
+def test_a_worker_that_is_interrupted_hands_back_what_runs(url: str) -> None:
+    program = """
+import sys, time
+from everwork.client import SyncClient
+
+async def hold(job):
+    print("begun", flush=True)
+    import asyncio
+    await asyncio.Event().wait()
+
+with SyncClient(sys.argv[1]) as client:
+    client.work({"a": hold})
+"""
+    with SyncClient(url) as client:
+        created = client.create("a")
+        command = [sys.executable, "-c", program, url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "begun\n"
+            worker.send_signal(signal.SIGINT)
+            worker.wait(30)
+        assert (client.get(created.key).state, client.get(created.key).attempts) == (State.PENDING, 0)
+
+
+def test_a_program_that_forgets_to_close_ends_all_the_same(shared_server: ServerProcess) -> None:
+    program = f"from everwork.client import SyncClient; SyncClient({shared_server.grpc_url!r}, key={KEY!r}).page()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

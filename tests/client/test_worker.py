@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -138,6 +138,36 @@ async def test_a_job_that_takes_longer_than_it_may_fails(client: Client) -> None
     created = await client.create("hang", timeout=0.05, max_attempts=1)
     async with working(client, {"hang": hang}):
         assert (await finished(client, created.key)).last_error == "timed out after 0.05 s"
+
+
+async def test_a_thread_that_takes_longer_than_it_may_is_not_waited_for(client: Client) -> None:
+    gate = threading.Event()
+    seen: list[ActiveJob] = []
+
+    def hang(job: ActiveJob) -> None:
+        seen.append(job)
+        gate.wait(30)
+
+    created = await client.create("hang", timeout=0.05, max_attempts=1)
+    async with working(client, {"hang": hang}):
+        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it still runs"
+        assert seen[0].is_lost
+        gate.set()
+
+
+async def test_a_handler_that_swallows_its_cancellation_is_not_waited_for(client: Client) -> None:
+    gate = asyncio.Event()
+
+    async def stubborn(job: ActiveJob) -> str:
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+        return "too late"
+
+    created = await client.create("stubborn", timeout=0.05, max_attempts=1)
+    async with working(client, {"stubborn": stubborn}):
+        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it still runs"
+        gate.set()
 
 
 async def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: Client) -> None:

@@ -24,6 +24,7 @@ _BY_CODE: Final[Mapping[str, Refusal]] = {
     "lease_lost": lambda text, key: e.LeaseLost(_named(text, key), text),
     "job_failed": lambda text, key: e.JobFailed(_named(text, key), text),
     "job_error": lambda text, key: e.JobError(_named(text, key), text),
+    "not_found": lambda text, _: _not_found(text),
     "result_timeout": lambda text, _: e.ResultTimeout(text),
     "call_timeout": lambda text, _: e.CallTimeout(text),
     "unauthenticated": lambda text, _: e.Unauthenticated(text),
@@ -63,6 +64,11 @@ def error_of(refused: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
 def _invalid(text: str) -> e.InvalidInput:
     field, _, problem = text.partition(": ")
     return e.InvalidInput(field, problem) if problem else e.InvalidInput("request", text)
+
+
+def _not_found(text: str) -> e.NotFound:
+    found = re.match(r"(.*?) '(.*)' not found", text, re.DOTALL)
+    return e.NotFound(found[1], found[2]) if found else e.NotFound("it", text)
 
 
 def _named(text: str, key: int) -> int:

@@ -31,6 +31,8 @@ OUTCOMES_MAX: Final = 2_000
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the outcome that takes it over this size, far below what servers refuse."""
 WELCOME_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 1.0
+"""After a connection that held at least so long the next one is tried without a pause."""
 _EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # The type stubs do not know it.
 
 
@@ -72,9 +74,10 @@ class RemoteStream(Stream):
 
     async def _live(self) -> None:
         """Connect, talk, and connect again, until nothing is left to be said."""
-        delays = pauses()
+        loop, delays = asyncio.get_running_loop(), pauses()
         while not self._is_done:
             self._is_welcome = False
+            begun_at = loop.time()
             try:
                 await self._talk()
             except grpc.aio.AioRpcError as refused:
@@ -86,7 +89,7 @@ class RemoteStream(Stream):
                 self._outage.tell(error)
             if self._is_done:
                 return
-            if self._is_welcome:
+            if self._is_welcome and loop.time() - begun_at > STEADY_SECONDS:
                 delays = pauses()  # The attempts of a broken stream do not wait long for their worker: be quick.
             else:
                 await asyncio.sleep(next(delays))

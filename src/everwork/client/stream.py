@@ -212,6 +212,8 @@ class Stream(ABC):
             del self._held[key]
             job.is_lost = True
             self.on_loss(job)
+            if self._is_draining:
+                self._drained()  # It may have been the last.
 
     def _refused(self, refused: Refused) -> None:
         self.refusals.append(refused)

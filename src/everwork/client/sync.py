@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from everwork.client.asked import JobAsked
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from everwork.client.worker import Handler
 
 T = TypeVar("T")
+
+CLOSE_SECONDS: Final = 15.0
 
 
 class SyncClient:
@@ -214,8 +216,14 @@ class SyncClient:
                 await self._client.work(handlers, concurrency=concurrency, worker=worker, lease=lease, stop=stop)
             finally:
                 self._stops.discard(tell)
+                ended.set()
 
-        self._run(working())
+        ended = threading.Event()
+        try:
+            self._run(working())
+        except BaseException:
+            ended.wait(CLOSE_SECONDS)  # After Ctrl+C, what ran is handed back before the program goes on to its end.
+            raise
 
     def stop(self) -> None:
         """Let `work` return: what runs is finished, what has not begun goes back."""

@@ -35,6 +35,7 @@ AHEAD_SECONDS: Final = 0.1
 AHEAD_MAX: Final = 2_000
 SLICE_SECONDS: Final = 0.005
 WATCH_SECONDS: Final = 0.1
+GRACE_SECONDS: Final = 1.0
 
 
 class Pool:
@@ -114,7 +115,7 @@ class Crew:
             if not taking.done():
                 self._stop_soft()
             await taking
-        except asyncio.CancelledError:
+        except BaseException:
             self._stop_soft()
             await self._stop_hard()
             raise
@@ -150,6 +151,8 @@ class Crew:
     async def _stop_hard(self) -> None:
         """Cancel what runs; it goes back when the stream is closed. Threads cannot be stopped: they are told."""
         for pool in self._pools.values():
+            for job in pool.running:
+                job.is_lost = job.is_lost or not pool.is_async
             for runner in pool.runners:
                 runner.cancel()
         runners = [runner for pool in self._pools.values() for runner in pool.runners]
@@ -235,9 +238,7 @@ class Crew:
             if not run.is_told and run.task is not None and run.task.cancelling():
                 raise  # The runner itself is being stopped.
             await _absorb_cancellation(run)
-            if run.is_timed_out:
-                return o.Fail(job.key, job.attempt, f"timed out after {(job.timeout_ms or 0) / 1000:g} s")
-            return _failed(job, error)
+            return _timed_out(job) if run.is_timed_out else _failed(job, error)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
@@ -272,9 +273,14 @@ class Crew:
             now = time.monotonic()
             for pool in self._pools.values():
                 for job, run in list(pool.running.items()):
-                    if job.timeout_ms is not None and now - run.begun_at > job.timeout_ms / 1000:
+                    late = 0.0 if job.timeout_ms is None else now - run.begun_at - job.timeout_ms / 1000
+                    if late > 0.0:
                         run.is_timed_out = True
                         self._tell(job, run)
+                    if late > (GRACE_SECONDS if pool.is_async else 0.0) and not job.is_lost:
+                        # It swallows its cancellation, or is a thread: the job need not wait for it.
+                        self._stream.settle(_timed_out(job, "; it still runs"))
+                        job.is_lost = True
 
 
 def _completed(job: ActiveJob, value: Any) -> o.Outcome:
@@ -284,6 +290,10 @@ def _completed(job: ActiveJob, value: Any) -> o.Outcome:
         return asked.completed(job, 0, value)
     except InvalidInput as error:
         return o.Fail(job.key, job.attempt, error_text(f"the handler's {error}"), final=True)
+
+
+def _timed_out(job: ActiveJob, more: str = "") -> o.Fail:
+    return o.Fail(job.key, job.attempt, f"timed out after {(job.timeout_ms or 0) / 1000:g} s{more}")
 
 
 def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
