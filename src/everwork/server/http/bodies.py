@@ -21,10 +21,10 @@ _LONG_NUMBER: Final = re.compile(rb"[1-9][0-9]{18}")
 
 
 async def read_json(request: Request, bytes_max: int) -> Any:
-    """The value that was sent, or None if nothing was sent."""
+    """The value that was sent; nothing is as good as an object without fields."""
     raw = await read_body(request, bytes_max)
     if not raw:
-        return None
+        return {}
     _require_json(request)
     return parse_json(raw)
 

@@ -53,8 +53,6 @@ class Shape:
 
     def read(self, sent: object) -> dict[str, Any]:
         """The checked values by name; what was not given, or given as null, has its default."""
-        if sent is None:
-            sent = {}
         if not isinstance(sent, dict):
             raise InvalidInput(BODY, f"must be a JSON object, not {checks.shown(sent)}")
         refuse_unknown(sent, {one.name for one in self.fields})
