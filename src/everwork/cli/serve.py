@@ -74,6 +74,8 @@ def run_server(
 
 def serving() -> Any:
     """The module that runs a server, loaded when one is wanted: its packages are an extra of their own."""
+    # What goes wrong is told by ourselves; gRPC would add lines of its own, and looks here when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         return importlib.import_module("everwork.cli.serving")
     except ModuleNotFoundError as error:

@@ -1,0 +1,111 @@
+"""everwork serve and everwork up: what they print, whom they let in, and how they stop."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.cli.conftest import DEADLINE_SECONDS
+from tests.door.waiting import until_sync
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+PORTS = ["--grpc-port", "0", "--http-port", "0"]
+
+
+@contextmanager
+def started(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server, and what it said of itself in JSON."""
+    with cli.start(*arguments, *PORTS, "--json") as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def status(facts: dict[str, Any], key: str) -> int:
+    request = Request(f"http://127.0.0.1:{facts['http_port']}/jobs", headers={"X-API-Key": key})
+    try:
+        with urlopen(request, timeout=DEADLINE_SECONDS) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_up_makes_a_key_once_serves_with_it_and_stops_cleanly(cli: Cli, stop: signal.Signals) -> None:
+    with started(cli, "up") as (process, facts):
+        assert status(facts, facts["api_key"]) == 200
+        assert status(facts, "wrong") == 401
+        process.send_signal(stop)
+        _, err = process.communicate(timeout=DEADLINE_SECONDS)
+        assert (process.returncode, err) == (0, "")
+    with started(cli, "up") as (_, again):
+        assert again["api_key"] is None
+        assert status(again, facts["api_key"]) == 200
+
+
+def test_up_tells_people_where_it_is_and_shows_the_key(cli: Cli) -> None:
+    answer = cli("up", *PORTS, "--seconds", "0.1")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0] == "Everwork on sqlite:///everwork.db (an accepted job survives: power-loss)"
+    assert re.fullmatch(r"  gRPC  127.0.0.1:\d+  jobs API, Zeebe gateway, worker stream", lines[1])
+    assert re.fullmatch(r"  REST  http://127.0.0.1:\d+/docs", lines[2])
+    assert re.fullmatch(r"  key   ew_\w+_\S+  \(shown this once; more by everwork keys create\)", lines[3])
+
+
+def test_serve_refuses_to_run_when_nobody_could_call(cli: Cli) -> None:
+    answer = cli("serve", *PORTS)
+    assert answer.complaint == (
+        "nobody could call this server, for there is no API key: "
+        "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
+    )
+    assert answer.code == 2
+
+
+def test_a_key_made_by_command_opens_a_running_server_and_a_revoked_one_does_not(cli: Cli) -> None:
+    first = cli("keys", "create", "--name", "first", "--permission", "jobs", "--json").json
+    with started(cli, "serve") as (_, facts):
+        assert status(facts, first["key"]) == 200
+        second = cli("keys", "create", "--name", "second", "--permission", "jobs", "--json").json
+        until_sync(lambda: status(facts, second["key"]) == 200)
+        cli("keys", "revoke", second["id"])
+        until_sync(lambda: status(facts, second["key"]) == 401)
+
+
+def test_without_keys_only_on_loopback(cli: Cli) -> None:
+    answer = cli("serve", *PORTS, "--no-auth", "--host", "0.0.0.0")
+    assert "loopback" in answer.complaint
+    assert answer.code == 2
+    with started(cli, "serve", "--no-auth") as (_, facts):
+        assert status(facts, "") == 200
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        answer = cli("up", "--grpc-port", port, "--http-port", "0")
+        assert answer.complaint.startswith(f"grpc_port: cannot listen on 127.0.0.1:{port}")
+        answer = cli("up", "--http-port", port, "--grpc-port", "0")
+        assert answer.complaint.startswith(f"http_port: cannot listen on 127.0.0.1:{port}")
+
+
+def test_an_engine_that_cannot_be_reached_is_told_in_one_line(cli: Cli) -> None:
+    answer = cli("serve", *PORTS, "--engine", "postgresql://nobody@127.0.0.1:1/jobs", EVERWORK_API_KEY="x" * 20)
+    assert answer.complaint.startswith("cannot reach PostgreSQL 'jobs' on 127.0.0.1:1: ")
+    assert answer.code == 2
