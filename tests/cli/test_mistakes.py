@@ -203,12 +203,6 @@ def test_control_c_ends_a_command_with_130_and_no_traceback(cli: Cli) -> None:
     assert (command.returncode, out, err) == (130, "", "")
 
 
-def test_up_without_demo_says_what_there_is(cli: Cli) -> None:
-    answer = cli("up")
-    assert answer.complaint == "up: the server comes in a later version; everwork up --demo runs the demo now"
-    assert (answer.code, list(cli.folder.iterdir())) == (2, [])
-
-
 def test_a_demo_on_a_place_that_cannot_be_written_says_so(cli: Cli) -> None:
     answer = cli("up", "--demo", "--engine", f"sqlite:///{Path('no') / 'a.db'}")
     assert answer.complaint.startswith(f"cannot open {cli.folder / 'no' / 'a.db'}: the directory ")

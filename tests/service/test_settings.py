@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, engine_url, load
@@ -311,6 +317,15 @@ def test_tls_files_must_be_there_and_be_what_they_should(folder: Path) -> None:
         assert complaint(**pair | {name: "pipe.pem"}).endswith(": cannot read pipe.pem: it is no regular file")
         assert complaint(**pair | {name: str(folder)}).endswith(f": cannot read {folder}: it is no regular file")
         assert "PEM" in complaint(**pair | {name: "text.pem"})
+
+
+def test_a_tls_key_with_a_password_is_refused_without_asking_for_it(folder: Path) -> None:
+    certificate(folder)
+    key = load_pem_private_key(Path("server.key").read_bytes(), None)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2"))
+    write(locked, "locked.key")
+    told = complaint(tls_certificate="server.pem", tls_key="locked.key")
+    assert told.startswith("tls_key (flag --tls-key): locked.key must be a PEM key without password that belongs to")
 
 
 # The engine alone ---------------------------------------------------------------------------------------
