@@ -54,6 +54,8 @@ def test_up_makes_a_key_once_serves_with_it_and_stops_cleanly(cli: Cli, stop: si
         assert (process.returncode, err) == (0, "")
     with started(cli, "up") as (_, again):
         assert again["api_key"] is None
+        [entry] = cli("audit", "--json").json["entries"]
+        assert (entry["action"], entry["origin"]) == ("keys.create", "cli")
         assert status(again, facts["api_key"]) == 200
 
 
@@ -88,6 +90,7 @@ def test_a_key_made_by_command_opens_a_running_server_and_a_revoked_one_does_not
 
 def test_without_keys_only_on_loopback(cli: Cli) -> None:
     answer = cli("serve", *PORTS, "--no-auth", "--host", "0.0.0.0")
+    assert answer.complaint.startswith("auth (flag --no-auth): ")
     assert "loopback" in answer.complaint
     assert answer.code == 2
     with started(cli, "serve", "--no-auth") as (_, facts):

@@ -7,10 +7,12 @@ import signal
 from typing import Any, NamedTuple
 
 from everwork.cli.output import write, write_json
+from everwork.cli.session import ORIGIN, local_principal
 from everwork.engines.urls import shown_url
 from everwork.exceptions import BadConfiguration
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings
+from everwork.service.administration import Administration
 from everwork.service.api_key import KeyState
 from everwork.service.keys import host_clock
 
@@ -76,7 +78,8 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
             "nobody could call this server, for there is no API key: "
             "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
         )
-    return (await server.keys.create("first", ["*"])).text
+    administration = Administration(server.service, server.keys, server.audit, local_principal(), ORIGIN)
+    return (await administration.create_key("first", ["*"])).text
 
 
 def announce(opened: Opened, *, as_json: bool) -> None:

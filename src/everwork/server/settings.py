@@ -135,10 +135,15 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
     """The flags that were given; None stands for one that was not."""
     return {
-        name: _Given(_from_text(name, value) if isinstance(value, str) else value, f"flag --{name.replace('_', '-')}")
+        name: _Given(_from_text(name, value) if isinstance(value, str) else value, f"flag {_flag(name)}")
         for name, value in flags.items()
         if value is not None
     }
+
+
+def _flag(name: str) -> str:
+    """The one flag that is not called as its key."""
+    return "--no-auth" if name == "auth" else f"--{name.replace('_', '-')}"
 
 
 def _unknown(name: str, file: str) -> BadConfiguration:
