@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from everwork.client import ActiveJob, Client
 from everwork.core.states import State
 from everwork.exceptions import JobNotFound, LeaseLost, WrongState
+from everwork.proto import work_pb2 as pb
 from tests.client.server import KEY, ServerProcess
 from tests.client.test_worker import working
 from tests.stores import url_of
@@ -58,6 +61,23 @@ async def test_a_life_from_creation_to_deletion(any_client: Client) -> None:
     assert await client.delete(created.key) is State.COMPLETED
     with pytest.raises(JobNotFound):
         await client.get(created.key)
+
+
+@pytest.mark.parametrize("any_client", ["remote"], indirect=True)
+async def test_a_number_that_no_attempt_can_have_is_refused_by_name(any_client: Client) -> None:
+    line: Any = any_client.line
+    number = 2**32 - 1
+    outcome = pb.Outcome(key=1, attempt=number, complete=pb.Complete())
+    hello = pb.Hello(worker="w", resumed=[pb.Lease(key=1, attempt=number)])
+    calls = [
+        line.calls.Settle(pb.SettleRequest(outcomes=[outcome]), metadata=line.metadata),
+        line.calls.Extend(pb.ExtendRequest(key=1, attempt=number, lease_ms=1_000), metadata=line.metadata),
+        line.work.Work(iter([pb.FromWorker(hello=hello)]), metadata=line.metadata).read(),
+    ]
+    for call in calls:
+        with pytest.raises(grpc.aio.AioRpcError, match="attempt: must be a whole number from 0 to 2147") as raised:
+            await call
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_worker_works_off_a_queue(any_client: Client) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.engines.values import Lease
-
-ATTEMPT_MAX: Final = 2**31 - 1
-"""Attempt numbers grow with every activation, also with those that do not count."""
 
 
 class ActiveJob:
@@ -121,4 +118,4 @@ def lease_of(job: Attempt, attempt: int = 0) -> Lease:
     """The attempt that a caller means; 0 is the one that runs."""
     if isinstance(job, ActiveJob | LeasedJob | Lease):
         return Lease(job.key, job.attempt)
-    return Lease(checks.job_key(job), checks.whole_number("attempt", attempt, 0, ATTEMPT_MAX))
+    return Lease(checks.job_key(job), checks.attempt(attempt))

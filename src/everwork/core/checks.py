@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from everwork.core.limits import KEY_MAX, NAME_CHARS_MAX
+from everwork.core.limits import ATTEMPT_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import ACTIVATABLE, SYNONYMS, State
 from everwork.exceptions import InvalidInput
 
@@ -61,6 +61,11 @@ def job_key(value: object, field: str = "key") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= KEY_MAX:
         raise InvalidInput(field, f"must be a job key, a whole number from 1 to {KEY_MAX}, not {shown(value)}")
     return value
+
+
+def attempt(value: object) -> int:
+    """The number of an attempt; 0 stands for the one that runs."""
+    return whole_number("attempt", value, 0, ATTEMPT_MAX)
 
 
 def state(value: object, field: str = "state") -> State:

@@ -20,6 +20,8 @@ PRIORITY_MAX: Final = 511
 
 ATTEMPTS_DEFAULT: Final = 5
 ATTEMPTS_MAX: Final = 100
+ATTEMPT_MAX: Final = 2**31 - 1
+"""Attempt numbers grow with every activation, also with those that do not count; stores keep them in 32 bits."""
 
 LEASE_MS_DEFAULT: Final = 30_000
 LEASE_MS_MAX: Final = 86_400_000

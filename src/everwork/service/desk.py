@@ -53,6 +53,8 @@ class Desk:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts; nothing happens if one of them is another tenant's."""
         self.principal.require(Permission.JOBS)
+        for outcome in outcomes:
+            checks.attempt(outcome.attempt)
         await self._require_own([outcome.key for outcome in outcomes])
         return await self._service.settle(outcomes)
 
@@ -61,7 +63,7 @@ class Desk:
         self.principal.require(Permission.JOBS)
         checks.whole_number("timeout", lease_ms, 1, LEASE_MS_MAX)
         await self._require_own([checks.job_key(key, "job_key")])
-        return await self._service.extend(key, attempt, lease_ms)
+        return await self._service.extend(key, checks.attempt(attempt), lease_ms)
 
     async def merged_variables(self, key: int, more: Mapping[str, Any]) -> str:
         """The job's variables with others put over them, as a failure may bring them."""

@@ -58,7 +58,7 @@ def new_job(message: work_pb2.NewJob, principal: Principal) -> NewJob:
 def outcome(message: work_pb2.Outcome, principal: Principal) -> Outcome:
     """One checked outcome. The variables of a failure are still to be merged into the job's."""
     key = checks.job_key(message.key)
-    attempt = message.attempt
+    attempt = checks.attempt(message.attempt)
     match message.WhichOneof("kind"):
         case "complete":
             return _complete(key, attempt, message.complete, principal)

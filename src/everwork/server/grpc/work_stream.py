@@ -367,7 +367,7 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
 
 
 def _lease(message: work_pb2.Lease) -> Lease:
-    return Lease(checks.job_key(message.key), message.attempt)
+    return Lease(checks.job_key(message.key), checks.attempt(message.attempt))
 
 
 def _refusal(number: int, outcome: Outcome, judged: Judged) -> work_pb2.Refusal:
