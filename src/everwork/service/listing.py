@@ -17,8 +17,10 @@ from everwork.service.desk import Desk
 REACH_MAX: Final = 10_000
 """How far offset and limit go together, and how far jobs are counted one by one."""
 SORTED_MAX: Final = 100_000
-STEP: Final = 250
+STEP: Final = 100
 """Jobs come with their variables: few are held at a time."""
+PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
+"""A page of large jobs ends early: it would fit into no message."""
 
 
 class Sort(Enum):
@@ -46,19 +48,35 @@ class Listed(NamedTuple):
     note: str = ""
 
 
+class _Found:
+    """Jobs for a page, until they are too large together."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.is_cut = False
+        self._chars = 0
+
+    def add(self, job: Job) -> None:
+        """Take one more, unless there is no room for it."""
+        self._chars += len(job.variables) + len(job.result or "")
+        self.is_cut = self.is_cut or (bool(self.jobs) and self._chars > PAGE_CHARS_MAX)
+        if not self.is_cut:
+            self.jobs.append(job)
+
+
 async def list_jobs(desk: Desk, wanted: JobFilter, limit: int, offset: int, order: Order) -> Listed:
     """The matching jobs of the caller's tenants from `offset` on."""
     if offset + limit > REACH_MAX:
         raise InvalidInput("offset", f"must be at most {REACH_MAX:,} together with limit, not {offset + limit:,}")
     note = ""
     if order.sort is not Sort.CREATED_AT:
-        found, note = await _sorted(desk, wanted, offset + limit + 1, order)
-        page = await _existing(desk, found[offset : offset + limit])
-        has_more = len(found) > offset + limit
+        keys, note = await _sorted(desk, wanted, offset + limit + 1, order)
+        found = await _existing(desk, keys[offset:])
+    elif order.descending:
+        found = await _from_newest(desk, wanted, offset, limit + 1)
     else:
-        newest = _from_newest if order.descending else _from_oldest
-        jobs = await newest(desk, wanted, offset, limit + 1)
-        page, has_more = jobs[:limit], len(jobs) > limit
+        found = await _existing(desk, await _from_oldest(desk, wanted, offset, limit + 1))
+    page, has_more = found.jobs[:limit], found.is_cut or len(found.jobs) > limit
     total = await _total(desk, wanted)
     return Listed(page, max(total, offset + len(page)) if page else total, has_more, note)
 
@@ -87,22 +105,24 @@ async def matching(desk: Desk, wanted: JobFilter, most: int, below: int | None =
 # By creation ------------------------------------------------------------------------------------------
 
 
-async def _from_newest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> list[Job]:
-    found: list[Job] = []
+async def _from_newest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> _Found:
+    found = _Found()
     at = 0
     async for job in matching(desk, wanted, offset + limit):
         if at >= offset:
-            found.append(job)
+            found.add(job)
+        if found.is_cut:
+            break
         at += 1
     return found
 
 
-async def _from_oldest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> list[Job]:
+async def _from_oldest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> list[int]:
     needed = offset + limit
     keys = await _keys(desk, wanted, None, needed + 1)
     if len(keys) > needed:
         keys = await _oldest_keys(desk, wanted, needed)
-    return await _existing(desk, sorted(keys)[offset:needed])
+    return sorted(keys)[offset:needed]
 
 
 async def _oldest_keys(desk: Desk, wanted: JobFilter, needed: int) -> list[int]:
@@ -175,9 +195,16 @@ def _rank(job: Job, order: Order) -> float:
     return -value if order.descending else value
 
 
-async def _existing(desk: Desk, keys: list[int]) -> list[Job]:
+async def _existing(desk: Desk, keys: list[int]) -> _Found:
     """The jobs of these keys, in this order; those that were deleted meanwhile are left out."""
-    return [job for job in await desk.get_many(keys) if job is not None]
+    found = _Found()
+    for start in range(0, len(keys), STEP):
+        for job in await desk.get_many(keys[start : start + STEP]):
+            if job is not None:
+                found.add(job)
+        if found.is_cut:
+            break
+    return found
 
 
 # Totals -----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("CreateJob", {"job_type": TYPE, "variables_json": "[1]"}, "variables_json: must be a JSON object"),
     ("CreateJob", {"job_type": TYPE, "variables_json": "{"}, "variables_json: must be a JSON object"),
     ("CreateJob", {"job_type": TYPE, "variables_json": '{"a":1e999}'}, "variables"),
-    ("CreateJob", {"job_type": TYPE, "variables_json": DEEP}, "variables: must be nested at most 64 levels deep"),
+    ("CreateJob", {"job_type": TYPE, "variables_json": DEEP}, "variables_json: must be nested at most 64 levels deep"),
     (
         "CreateJob",
         {"job_type": TYPE, "variables_json": "{}", "variables": {"a": "1"}},

@@ -231,6 +231,12 @@ async def test_a_stream_ends_when_its_key_is_revoked(sqlite_place: Place) -> Non
     assert await jobs.code() is StatusCode.UNAUTHENTICATED
 
 
+async def test_a_stream_with_a_deadline_ends_well_before_it(sqlite_place: Place) -> None:
+    request = pb.StreamActivatedJobsRequest(type=TYPE, worker="z1", timeout=60_000)
+    jobs: Any = sqlite_place.zeebe.StreamActivatedJobs(request, metadata=sqlite_place.metadata, timeout=1.0)
+    assert await jobs.code() is StatusCode.OK
+
+
 async def test_a_stopping_server_ends_its_streams(open_place: OpenPlace) -> None:
     place = await open_place()
     jobs = stream(place)

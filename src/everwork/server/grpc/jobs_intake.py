@@ -50,19 +50,20 @@ _CALLED: Final[Mapping[str, str]] = {
 
 
 @contextmanager
-def called_as_here() -> Iterator[None]:
+def called_as_here(variables: str) -> Iterator[None]:
     """Let errors name the field as the message does."""
     try:
         yield
     except InvalidInput as error:
-        raise InvalidInput(_CALLED.get(error.field, error.field), error.problem) from None
+        called = {**_CALLED, "variables": variables}
+        raise InvalidInput(called.get(error.field, error.field), error.problem) from None
 
 
 def new_job(request: jobs_pb2.CreateJobRequest, principal: Principal) -> NewJob:
     """The job that is to be created, of a tenant that the caller may act for."""
     extra = {field: _extra(field, getattr(request, field)) for field in PROCESS_FIELDS}
     kept = {field: text for field, text in extra.items() if text}
-    with called_as_here():
+    with called_as_here("variables_json" if request.variables_json else "variables"):
         return wire_job(
             request.job_type,
             one_of_two(request.variables, request.variables_json) or {},

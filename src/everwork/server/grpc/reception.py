@@ -73,7 +73,8 @@ class Reception:
                 answer = await handle(desk, parsed(request_type, raw))
                 self.metrics.called(rpc.door, rpc.name, "OK")
                 return answer.SerializeToString()
-            except grpc.aio.BaseError:  # The call is over, one way or the other.
+            except (grpc.aio.BaseError, asyncio.CancelledError):
+                self.metrics.called(rpc.door, rpc.name, "CANCELLED")
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort of the door
                 await self.refuse(rpc, context, error)
@@ -139,7 +140,8 @@ class Reception:
         try:
             await serve(self.admit(rpc, context))
             self.metrics.called(rpc.door, rpc.name, "OK")
-        except grpc.aio.BaseError:  # The call is over, one way or the other.
+        except (grpc.aio.BaseError, asyncio.CancelledError):
+            self.metrics.called(rpc.door, rpc.name, "CANCELLED")
             raise
         except Exception as error:  # noqa: BLE001 - the last resort of the door
             await self.refuse(rpc, context, error)

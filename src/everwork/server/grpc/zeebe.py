@@ -40,7 +40,7 @@ WAIT_SECONDS: Final = 10.0
 WORKER_DEFAULT: Final = "default"
 STREAM_BATCH: Final = 10
 """How many jobs a stream holds that are not written yet."""
-STREAM_WAIT_MS: Final = 1_000
+STREAM_WAIT_SECONDS: Final = 1.0
 """How often a stream that has nothing to send looks whether its key still holds."""
 
 
@@ -100,10 +100,11 @@ class ZeebeGateway:
         """Send jobs as they come, until the caller goes away. A slow caller is waited for, at each message."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
-        while not self._reception.stopping.is_set():
+        # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
+        while not self._reception.stopping.is_set() and (wait := wait_ms(context, STREAM_WAIT_SECONDS)):
             self._reception.require_live(desk)
             with self._metrics.polling(DOOR):
-                jobs = await desk.activate(demand, STREAM_WAIT_MS)
+                jobs = await desk.activate(demand, wait)
             if jobs:
                 messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in jobs)
                 await deliver(self._reception.service, context, jobs, self._reception.while_live(desk, messages))
