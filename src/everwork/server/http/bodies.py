@@ -75,7 +75,7 @@ def _require_json(request: Request) -> None:
 
 def _too_large(bytes_max: int) -> Refusal:
     detail = f"the body must be at most {bytes_max // 1_048_576} MiB"
-    return Refusal(413, "body_too_large", detail, {"Connection": "close"})
+    return Refusal(413, "body_too_large", detail)
 
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.server.errors import wire
 
 PROBLEM_TYPE: Final = "application/problem+json"
+LINGER_SECONDS: Final = 5.0
+LINGER_BYTES_MAX: Final = 128 * 1_048_576
 CHALLENGE: Final = 'Bearer realm="everwork"'
 
 
@@ -46,10 +51,40 @@ def problem(
 def problem_of(error: EverworkError | Refusal) -> Response:
     """The problem document of an error."""
     if isinstance(error, Refusal):
-        return problem(error.status, error.code, str(error), headers=error.headers)
+        said = problem(error.status, error.code, str(error), headers=error.headers)
+        return Farewell(said) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else said
     known = wire(error)
     field = error.field if isinstance(error, InvalidInput) else None
     return problem(known.http, known.code, str(error), field=field, headers=_headers(error))
+
+
+class Farewell(Response):
+    """The answer to a body that is too large.
+
+    Many callers send all they have before they listen, and would find their connection broken instead of an answer:
+    so what they still send is thrown away for a while.
+    """
+
+    def __init__(self, said: Response) -> None:
+        super().__init__(said.body, said.status_code, {"Connection": "close"}, said.media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+        """Answer, hear the caller out, and close the connection."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await _heard_out(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _heard_out(receive: Receive) -> None:
+    size = 0
+    while size < LINGER_BYTES_MAX:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
 
 
 def _headers(error: EverworkError) -> dict[str, str]:
