@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -22,6 +23,8 @@ from everwork.service.service import JobService
 
 KEEP_ALIVE_SECONDS: Final = 30
 BACKLOG: Final = 2_048
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For callers with TLS 1.2; those of 1.3 are all good."""
 
 
 class _Server(uvicorn.Server):
@@ -47,8 +50,9 @@ class HttpDoor:
 
     async def start(self) -> int:
         """Listen; the port is answered."""
+        config = self._config()
         bound = _bound(self._settings)
-        self._server = _Server(self._config())
+        self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="everwork-http")
         while not self._server.started:
             if self._task.done():
@@ -72,8 +76,8 @@ class HttpDoor:
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:
-        certificate, key = self._settings.tls_certificate, self._settings.tls_key
-        return uvicorn.Config(
+        certificate, key, authority = self._tls
+        config = uvicorn.Config(
             self.app,
             http="httptools",
             ws="none",
@@ -83,9 +87,27 @@ class HttpDoor:
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            ssl_certfile=None if certificate is None else str(certificate),
-            ssl_keyfile=None if key is None else str(key),
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            ssl_ca_certs=authority,
+            ssl_cert_reqs=ssl.CERT_NONE if authority is None else ssl.CERT_REQUIRED,
+            ssl_ciphers=CIPHERS,
         )
+        try:
+            config.load()
+        except OSError as error:  # Errors of TLS are some of them.
+            raise BadConfiguration(f"tls_certificate, tls_key: cannot be used: {error.strerror or error}") from None
+        return config
+
+    @property
+    def _tls(self) -> tuple[str | None, str | None, str | None]:
+        """Certificate, key, and the authority whose certificates callers must have."""
+        settings = self._settings
+        certificate, key, authority = (
+            None if path is None else str(path)
+            for path in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        )
+        return certificate, key, authority
 
 
 def _bound(settings: Settings) -> socket.socket:

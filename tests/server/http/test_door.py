@@ -1,0 +1,169 @@
+"""The door itself: its port, its end, TLS, and the description of what is behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from base64 import b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from everwork.exceptions import BadConfiguration
+from everwork.server.http.app import DOCUMENT, OPERATIONS
+from everwork.server.http.door import HttpDoor
+from everwork.server.settings import Settings
+from everwork.service.audit import Audit
+from tests.server.http.matrix import PUBLIC
+from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
+from tests.stores import url_of
+
+
+async def test_a_port_that_is_taken_is_a_mistake_in_one_line(local: Rest) -> None:
+    taken = int(local.url.rpartition(":")[2])
+    second = HttpDoor(local.service, local.keys, Audit(local.engine), Settings(http_port=taken))
+    with pytest.raises(BadConfiguration, match=rf"^http_port: cannot listen on 127\.0\.0\.1:{taken}: .*in use"):
+        await second.start()
+
+
+async def test_a_door_that_was_never_opened_can_be_closed(local: Rest) -> None:
+    door = HttpDoor(local.service, local.keys, Audit(local.engine), Settings(http_port=0))
+    await door.stop(1)
+    await door.start()
+    await door.stop(1)
+    await door.stop(1)
+
+
+async def test_a_stopped_door_takes_no_calls_and_leaves_no_tasks(tmp_path: Path) -> None:
+    async with serving(url_of("sqlite", tmp_path)) as rest:
+        assert (await rest("GET", "/healthz")).status_code == 200
+        await rest.door.stop(1)
+        with pytest.raises(httpx.ConnectError):
+            await rest("GET", "/healthz")
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "everwork-http"]
+
+
+async def test_answers_leave_at_once(local: Rest) -> None:
+    await local("GET", "/healthz")
+    server = local.door._server
+    assert server is not None
+    [connection] = server.server_state.connections
+    found: socket.socket = connection.transport.get_extra_info("socket")
+    assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+@dataclass(frozen=True)
+class Tls:
+    """An authority, and a server's certificate of it in files."""
+
+    authority: trustme.CA
+    certificate: Path
+    key: Path
+
+    @property
+    def trusting(self) -> ssl.SSLContext:
+        """What a caller needs who trusts the authority."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    """Files for a server on this host."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    made = Tls(authority, tmp_path / "server.pem", tmp_path / "server.key")
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(made.certificate, append=True)
+    issued.private_key_pem.write_to_path(made.key)
+    return made
+
+
+async def test_tls_is_served_with_the_certificate_of_the_settings(tmp_path: Path, tls: Tls) -> None:
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, **files) as rest:
+        assert (await rest.job())["state"] == "pending"
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(verify=ssl.create_default_context()) as stranger:
+                await stranger.get(f"{rest.url}/healthz")
+        with pytest.raises(httpx.RemoteProtocolError):
+            async with httpx.AsyncClient(verify=False) as plain:
+                await plain.get(f"{rest.url.replace('https', 'http')}/healthz")
+
+
+async def test_callers_need_a_certificate_of_their_own_if_the_settings_say_so(tmp_path: Path, tls: Tls) -> None:
+    tls.authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    files: dict[str, Any] = {
+        "tls_certificate": tls.certificate,
+        "tls_key": tls.key,
+        "tls_client_ca": tmp_path / "ca.pem",
+    }
+    known = tls.trusting
+    tls.authority.issue_cert("caller@example.com").configure_cert(known)
+    async with serving(url_of("sqlite", tmp_path), tls=known, **files) as rest:
+        assert (await rest.job())["state"] == "pending"
+        with pytest.raises(httpx.TransportError):
+            async with httpx.AsyncClient(verify=tls.trusting) as stranger:
+                await stranger.get(f"{rest.url}/healthz")
+
+
+async def test_a_certificate_that_cannot_be_used_is_a_mistake_in_one_line(local: Rest, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("no certificate")
+    settings = Settings(http_port=0, tls_certificate=tmp_path / "bad.pem", tls_key=tmp_path / "bad.pem")
+    with pytest.raises(BadConfiguration, match=r"^tls_certificate, tls_key: "):
+        await HttpDoor(local.service, local.keys, Audit(local.engine), settings).start()
+
+
+async def test_the_page_for_people_runs_its_own_script_and_nothing_else(local: Rest) -> None:
+    answer = await local("GET", "/docs")
+    policy = answer.headers["content-security-policy"]
+    for tag in ("script", "style"):
+        [inside] = re.findall(rf"<{tag}>(.*?)</{tag}>", answer.text, re.DOTALL)
+        assert f"{tag}-src 'sha256-{b64encode(sha256(inside.encode()).digest()).decode()}'" in policy
+    assert "default-src 'none'" in policy
+    assert not re.findall(r"https?://|innerHTML|insertAdjacent|document\.write|eval\(|\son\w+=", answer.text)
+
+
+async def test_whoever_comes_by_is_led_to_the_page(local: Rest) -> None:
+    assert (await local("GET", "/")).headers["location"] == "/docs"
+
+
+async def test_the_description_has_every_operation_with_its_key_and_its_problems(local: Rest) -> None:
+    document = (await local("GET", "/openapi.json")).json()
+    assert document == DOCUMENT
+    for operation in OPERATIONS:
+        described = document["paths"][operation.path][operation.method.lower()]
+        assert described["operationId"] == operation.id
+        assert ("security" in described) == (operation.id not in PUBLIC)
+        assert operation.id in PUBLIC or {"401", "403", "429", "503"} <= described["responses"].keys()
+
+
+async def test_every_example_of_the_description_works_as_it_stands(local: Rest) -> None:
+    await local.ok("POST", JOBS, [{"type": "email-send"}, {"type": "email-send"}])
+    for operation in OPERATIONS:
+        if operation.body is None or not operation.body.example:
+            continue
+        path = operation.path.replace("{key}", "2").replace("{type}", "email-send")
+        answer = await local(operation.method, path, dict(operation.body.example))
+        assert answer.status_code in {*operation.answers, 409}, f"{operation.id}: {answer.text}"
+
+
+async def test_the_server_is_not_ready_while_it_stops(local: Rest) -> None:
+    local.door.parts.stopping.set()
+    assert (await local.refused(503, "GET", "/readyz"))["code"] == "stopping"
+
+
+async def test_ipv6_is_served_as_well(tmp_path: Path) -> None:
+    async with serving(url_of("sqlite", tmp_path), host="::1") as rest:
+        place = rest.url.replace("127.0.0.1", "[::1]")
+        async with httpx.AsyncClient(verify=False) as client:
+            answer = await client.get(f"{place}/jobs", headers={"X-API-Key": ROOT_KEY})
+    assert answer.status_code == 200
