@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from everwork.core.job import LeasedJob
+from everwork.exceptions import CallTimeout
 from everwork.server.grpc.reception import Context
 from everwork.service.service import JobService
 
@@ -53,8 +54,13 @@ def portions(parts: Iterable[Part], bytes_max: int = MESSAGE_BYTES_MAX) -> Itera
 
 
 def wait_ms(context: Context, seconds_max: float) -> int:
-    """How long a poll may wait: never past the caller's deadline, which it must not see as a failure."""
+    """How long a poll may wait: never past the caller's deadline, which it must not see as a failure.
+
+    Once the deadline has passed, nothing may be leased any more: nobody would read it.
+    """
     left: float | None = context.time_remaining()
     if left is None:
         return round(seconds_max * 1000)
+    if left <= 0:
+        raise CallTimeout("the caller's deadline has passed")
     return max(0, round(min(seconds_max, left - min(0.5, 0.1 + left * 0.05)) * 1000))
