@@ -234,9 +234,9 @@ async def test_no_job_is_due_in_a_state_other_than_pending(engine: Engine) -> No
     assert await found(engine, JobFilter(states=frozenset({State.FAILED}), due=True)) == []
 
 
-async def test_jobs_that_are_due_are_found_at_once_behind_many_scheduled_ones(engine: Engine) -> None:
+async def test_jobs_that_are_due_are_found_behind_many_scheduled_ones(engine: Engine) -> None:
     first, second = [await a_pending_job(engine) for _ in range(2)]
     await engine.create([a_new_job(delay_ms=HOUR_MS) for _ in range(2_500)])
-    assert (await engine.list(JobFilter(due=True), 1)).jobs[0].key == second.key
+    assert [job.key for job in (await engine.list(JobFilter(due=True), 1)).jobs] == [second.key]
     page = await engine.list(JobFilter(due=True), 1, second.key)
     assert ([job.key for job in page.jobs], page.next) == ([first.key], None)
