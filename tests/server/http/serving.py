@@ -95,7 +95,7 @@ async def serving(
     await service.open()
     keys = OpenDoor(engine) if is_open else KeyRing(engine, environment_key=ROOT_KEY)
     await keys.open()
-    door = HttpDoor(service, keys, Audit(engine), Settings(http_port=0, **settings))
+    door = HttpDoor(service, keys, Audit(engine), Settings(http_port=0, auth="off" if is_open else "on", **settings))
     port = await door.start()
     place = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     header = {} if is_open else {"X-API-Key": ROOT_KEY}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -171,10 +172,18 @@ async def test_a_bound_key_leases_jobs_of_its_own_tenant_only(local: Rest) -> No
     assert [job["key"] for job in leased["jobs"]] == [mine["key"]]
 
 
-async def test_a_server_without_authentication_lets_anybody_in(tmp_path: Any) -> None:
+async def test_a_server_without_authentication_lets_anybody_in(tmp_path: Path) -> None:
     async with serving(f"sqlite:///{tmp_path / 'jobs.db'}", is_open=True) as rest:
         assert (await rest.job())["tenant"] == "<default>"
         assert (await rest.ok("GET", "/api/v1/keys")) == {"keys": []}
+
+
+async def test_a_server_without_authentication_cannot_be_given_a_strangers_name(tmp_path: Path) -> None:
+    async with serving(f"sqlite:///{tmp_path / 'jobs.db'}", is_open=True) as rest:
+        for host in ["evil.example", "127.0.0.1.evil.example:80", "[::1].evil.example", "[::1]@evil", ""]:
+            assert (await rest("GET", "/jobs", headers={"Host": host})).status_code == 403
+        for host in ["localhost", "LOCALHOST:1", "127.0.0.9:27555", "[::1]", "[::1]:27555"]:
+            assert (await rest("GET", "/jobs", headers={"Host": host})).status_code == 200
 
 
 async def test_a_key_that_calls_too_often_is_told_when_to_come_again(local: Rest) -> None:

@@ -40,7 +40,7 @@ def make_app(parts: Parts) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(EverworkError, _own_problem)
-    app.add_middleware(Front, metrics=parts.metrics)
+    app.add_middleware(Front, parts=parts)
     return app
 
 

@@ -10,9 +10,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everwork.logs import get_logger
-from everwork.server.http.parts import DOOR
+from everwork.server.http.origin import is_own_host
+from everwork.server.http.parts import DOOR, Parts
 from everwork.server.http.problems import problem
-from everwork.server.metrics import Metrics
 
 log = get_logger("everwork")
 
@@ -26,12 +26,27 @@ GONE: Final = 499
 """What the figures say of a caller who went away before there was an answer."""
 
 
+class _OwnHostOnly:
+    """Without keys, a page of a stranger must not reach the server by giving it a name of its own."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if is_own_host(scope, self._host):
+            await self._app(scope, receive, send)
+        else:
+            detail = "a server without authentication answers only to names of its own host"
+            await problem(403, "permission_denied", detail)(scope, receive, send)
+
+
 class Front:
     """An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
+    def __init__(self, app: ASGIApp, parts: Parts) -> None:
+        self._app = _OwnHostOnly(app, parts.settings.host) if not parts.settings.has_auth else app
+        self._metrics = parts.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

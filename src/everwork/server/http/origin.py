@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Final
 
 from starlette.types import Scope
 
 from everwork.exceptions import Unauthenticated
 
 Network = IPv4Network | IPv6Network
-UNKNOWN = "unknown"
+UNKNOWN: Final = "unknown"
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/]+)(?::\d+)?")
 
 
 def key_of(scope: Scope) -> str | None:
@@ -41,6 +44,16 @@ def origin_of(scope: Scope, trusted: Sequence[str]) -> str:
             return hop
         peer = hop
     return peer
+
+
+def is_own_host(scope: Scope, host: str) -> bool:
+    """Whether a call names this host, and not a name that a stranger's page has pointed at it."""
+    said = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
+    found = _HOST.fullmatch(said.lower())
+    if found is None:
+        return False
+    name = found[1].strip("[]")
+    return name in ("localhost", host.lower()) or (_is_address(name) and ip_address(name).is_loopback)
 
 
 def _bearer(value: str) -> str:
