@@ -13,7 +13,7 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test lint bench torture docs clean
+.PHONY: help up test lint proto bench torture docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: $(DEV) ## ruff, formatting, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+proto: $(DEV) ## generate the Python code of the .proto files
+	$(BIN)/python -m tools.generate_proto
 
 bench: $(DEV) ## measure speed
 	$(BIN)/python -m benchmarks $(ARGS)
