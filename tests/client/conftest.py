@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from everwork.client import Client
+from everwork.core.job import Job
 from everwork.core.states import LIVE_STATES
 from tests.client.server import KEY, ServerProcess
 from tests.stores import url_of
@@ -61,7 +63,10 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 async def emptied(client: Client) -> None:
     """Remove every job."""
-    async for job in client.list():
+
+    async def remove(job: Job) -> None:
         if job.state in LIVE_STATES:
             await client.cancel(job.key)
         await client.delete(job.key)
+
+    await asyncio.gather(*[remove(job) async for job in client.list()])

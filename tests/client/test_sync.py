@@ -168,8 +168,7 @@ async def hold(job):
     import asyncio
     await asyncio.Event().wait()
 
-with SyncClient(sys.argv[1]) as client:
-    client.work({"a": hold})
+SyncClient(sys.argv[1]).work({"a": hold})
 """
     with SyncClient(url) as client:
         created = client.create("a")

@@ -98,6 +98,19 @@ async def test_a_server_that_stops_does_not_wait_for_handlers_and_gets_them_back
             assert await client.result(following.key, DEADLINE_S) == 1
 
 
+async def test_a_worker_that_waited_for_work_goes_on_waiting_after_a_restart(server: ServerProcess) -> None:
+    async def echo(job: ActiveJob) -> int:
+        return job.attempt
+
+    async with Client(server.grpc_url, key=KEY) as client:
+        async with working(client, {"echo": echo}):
+            assert await client.result((await client.create("echo")).key, DEADLINE_S) == 1
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            created = await client.create("echo", dedupe_key="after")
+            assert await client.result(created.key, DEADLINE_S) == 1
+
+
 async def test_a_broken_line_costs_no_attempt(server: ServerProcess) -> None:
     gate, begun = asyncio.Event(), asyncio.Event()
 
@@ -209,9 +222,10 @@ async def test_a_key_allows_what_it_allows(server: ServerProcess) -> None:
         with pytest.raises(PermissionDenied, match="lacks the permission"):
             await client.create("a")
     async with Client(server.grpc_url, key=bound) as client:
+        await until(lambda: knows(client))
         created = await client.create("a")
         assert (await client.get(created.key)).tenant == "acme"
-        for call in (client.get, client.history, client.cancel, client.run_now):
+        for call in (client.get, client.history, client.cancel, client.run_now, client.result):
             with pytest.raises(PermissionDenied, match=f"Job '{other.key}' belongs to a tenant"):
                 await call(other.key)
         with pytest.raises(PermissionDenied):

@@ -110,6 +110,8 @@ async def test_a_cancelled_job_stops_its_handler_and_the_next_one_runs(client: C
     seen: list[ActiveJob] = []
 
     async def hold(job: ActiveJob) -> str:
+        if job.variables.get("odd"):
+            raise asyncio.CancelledError  # Its own, which is no stop of its runner.
         if not job.variables.get("hold"):
             return "ran"
         seen.append(job)
@@ -125,6 +127,8 @@ async def test_a_cancelled_job_stops_its_handler_and_the_next_one_runs(client: C
         await begun.wait()
         await client.cancel(created.key)
         await asyncio.wait_for(stopped.wait(), 10)
+        odd = await client.create("hold", {"odd": True}, max_attempts=1)
+        assert (await finished(client, odd.key)).last_error == "CancelledError"
         following = await client.create("hold")
         assert await client.result(following.key) == "ran"
     assert seen[0].is_lost
