@@ -102,13 +102,12 @@ async def test_a_worker_that_waited_for_work_goes_on_waiting_after_a_restart(ser
     async def echo(job: ActiveJob) -> int:
         return job.attempt
 
-    async with Client(server.grpc_url, key=KEY) as client:
-        async with working(client, {"echo": echo}):
-            assert await client.result((await client.create("echo")).key, DEADLINE_S) == 1
-            await asyncio.to_thread(server.kill)
-            await asyncio.to_thread(server.start)
-            created = await client.create("echo", dedupe_key="after")
-            assert await client.result(created.key, DEADLINE_S) == 1
+    async with Client(server.grpc_url, key=KEY) as client, working(client, {"echo": echo}):
+        assert await client.result((await client.create("echo")).key, DEADLINE_S) == 1
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        created = await client.create("echo", dedupe_key="after")
+        assert await client.result(created.key, DEADLINE_S) == 1
 
 
 async def test_a_broken_line_costs_no_attempt(server: ServerProcess) -> None:
@@ -261,6 +260,19 @@ async def test_too_many_calls_say_when_to_come_again(url: str, tmp_path: Path) -
             with pytest.raises(TooManyRequests) as raised:
                 await asyncio.gather(*(client.page() for _ in range(50)))
         assert 0 < raised.value.retry_after_ms <= 2_000
+    finally:
+        server.stop()
+
+
+async def test_a_wait_may_be_longer_than_the_servers_polls(url: str, tmp_path: Path) -> None:
+    (tmp_path / "everwork.toml").write_text("long_poll_seconds = 0.1\n")
+    server = ServerProcess(url, tmp_path).start()
+    try:
+        async with Client(server.grpc_url, key=KEY) as client:
+            waiting = asyncio.create_task(client.activate("a", wait=DEADLINE_S))
+            assert await client.activate("other", wait=0.5) == []
+            created = await client.create("a")
+            assert [job.key for job in await waiting] == [created.key]
     finally:
         server.stop()
 

@@ -24,6 +24,7 @@ from everwork.service.desk import BulkChange
 
 T = TypeVar("T")
 
+POLL_PAUSE_SECONDS: Final = 0.05
 RESULT_SECONDS: Final = 20.0
 """How long one call waits for a result; whoever waits longer asks again."""
 MESSAGE_BYTES_MAX: Final = 64 * 1_048_576
@@ -36,9 +37,10 @@ OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A line that is dead without saying so is noticed.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A line that is dead without saying so is noticed before leases lapse.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
     # Every client has connections of its own, so that closing one never touches another.
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -99,7 +101,18 @@ class RemoteDesk:
         return [Created(one.key, one.deduplicated) for one in answer.jobs]
 
     async def activate(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """Lease jobs. If the line breaks in the middle, those that have come are ours all the same."""
+        """Lease jobs; a server ends long waits earlier than its callers may want."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait_ms / 1000
+        while True:
+            left_ms = max(round((ends - loop.time()) * 1000), 0)
+            jobs = await self._poll(demand, left_ms)
+            if jobs or not left_ms or loop.time() + POLL_PAUSE_SECONDS > ends:
+                return jobs
+            await asyncio.sleep(POLL_PAUSE_SECONDS)  # One that stops ends every wait at once.
+
+    async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
+        """One call. If the line breaks in the middle, the jobs that have come are ours all the same."""
         request = pb.ActivateRequest(
             type=demand.type,
             worker=demand.worker,
