@@ -140,15 +140,6 @@ class Desk:
         tenants = self.principal.tenants
         return [count for count in await self._service.engine.count() if not tenants or count.tenant in tenants]
 
-    async def get_all(self, keys: Sequence[int]) -> Sequence[Job | None]:
-        """Jobs as they stand, None for those that do not exist; nothing is told if one is another tenant's."""
-        self.principal.require(Permission.JOBS_READ)
-        jobs = await self._service.engine.get(keys)
-        for job in jobs:
-            if job is not None and self.principal.tenants and job.tenant not in self.principal.tenants:
-                raise foreign_job(job.key)
-        return jobs
-
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended."""
         await self._may_read(key)

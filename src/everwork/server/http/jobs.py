@@ -95,7 +95,7 @@ def _brief(created: Created) -> dict[str, Any]:
 
 
 async def _full(call: Call, jobs: list[NewJob], created: list[Created]) -> list[dict[str, Any]]:
-    found = await call.desk.get_all([one.key for one in created])
+    found = await call.desk.get_many([one.key for one in created])
     reports: list[dict[str, Any]] = []
     for at, (job, new, one) in enumerate(zip(found, jobs, created, strict=True)):
         if at % CHUNK == CHUNK - 1:
