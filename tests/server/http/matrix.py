@@ -1,4 +1,4 @@
-"""Who may call what over REST: one row for each operation. An operation without a row fails the suite."""
+"""Who may call what over REST: one call for each operation. An operation without one fails the suite."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
+from everwork.service.access import Permission
 from tests.server.http.serving import JOBS, Rest
+from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected
 
-TENANT: Final = "acme"
-"""Whose jobs the calls are about."""
 TYPE: Final = "email-send"
 Prepare = Callable[[Rest], Awaitable[str]]
 
 
-class Row(NamedTuple):
-    """A call that is right in all but its key, and how it ends by the key that comes with it.
+class Call(NamedTuple):
+    """A row of the table, with a call that is right in all but its key, and the status of its answer to who may ask.
 
-    `right` ends the call of a key with `permission`; `read_only` that of one with jobs:read; `foreign` that of
-    one with the right permission for another tenant. `prepare` answers what stands for {} in the path.
+    `rows`: the key must satisfy one of them. `prepare` answers what stands for {} in the path.
     """
 
+    rows: tuple[Row, ...]
     path: str
-    right: int
-    read_only: int = 403
-    foreign: int = 403
+    answer: int = 200
     body: Any = None
-    permission: str = "jobs"
     prepare: Prepare | None = None
 
 
@@ -66,77 +63,61 @@ async def spare_key(rest: Rest) -> str:
     return (await rest.keys.create("spare", ["jobs"])).key.id
 
 
-def _job(suffix: str, prepare: Prepare, body: Any = None, right: int = 200) -> Row:
-    return Row(f"{JOBS}/{{}}{suffix}", right, body=body, prepare=prepare)
+PUBLIC: Final = (Row(None, Scope.NOTHING),)
+LISTS: Final = (Row(Permission.JOBS_READ, Scope.OWN),)
+READS: Final = (Row(Permission.JOBS_READ, Scope.JOB),)
+CHANGES: Final = (Row(Permission.JOBS, Scope.JOB),)
+"""Also where a call names a tenant instead of a job."""
+ADMIN: Final = (Row(Permission.ADMIN, Scope.STORE),)
+LOOKS: Final = (Row(Permission.JOBS_READ, Scope.STORE), *ADMIN)
+"""Either permission will do."""
+KEY: Final = f"{JOBS}/{{}}"
+ON_TYPE: Final = "/api/v1/types/{}"
 
-
-def _admin(path: str, body: Any = None, right: int = 200, prepare: Prepare | None = None) -> Row:
-    return Row(path, right, body=body, permission="admin", prepare=prepare)
-
-
-def _types(suffix: str, body: Any = None, right: int = 200) -> Row:
-    return _admin(f"/api/v1/types/{{}}/{suffix}", body, right, known_type)
-
-
-_PUBLIC: Final = Row("", 200, 200, 200)
-
-ROWS: Final = {
-    "listJobs": Row(JOBS, 200, 200, 200, permission="jobs:read"),
-    "listJobsShort": Row("/jobs", 200, 200, 200, permission="jobs:read"),
-    "createJobs": Row(JOBS, 201, body={"type": TYPE, "tenant": TENANT}),
-    "getJob": Row(f"{JOBS}/{{}}", 200, 200, 403, permission="jobs:read", prepare=waiting),
-    "activateJobs": Row(f"{JOBS}/activate", 200, body={"type": TYPE, "worker": "w", "tenants": [TENANT]}),
-    "completeJob": _job("/complete", running),
-    "failJob": _job("/fail", running),
-    "throwError": _job("/throw-error", running, {"error_code": "E"}),
-    "cancelJob": _job("/cancel", waiting),
-    "requeueJob": _job("/requeue", dead),
-    "setRetries": _job("/retries", waiting, {"retries": 3}),
-    "setTimeout": _job("/timeout", running, {"timeout_ms": 60_000}),
-    "runNow": _job("/run-now", waiting),
-    "rescheduleJob": _job("/reschedule", waiting, {"delay_ms": 3_600_000}),
-    "setPriority": _job("/priority", waiting, {"priority": 5}),
-    "deleteJob": _job("", dead, right=204),
-    "requeueJobs": Row(f"{JOBS}/requeue", 200, body={"tenant": [TENANT]}),
-    "getStats": Row("/api/v1/stats", 200, 200, 200, permission="jobs:read"),
-    "listTypes": Row("/api/v1/types", 200, 200, permission="jobs:read"),
-    "pauseType": _types("pause"),
-    "resumeType": _types("resume"),
-    "resetBreaker": _types("breaker/reset"),
-    "getPolicy": Row("/api/v1/types/{}/policy", 200, 200, permission="jobs:read", prepare=known_type),
-    "putPolicy": _types("policy", {"max_attempts": 3}),
-    "deletePolicy": _types("policy", right=204),
-    "listGroups": Row("/api/v1/groups", 200, 200, permission="jobs:read"),
-    "dropGroup": _admin("/api/v1/types/{}/groups/auditors", prepare=group),
-    "createKey": _admin("/api/v1/keys", {"name": "ci", "permissions": ["jobs"]}, 201),
-    "listKeys": _admin("/api/v1/keys"),
-    "revokeKey": _admin("/api/v1/keys/{}", prepare=spare_key),
-    "listAudit": _admin("/api/v1/audit"),
-    "getMetrics": Row("/metrics", 200, 200, permission="jobs:read"),
-    "healthz": _PUBLIC._replace(path="/healthz"),
-    "readyz": _PUBLIC._replace(path="/readyz"),
-    "getDocs": _PUBLIC._replace(path="/docs"),
-    "getOpenApi": _PUBLIC._replace(path="/openapi.json"),
-    "home": Row("/", 307, 307, 307),
+CALLS: Final = {
+    "listJobs": Call(LISTS, JOBS),
+    "listJobsShort": Call(LISTS, "/jobs"),
+    "createJobs": Call(CHANGES, JOBS, 201, {"type": TYPE, "tenant": TENANT}),
+    "getJob": Call(READS, KEY, prepare=waiting),
+    "activateJobs": Call(CHANGES, f"{JOBS}/activate", body={"type": TYPE, "worker": "w", "tenants": [TENANT]}),
+    "completeJob": Call(CHANGES, f"{KEY}/complete", prepare=running),
+    "failJob": Call(CHANGES, f"{KEY}/fail", prepare=running),
+    "throwError": Call(CHANGES, f"{KEY}/throw-error", body={"error_code": "E"}, prepare=running),
+    "cancelJob": Call(CHANGES, f"{KEY}/cancel", prepare=waiting),
+    "requeueJob": Call(CHANGES, f"{KEY}/requeue", prepare=dead),
+    "setRetries": Call(CHANGES, f"{KEY}/retries", body={"retries": 3}, prepare=waiting),
+    "setTimeout": Call(CHANGES, f"{KEY}/timeout", body={"timeout_ms": 60_000}, prepare=running),
+    "runNow": Call(CHANGES, f"{KEY}/run-now", prepare=waiting),
+    "rescheduleJob": Call(CHANGES, f"{KEY}/reschedule", body={"delay_ms": 3_600_000}, prepare=waiting),
+    "setPriority": Call(CHANGES, f"{KEY}/priority", body={"priority": 5}, prepare=waiting),
+    "deleteJob": Call(CHANGES, KEY, 204, prepare=dead),
+    "requeueJobs": Call(CHANGES, f"{JOBS}/requeue", body={"tenant": [TENANT]}),
+    "getStats": Call(LISTS, "/api/v1/stats"),
+    "listTypes": Call(LOOKS, "/api/v1/types"),
+    "pauseType": Call(ADMIN, f"{ON_TYPE}/pause", prepare=known_type),
+    "resumeType": Call(ADMIN, f"{ON_TYPE}/resume", prepare=known_type),
+    "resetBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/reset", prepare=known_type),
+    "getPolicy": Call(LOOKS, f"{ON_TYPE}/policy", prepare=known_type),
+    "putPolicy": Call(ADMIN, f"{ON_TYPE}/policy", body={"max_attempts": 3}, prepare=known_type),
+    "deletePolicy": Call(ADMIN, f"{ON_TYPE}/policy", 204, prepare=known_type),
+    "listGroups": Call(LOOKS, "/api/v1/groups"),
+    "dropGroup": Call(ADMIN, f"{ON_TYPE}/groups/auditors", prepare=group),
+    "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["jobs"]}),
+    "listKeys": Call(ADMIN, "/api/v1/keys"),
+    "revokeKey": Call(ADMIN, "/api/v1/keys/{}", prepare=spare_key),
+    "listAudit": Call(ADMIN, "/api/v1/audit"),
+    "getMetrics": Call(LOOKS, "/metrics"),
+    "healthz": Call(PUBLIC, "/healthz"),
+    "readyz": Call(PUBLIC, "/readyz"),
+    "getDocs": Call(PUBLIC, "/docs"),
+    "getOpenApi": Call(PUBLIC, "/openapi.json"),
+    "home": Call(PUBLIC, "/", 307),
 }
-PUBLIC: Final = frozenset({"healthz", "readyz", "getDocs", "getOpenApi", "home"})
-"""What needs no key. Nothing else may become public by accident."""
-UNBOUND: Final = frozenset(
-    {
-        "listTypes",
-        "pauseType",
-        "resumeType",
-        "resetBreaker",
-        "getPolicy",
-        "putPolicy",
-        "deletePolicy",
-        "listGroups",
-        "dropGroup",
-        "createKey",
-        "listKeys",
-        "revokeKey",
-        "listAudit",
-        "getMetrics",
-    }
-)
-"""What keys that are bound to tenants may not do at all."""
+
+
+def status_of(call: Call, holder: Holder) -> int:
+    """How a call must end."""
+    ends = {expected(row, holder) for row in call.rows}
+    if Expected.ANSWERED in ends:
+        return call.answer
+    return 401 if Expected.UNAUTHENTICATED in ends else 403
