@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+import trustme
+
 COMMAND = str(Path(sys.executable).parent / "everwork")
 KEY = "ek-tests-0123456789abcdef"
 DEADLINE_S = 30.0
@@ -111,6 +113,17 @@ class ServerProcess:
     def _environment(self) -> dict[str, str]:
         mine = {name: value for name, value in os.environ.items() if not name.startswith("EVERWORK_")}
         return mine if self._key is None else mine | {"EVERWORK_API_KEY": self._key}
+
+
+def tls_files(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """A new authority's certificate, and the flags of a server on 127.0.0.1 that it vouches for."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    flags = ("--tls-certificate", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+    return folder / "ca.pem", flags
 
 
 def a_free_port() -> int:

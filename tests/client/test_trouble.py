@@ -28,7 +28,7 @@ from everwork.exceptions import (
     TooManyRequests,
     Unauthenticated,
 )
-from tests.client.server import COMMAND, KEY, ServerProcess, a_free_port
+from tests.client.server import COMMAND, KEY, ServerProcess, a_free_port, tls_files
 from tests.client.test_worker import has_error, working
 from tests.door.waiting import RESTART_S, until
 from tests.torture.proxy import Proxy
@@ -297,21 +297,15 @@ async def test_secrets_are_shown_nowhere(shared_server: ServerProcess, caplog: p
 
 
 async def test_tls_is_spoken_and_checked(url: str, tmp_path: Path) -> None:
-    authority, stranger = trustme.CA(), trustme.CA()
-    files = {name: tmp_path / name for name in ("ca.pem", "other.pem", "cert.pem", "key.pem")}
-    authority.cert_pem.write_to_path(files["ca.pem"])
-    stranger.cert_pem.write_to_path(files["other.pem"])
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.cert_chain_pems[0].write_to_path(files["cert.pem"])
-    certificate.private_key_pem.write_to_path(files["key.pem"])
-    flags = ("--tls-certificate", str(files["cert.pem"]), "--tls-key", str(files["key.pem"]))
+    ours, flags = tls_files(tmp_path)
+    trustme.CA().cert_pem.write_to_path(other := tmp_path / "other.pem")
     server = ServerProcess(url, tmp_path, *flags).start()
     secure = server.grpc_url.replace("grpc://", "grpcs://")
     try:
         for address in (secure, server.grpc_url):
-            async with Client(address, key=KEY, tls=files["ca.pem"]) as client:
+            async with Client(address, key=KEY, tls=ours) as client:
                 assert await client.activate("a") == []
-        for address, tls in ((secure, files["other.pem"]), (secure, False), (server.grpc_url, False)):
+        for address, tls in ((secure, other), (secure, False), (server.grpc_url, False)):
             async with Client(address, key=KEY, tls=tls, timeout=0.5) as client:
                 with pytest.raises((EngineUnavailable, CallTimeout)):
                     await client.get(1)

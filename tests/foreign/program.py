@@ -79,9 +79,9 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     return mine | {"WORKER_API_KEY": KEY} | dict(more)
 
 
-def python(program: str, *arguments: str, stubs: Path) -> Program:
+def python(program: str, *arguments: str, stubs: Path, **environment: str) -> Program:
     """A Python program of `programs/`, with generated stubs in its path."""
-    return Program([sys.executable, HERE / "programs" / program, *arguments], PYTHONPATH=str(stubs))
+    return Program([sys.executable, HERE / "programs" / program, *arguments], PYTHONPATH=str(stubs), **environment)
 
 
 def node(program: str, *arguments: str) -> Program:

@@ -9,9 +9,10 @@ import pytest
 
 from everwork.client import Client
 from everwork.core.states import State
-from tests.client.server import ServerProcess
+from tests.client.server import KEY, ServerProcess, tls_files
 from tests.door.waiting import until
 from tests.foreign.program import Program, python
+from tests.stores import url_of
 
 DEADLINE_S = 60.0
 
@@ -76,3 +77,17 @@ async def test_a_business_error_is_a_dead_letter_with_its_code(client: Client, w
     job = await client.get(created.key)
     assert (job.error_code, job.retries) == ("NO_MONEY", 0)
     assert "the account is empty" in (job.last_error or "")
+
+
+async def test_pyzeebes_own_secure_channel_with_call_credentials_works(tmp_path: Path, stubs: Path) -> None:
+    authority, flags = tls_files(tmp_path)
+    server = ServerProcess(url_of("sqlite", tmp_path), tmp_path, *flags).start()
+    program = python("zeebe_worker.py", server.address, "tls", "polling", stubs=stubs, WORKER_CA=str(authority))
+    try:
+        async with Client(server.grpc_url, key=KEY, tls=authority) as client:
+            created = await client.create("tls-pay", {"amount": 3})
+            assert await client.result(created.key, DEADLINE_S) == {"paid": 3}
+        program.stop()
+    finally:
+        program.kill()
+        server.stop()

@@ -1,7 +1,8 @@
 """A worker written with pyzeebe, as for any Zeebe gateway: python zeebe_worker.py ADDRESS PREFIX polling|streaming
 
-The key comes from WORKER_API_KEY and goes with every call as metadata, by interceptors of the channel that the worker
-is given. It knows nothing of Everwork's Python code.
+The key comes from WORKER_API_KEY and goes with every call as metadata: by interceptors of the channel that the worker
+is given, or, with TLS (WORKER_CA names the CA's file), by call credentials of pyzeebe's own secure channel. It knows
+nothing of Everwork's Python code.
 """
 
 # ruff: noqa: INP001
@@ -16,11 +17,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from pyzeebe import Job, JobController, ZeebeWorker
+from pyzeebe import Job, JobController, ZeebeWorker, create_secure_channel
 from pyzeebe.errors import BusinessError
 
 KEY = ("x-api-key", os.environ["WORKER_API_KEY"])
@@ -42,6 +44,24 @@ class StreamKey(grpc.aio.UnaryStreamClientInterceptor):
         return await continuation(with_key(details), request)
 
 
+class CallKey(grpc.AuthMetadataPlugin):
+    """Puts the key into every call of a secure channel."""
+
+    def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        callback((KEY,), None)
+
+
+def channel_to(address: str) -> grpc.aio.Channel:
+    """A channel that sends the key."""
+    if "WORKER_CA" not in os.environ:
+        return grpc.aio.insecure_channel(address, interceptors=[UnaryKey(), StreamKey()])
+    authorities = Path(os.environ["WORKER_CA"]).read_bytes()
+    credentials = grpc.composite_channel_credentials(
+        grpc.ssl_channel_credentials(authorities), grpc.metadata_call_credentials(CallKey())
+    )
+    return create_secure_channel(address, channel_credentials=credentials)
+
+
 def with_key(details: Any) -> Any:
     """The same call, with the key."""
     return details._replace(metadata=grpc.aio.Metadata(*(details.metadata or ()), KEY))
@@ -55,7 +75,7 @@ async def back_off(error: Exception, job: Job, controller: JobController) -> Non
 
 async def main(address: str, prefix: str, mode: str) -> None:
     """Work until terminated."""
-    channel = grpc.aio.insecure_channel(address, interceptors=[UnaryKey(), StreamKey()])
+    channel = channel_to(address)
     is_streaming = mode == "streaming"
     worker = ZeebeWorker(channel, name="zeebe-worker", request_timeout=2_000, stream_enabled=is_streaming)
     # A worker that may activate no jobs by polls gets all of them by its stream.
