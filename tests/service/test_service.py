@@ -44,9 +44,7 @@ async def test_a_wait_ends_when_a_job_is_created_meanwhile(service: JobService) 
     assert [job.key for job in leased] == [created.key]
 
 
-async def test_a_wait_ends_when_a_scheduled_job_becomes_due(
-    service: JobService, clock: VirtualClock
-) -> None:
+async def test_a_wait_ends_when_a_scheduled_job_becomes_due(service: JobService, clock: VirtualClock) -> None:
     [created] = await service.create([NewJob(TYPE, delay_ms=60 * SECOND_MS)])
     waiting = asyncio.create_task(service.lease(DEMAND, LONG_MS))
     await begun(waiting)
