@@ -10,12 +10,14 @@ import pytest
 from tests.server.http.serving import JOBS, Rest, problem
 
 JSON = {"Content-Type": "application/json"}
+SHARED = pytest.mark.asyncio(loop_scope="module")
 
 
 async def total(rest: Rest) -> int:
     return int((await rest.ok("GET", "/api/v1/stats"))["total"])
 
 
+@SHARED
 @pytest.mark.parametrize(
     ("item", "field"),
     [
@@ -47,12 +49,12 @@ async def total(rest: Rest) -> int:
         ({"type": "a", "timeout_ms": True}, "jobs[3].timeout_ms"),
     ],
 )
-async def test_one_bad_job_keeps_the_whole_list_out(local: Rest, item: Any, field: str) -> None:
+async def test_one_bad_job_keeps_the_whole_list_out(unchanged: Rest, item: Any, field: str) -> None:
     good = {"type": "a"}
-    refusal = await local.refused(422, "POST", JOBS, [good, good, good, item, good])
+    refusal = await unchanged.refused(422, "POST", JOBS, [good, good, good, item, good])
     assert refusal["field"] == field
     assert refusal["detail"].startswith(field)
-    assert await total(local) == 0
+    assert await total(unchanged) == 0
 
 
 async def test_the_field_of_a_single_job_has_no_place(local: Rest) -> None:
@@ -123,11 +125,12 @@ BAD_JSON = {
 }
 
 
+@SHARED
 @pytest.mark.parametrize(("status", "body"), BAD_JSON.values(), ids=BAD_JSON.keys())
-async def test_json_that_is_not_clear_is_refused(local: Rest, status: int, body: bytes) -> None:
-    refusal = problem(await local("POST", JOBS, content=body, headers=JSON), status)
+async def test_json_that_is_not_clear_is_refused(unchanged: Rest, status: int, body: bytes) -> None:
+    refusal = problem(await unchanged("POST", JOBS, content=body, headers=JSON), status)
     assert refusal["code"] == ("invalid_json" if status == 400 else "invalid_input")
-    assert await total(local) == 0
+    assert await total(unchanged) == 0
 
 
 async def test_the_largest_and_smallest_numbers_come_back_as_they_were(local: Rest) -> None:

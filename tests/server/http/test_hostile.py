@@ -13,6 +13,7 @@ from everwork.server.http.bodies import BODY_BYTES_MAX, BULK_BYTES_MAX
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem
 
 JSON = {"Content-Type": "application/json"}
+SHARED = pytest.mark.asyncio(loop_scope="module")
 ACTIVATE = f"{JOBS}/activate"
 INJECTIONS = ["' OR 1=1 --", '"; DROP TABLE jobs; --', "%", "_", "*", "${7*7}", "\\", "]]>", "🙂" * 60]
 NOWHERE = ["/nope", "/api/v1", "/api/v1/jobs/", "/jobs/1", "/api/v1/jobs/1/explode", "/%2e%2e/etc/passwd"]
@@ -61,6 +62,7 @@ async def test_a_body_of_exactly_the_limit_is_read(local: Rest) -> None:
 # Content types --------------------------------------------------------------------------------------
 
 
+@SHARED
 @pytest.mark.parametrize(
     "headers",
     [
@@ -74,8 +76,8 @@ async def test_a_body_of_exactly_the_limit_is_read(local: Rest) -> None:
         {**JSON, "Content-Encoding": "gzip"},
     ],
 )
-async def test_a_body_that_is_not_said_to_be_plain_json_is_refused(local: Rest, headers: Any) -> None:
-    answer = await local("POST", JOBS, content=b'{"type": "a"}', headers=headers)
+async def test_a_body_that_is_not_said_to_be_plain_json_is_refused(unchanged: Rest, headers: Any) -> None:
+    answer = await unchanged("POST", JOBS, content=b'{"type": "a"}', headers=headers)
     assert problem(answer, 415)["code"] == "unsupported_media_type"
 
 
@@ -100,6 +102,7 @@ async def test_a_filter_is_only_ever_a_text(rest: Rest, text: str) -> None:
     assert await keys(correlation_id=text) == await keys(tenant=text) == await keys(error=text) == [job["key"]]
 
 
+@SHARED
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -130,17 +133,19 @@ async def test_a_filter_is_only_ever_a_text(rest: Rest, text: str) -> None:
         ("&".join("tenant=a" for _ in range(51)), "tenant"),
     ],
 )
-async def test_a_wrong_query_names_what_is_wrong(local: Rest, query: str, field: str) -> None:
-    refusal = await local.refused(422, "GET", f"/jobs?{query}")
+async def test_a_wrong_query_names_what_is_wrong(unchanged: Rest, query: str, field: str) -> None:
+    refusal = await unchanged.refused(422, "GET", f"/jobs?{query}")
     assert (refusal["field"], refusal["code"]) == (field, "invalid_input")
 
 
+@SHARED
 @pytest.mark.parametrize("key", ["0", "-1", "abc", "1.5", "9223372036854775808", "%00", "%F0%9F%99%82", "1%20", "٣"])
-async def test_a_key_that_is_none_is_refused(local: Rest, key: str) -> None:
-    assert (await local.refused(422, "GET", f"{JOBS}/{key}"))["field"] == "key"
-    assert (await local.refused(422, "PUT", f"{JOBS}/{key}/complete"))["field"] == "key"
+async def test_a_key_that_is_none_is_refused(unchanged: Rest, key: str) -> None:
+    assert (await unchanged.refused(422, "GET", f"{JOBS}/{key}"))["field"] == "key"
+    assert (await unchanged.refused(422, "PUT", f"{JOBS}/{key}/complete"))["field"] == "key"
 
 
+@SHARED
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
@@ -167,10 +172,11 @@ async def test_a_key_that_is_none_is_refused(local: Rest, key: str) -> None:
         ("/run-now", {"when": "now"}, "when"),
     ],
 )
-async def test_a_wrong_field_of_a_body_is_named(local: Rest, path: str, body: Any, field: str) -> None:
-    assert (await local.refused(422, "PUT", f"{JOBS}/1{path}", body))["field"] == field
+async def test_a_wrong_field_of_a_body_is_named(unchanged: Rest, path: str, body: Any, field: str) -> None:
+    assert (await unchanged.refused(422, "PUT", f"{JOBS}/1{path}", body))["field"] == field
 
 
+@SHARED
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -187,8 +193,8 @@ async def test_a_wrong_field_of_a_body_is_named(local: Rest, path: str, body: An
         ({"type": "a", "worker": "w", "group": 7}, "group"),
     ],
 )
-async def test_a_wrong_demand_names_the_field(local: Rest, body: Any, field: str) -> None:
-    assert (await local.refused(422, "POST", ACTIVATE, body))["field"] == field
+async def test_a_wrong_demand_names_the_field(unchanged: Rest, body: Any, field: str) -> None:
+    assert (await unchanged.refused(422, "POST", ACTIVATE, body))["field"] == field
 
 
 async def test_an_error_message_of_any_length_and_content_is_taken(rest: Rest) -> None:
@@ -228,8 +234,9 @@ CLOSE = "Connection: close\r\n"
 GOOD = KEY + CLOSE
 
 
+@SHARED
 @pytest.mark.parametrize(
-    ("request_bytes", "statuses"),
+    ("sent", "statuses"),
     [
         (f"GET /jobs HTTP/1.1\r\nHost: x\r\n{GOOD}{GOOD}\r\n", {401}),
         (f"GET /jobs HTTP/1.1\r\nHost: x\r\n{GOOD}Authorization: Bearer {ROOT_KEY}\r\n\r\n", {401}),
@@ -254,13 +261,13 @@ GOOD = KEY + CLOSE
         ("\x16\x03\x01\x02\x00\x01\r\n\r\n", {400}),
     ],
 )
-async def test_odd_requests_are_answered_and_let_nobody_in(local: Rest, request_bytes: str, statuses: set[int]) -> None:
-    answer = await raw(local, request_bytes.encode("latin-1"))
+async def test_odd_requests_are_answered_and_let_nobody_in(unchanged: Rest, sent: str, statuses: set[int]) -> None:
+    answer = await raw(unchanged, sent.encode("latin-1"))
     first = answer.partition(b"\r\n")[0]
     assert first.startswith(b"HTTP/1.1 "), answer[:200]
     assert int(first.split()[1]) in statuses
     assert b"Traceback" not in answer
-    assert (await local("GET", "/healthz")).status_code == 200
+    assert (await unchanged("GET", "/healthz")).status_code == 200
 
 
 LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
