@@ -310,3 +310,16 @@ async def test_a_background_loop_that_never_started_can_be_stopped() -> None:
         return False
 
     await BackgroundLoop("test", tick, 1).stop()
+
+
+async def test_a_page_of_large_jobs_ends_early_and_paging_on_meets_them_all(service: JobService) -> None:
+    large = NewJob(TYPE, variables='{"x":"' + "x" * 900_000 + '"}')
+    created = [one.key for _ in range(6) for one in await service.create([large] * 10)]
+    first = await service.list(JobFilter(), 1_000)
+    assert 10 <= len(first.jobs) < 60
+    met, cursor = [job.key for job in first.jobs], first.next
+    while cursor is not None:
+        page = await service.list(JobFilter(), 1_000, cursor)
+        met += [job.key for job in page.jobs]
+        cursor = page.next
+    assert met == created[::-1]

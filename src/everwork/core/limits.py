@@ -36,6 +36,8 @@ POLLERS_MAX: Final = 1_000
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
+PAGE_BYTES_MAX: Final = 16 * 1_048_576
+"""A page ends with the job that takes it over this size, however many were asked for."""
 
 ASKED_EVERY_MS: Final = 10_000
 """How exactly an engine remembers when a type was last asked for."""

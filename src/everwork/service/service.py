@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -16,7 +17,9 @@ from everwork.core.limits import (
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
     INSTANT_MS_MAX,
+    LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
+    PAGE_BYTES_MAX,
     POLLERS_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
@@ -228,14 +231,17 @@ class JobService:
     # Last in the class, because its name hides the builtin in the annotations below it.
 
     async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Matching jobs, newest first: a full page, unless there are no more."""
+        """Matching jobs, newest first: a full page, unless there are no more or they are large."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        page = await self.engine.list(wanted, limit, cursor)
-        jobs = page.jobs
-        while len(jobs) < limit and page.next is not None:
-            page = await self.engine.list(wanted, limit - len(jobs), page.next)
-            jobs = jobs + page.jobs
-        return Page(jobs, page.next)
+        jobs: builtins.list[Job] = []
+        size = 0
+        while True:
+            page = await self.engine.list(wanted, min(limit - len(jobs), _step(len(jobs), size)), cursor)
+            jobs += page.jobs
+            size += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
+            cursor = page.next
+            if cursor is None or len(jobs) >= limit or size >= PAGE_BYTES_MAX:
+                return Page(jobs, cursor)
 
 
 async def patiently(create: Callable[[], Awaitable[list[Created]]], jobs: Sequence[NewJob]) -> list[Created]:
@@ -261,6 +267,11 @@ async def through_outage(call: Callable[[], Awaitable[T]], ends: float | None) -
             if loop.time() + delay > gives_up:
                 raise
             await asyncio.sleep(delay)
+
+
+def _step(jobs: int, size: int) -> int:
+    """How many jobs to read next: as many as fit into the page, going by those that are there."""
+    return max(1, (PAGE_BYTES_MAX - size) * jobs // size) if size else LIST_LIMIT_DEFAULT
 
 
 def accepted(key: int, judged: Judged, done: str) -> State:
