@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from everwork.server.http.bodies import BODY_BYTES_MAX, BULK_BYTES_MAX
+from everwork.server.http.protocol import BoundedProtocol
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -20,12 +21,15 @@ NOWHERE = ["/nope", "/api/v1", "/api/v1/jobs/", "/jobs/1", "/api/v1/jobs/1/explo
 
 
 async def raw(rest: Rest, request: bytes) -> bytes:
-    """What a server says to bytes that no client library would send."""
+    """What a server says to bytes that no client library would send, until it hangs up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(rest.url.rpartition(":")[2]))
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 20)
-    writer.close()
-    return answer
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
 
 
 async def chunks(size: int) -> AsyncIterator[bytes]:
@@ -57,6 +61,18 @@ async def test_a_list_of_jobs_may_be_large_but_not_endless(local: Rest) -> None:
 async def test_a_body_of_exactly_the_limit_is_read(local: Rest) -> None:
     padded = b'{"type": "a", "worker": "w"}'.ljust(BODY_BYTES_MAX)
     assert (await local("POST", ACTIVATE, content=padded, headers=JSON)).json() == {"jobs": []}
+
+
+async def test_a_page_of_large_jobs_is_shorter_and_paging_still_meets_them_all(local: Rest) -> None:
+    large = [{"type": "a", "variables": {"text": "x" * 1_000_000}} for _ in range(60)]
+    small = [{"type": "a"}] * 150
+    created = await local.ok("POST", JOBS, [*large, *small], headers={"Prefer": "return=minimal"})
+    first = await local.ok("GET", "/jobs", params={"limit": 1000})
+    second = await local.ok("GET", "/jobs", params={"limit": 1000, "cursor": first["next"]})
+    assert 100 < len(first["jobs"]) < 210
+    keys = [job["key"] for job in first["jobs"] + second["jobs"]]
+    assert keys == [one["key"] for one in reversed(created)]
+    assert second["next"] is None
 
 
 # Content types --------------------------------------------------------------------------------------
@@ -268,6 +284,26 @@ async def test_odd_requests_are_answered_and_let_nobody_in(unchanged: Rest, sent
     assert int(first.split()[1]) in statuses
     assert b"Traceback" not in answer
     assert (await unchanged("GET", "/healthz")).status_code == 200
+
+
+async def test_a_head_without_end_is_cut_off(local: Rest) -> None:
+    answer = await raw(local, b"GET /jobs HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 1_000_000)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
+    answer = await raw(local, b"GET /jobs HTTP/1.1\r\n" + b"X-Many: x\r\n" * 100_000)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
+    assert (await local("GET", "/healthz")).status_code == 200
+
+
+async def test_whoever_takes_too_long_over_a_head_is_sent_away(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "head_seconds", 0.05)
+    assert await raw(local, b"") == b""
+    assert await raw(local, b"GET /jobs HTTP/1.1\r\nHost") == b""
+
+
+async def test_an_answer_may_take_longer_than_a_head(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "head_seconds", 1.0)
+    asked = {"type": "a", "worker": "w", "wait": 1.5}
+    assert await local.ok("POST", ACTIVATE, asked) == {"jobs": []}
 
 
 LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

@@ -15,6 +15,7 @@ import uvicorn
 from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import make_app
 from everwork.server.http.parts import Parts
+from everwork.server.http.protocol import BoundedProtocol
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.audit import Audit
@@ -79,7 +80,7 @@ class HttpDoor:
         certificate, key, authority = self._tls
         config = uvicorn.Config(
             self.app,
-            http="httptools",
+            http=BoundedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from everwork.core.job import Job, NewJob
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.states import SYNONYMS, State
-from everwork.engines.values import Created, JobFilter
+from everwork.engines.values import Created, JobFilter, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.bodies import BULK_BYTES_MAX, read_json
 from everwork.server.http.kinds import ACTIVATABLE, INSTANT, NAME, STATE, ListOf, Text, Whole
@@ -21,6 +21,9 @@ from everwork.server.http.schemas import list_of, ref
 from everwork.service.access import Permission
 from everwork.service.report import explanation_report, job_report
 
+PAGE_CHARS_MAX: Final = 16 * 1_048_576
+"""With so much a page is full, whatever its limit."""
+PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
 STATES_MAX: Final = 20
 
@@ -43,9 +46,23 @@ _LIST_QUERY: Final = (
 
 async def list_jobs(call: Call) -> Response:
     """Matching jobs, newest first."""
-    page = await call.desk.list(job_filter(call.query), call.query["limit"], call.query["cursor"])
+    page = await _bounded_page(call, job_filter(call.query), call.query["limit"])
     jobs = [job_report(job) for job in page.jobs]
     return answer({"jobs": jobs, "next": None if page.next is None else str(page.next)})
+
+
+async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
+    """As many jobs as were asked for, or fewer if they are large: no answer is to fill the memory."""
+    jobs: list[Job] = []
+    page = Page([], call.query["cursor"])
+    chars = 0
+    while len(jobs) < limit and chars < PAGE_CHARS_MAX:
+        page = await call.desk.list(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
+        jobs += page.jobs
+        chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
+        if page.next is None:
+            break
+    return Page(jobs, page.next)
 
 
 async def get_job(call: Call) -> Response:
