@@ -113,6 +113,23 @@ async def test_a_worker_that_waited_for_work_goes_on_waiting_after_a_restart(ser
         assert await client.result(created.key, DEADLINE_S) == 1
 
 
+async def test_a_worker_can_be_stopped_while_the_server_is_away(server: ServerProcess) -> None:
+    gate, begun, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hold(job: ActiveJob) -> None:
+        begun.set()
+        await gate.wait()
+
+    async with Client(server.grpc_url, key=KEY) as client:
+        await client.create("hold")
+        task = asyncio.create_task(client.work({"hold": hold}, stop=stop))
+        await begun.wait()
+        await asyncio.to_thread(server.kill)
+        stop.set()
+        gate.set()
+        await asyncio.wait_for(task, DEADLINE_S)
+
+
 async def test_a_broken_line_costs_no_attempt(server: ServerProcess) -> None:
     gate, begun = asyncio.Event(), asyncio.Event()
 

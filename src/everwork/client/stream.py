@@ -64,6 +64,8 @@ class Stream(ABC):
         self._inbox: deque[list[ActiveJob]] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._is_draining = False
+        self._is_closing = False
+        self._refused_ever = 0
         self._is_over = False
         self._error: EverworkError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -148,6 +150,7 @@ class Stream(ABC):
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Hand back what has not been ended, and wait for the last outcomes to be judged."""
+        self._is_closing = True
         for job in list(self._held.values()):
             self.settle(Release(job.key, job.attempt))
         self.drain()
@@ -203,6 +206,10 @@ class Stream(ABC):
             place = (job.type, job.group)
             if place in credits:
                 credits[place] -= 1
+        if self._is_closing:  # They were on their way when nobody was left to take them.
+            for job in jobs:
+                self.settle(Release(job.key, job.attempt))
+            return
         self._inbox.append(jobs)
         self._wake()
 
@@ -217,7 +224,10 @@ class Stream(ABC):
 
     def _refused(self, refused: Refused) -> None:
         self.refusals.append(refused)
-        log.warning("an outcome was refused", worker=self.worker, key=refused.key, why=refused.message)
+        self._refused_ever += 1
+        if self._refused_ever & (self._refused_ever - 1) == 0:  # Few words, however many there are.
+            why, times = refused.message, self._refused_ever
+            log.warning("an outcome was refused", worker=self.worker, key=refused.key, why=why, times=times)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():

@@ -34,6 +34,7 @@ AHEAD_SECONDS: Final = 0.1
 """So much work is fetched ahead: what was done in such a time lately. It hides the way to the server and back."""
 AHEAD_MAX: Final = 2_000
 SLICE_SECONDS: Final = 0.005
+FIRST: Final = asyncio.FIRST_COMPLETED
 WATCH_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 1.0
 
@@ -92,6 +93,7 @@ class Crew:
         self._stream: Stream
         self._threads: ThreadPoolExecutor | None = None
         self._is_stopping = False
+        self._idle = asyncio.Event()
 
     async def run(self, stream: Stream, stop: asyncio.Event) -> None:
         """Work until `stop` is set: then finish what runs and hand back what has not begun."""
@@ -111,10 +113,14 @@ class Crew:
         taking = asyncio.ensure_future(self._take_all())
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait([taking, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([taking, stopping], return_when=FIRST)
             if not taking.done():
                 self._stop_soft()
-            await taking
+                # A server that is away keeps nobody from stopping: what is left to say is said while the stream closes.
+                await asyncio.wait([taking, idle := asyncio.ensure_future(self._idle.wait())], return_when=FIRST)
+                idle.cancel()
+            if taking.done():
+                taking.result()
         except BaseException:
             self._stop_soft()
             await self._stop_hard()
@@ -147,6 +153,11 @@ class Crew:
                 job = pool.inbox.popleft()
                 self._stream.settle(o.Release(job.key, job.attempt))
         self._stream.drain()
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self._is_stopping and not any(pool.running for pool in self._pools.values()):
+            self._idle.set()
 
     async def _stop_hard(self) -> None:
         """Cancel what runs; it goes back when the stream is closed. Threads cannot be stopped: they are told."""
@@ -218,6 +229,8 @@ class Crew:
                 del pool.running[job]
             if not job.is_lost:
                 self._stream.settle(outcome)
+            if self._is_stopping:
+                self._note_idle()
         pool.done += 1
         pool.outstanding -= 1
         if pool.window - pool.outstanding > pool.window >> 2:
