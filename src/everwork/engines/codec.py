@@ -44,8 +44,8 @@ def encode(field: str, value: object, bytes_max: int) -> str:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(raw):,}")
     if b"null" in raw:
         _refuse_not_finite(field, value)
-    if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX and _depth(orjson.loads(raw)) > JSON_DEPTH_MAX:
-        raise InvalidInput(field, f"must be nested at most {JSON_DEPTH_MAX} levels deep")
+    if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX:
+        _refuse_deep(field, orjson.loads(raw))
     return raw.decode()
 
 
@@ -94,7 +94,10 @@ def _decoded(field: str, text: str | bytes, bytes_max: int, wanted: str) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(field, f"must be {wanted}: {error}") from None
-    if _LONG_NUMBER.search(text if isinstance(text, str) else text.decode()):
+    written = text if isinstance(text, str) else text.decode()
+    if written.count("{") + written.count("[") > JSON_DEPTH_MAX:
+        _refuse_deep(field, value)  # Before anything that recurses, as json does: it would give up in the middle.
+    if _LONG_NUMBER.search(written):
         json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
     return value
 
@@ -106,6 +109,11 @@ def _refuse_long(field: str, digits: str) -> None:
     """orjson reads integers over 64 bits as floats, silently: digits must not get lost."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
         raise InvalidInput(field, f"must not contain whole numbers over 64 bits, like {digits[:40]}")
+
+
+def _refuse_deep(field: str, value: object) -> None:
+    if _depth(value) > JSON_DEPTH_MAX:
+        raise InvalidInput(field, f"must be nested at most {JSON_DEPTH_MAX} levels deep")
 
 
 def _refuse_not_finite(field: str, value: object) -> None:

@@ -16,6 +16,9 @@ Mistake = tuple[str, Mapping[str, Any], str]
 WORK = {"type": TYPE, "worker": "w"}
 KEY_63 = 2**63 - 1
 DEEP = '{"a":' * 65 + "1" + "}" * 65
+DEEPEST = '{"a":' + "[" * 1_010 + "1234567890123456789" + "]" * 1_010 + "}"
+"""As deep as the parser goes, with a number that is looked at twice."""
+TOO_DEEP = "must be nested at most 64 levels deep"
 
 
 JOBS_MISTAKES: Final[Sequence[Mistake]] = (
@@ -36,6 +39,10 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("CreateJob", {"job_type": TYPE, "variables_json": "{"}, "variables_json: must be a JSON object"),
     ("CreateJob", {"job_type": TYPE, "variables_json": '{"a":1e999}'}, "variables"),
     ("CreateJob", {"job_type": TYPE, "variables_json": DEEP}, "variables_json: must be nested at most 64 levels deep"),
+    ("CreateJob", {"job_type": TYPE, "variables_json": DEEPEST}, f"variables_json: {TOO_DEEP}"),
+    ("CreateJob", {"job_type": TYPE, "variables_json": DEEPEST[5:-1]}, f"variables_json: {TOO_DEEP}"),
+    ("CompleteJob", {"job_key": "1", "variables_json": DEEPEST}, f"variables_json: {TOO_DEEP}"),
+    ("FailJob", {"job_key": "1", "variables_json": DEEPEST}, f"variables_json: {TOO_DEEP}"),
     (
         "CreateJob",
         {"job_type": TYPE, "variables_json": "{}", "variables": {"a": "1"}},
@@ -92,9 +99,9 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
 
 async def test_the_jobs_api_names_the_field_and_what_is_allowed(sqlite_place: Place) -> None:
     told = {}
-    for name, fields, said in JOBS_MISTAKES:
+    for at, (name, fields, said) in enumerate(JOBS_MISTAKES):
         call = sqlite_place.poll(**{"type": "", "worker": "", **fields}) if name == "ActivateJobs" else None
-        told[name, said] = await refused(call or sqlite_place.call(name, **fields))
+        told[f"{at} {name}", said] = await refused(call or sqlite_place.call(name, **fields))
     assert_told(told)
 
 
@@ -106,6 +113,7 @@ ZEEBE_MISTAKES: Final[Sequence[Mistake]] = (
     ("CompleteJob", {"jobKey": 0}, "jobKey: must be a job key"),
     ("CompleteJob", {"jobKey": -(2**63)}, "jobKey: must be a job key"),
     ("CompleteJob", {"jobKey": 1, "variables": "[1]"}, "variables: must be a JSON object"),
+    ("CompleteJob", {"jobKey": 1, "variables": DEEPEST}, f"variables: {TOO_DEEP}"),
     ("FailJob", {"jobKey": 1, "retries": 101}, "retries: must be a whole number from 0 to 100"),
     ("FailJob", {"jobKey": 1, "retryBackOff": -1}, "retryBackOff: must be"),
     ("FailJob", {"jobKey": 1, "variables": "{"}, "variables: must be a JSON object"),
