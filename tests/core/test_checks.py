@@ -189,3 +189,25 @@ def test_whatever_is_not_a_name_is_refused_by_its_field(value: object) -> None:
 @given(key=st.integers(1, KEY_MAX))
 def test_a_job_key_is_read_back_from_its_text(key: int) -> None:
     assert checks.job_key(str(key)) == checks.job_key(key) == key
+
+
+def test_a_value_that_nobody_can_write_out_is_shown_by_its_kind() -> None:
+    deep: list[object] = []
+    for _ in range(10_000):
+        deep = [deep]
+    assert checks.shown(deep) == "a list too long to show"
+
+
+def test_states_of_a_filter_are_taken_together() -> None:
+    assert checks.state_filters(["failed", "FAILED", "completed"]) == (
+        frozenset({State.FAILED, State.COMPLETED}),
+        False,
+    )
+    assert checks.state_filters(["activatable", "ACTIVATABLE"]) == (frozenset({State.PENDING}), True)
+    assert checks.state_filters([]) == (frozenset(), False)
+
+
+@pytest.mark.parametrize("other", ["failed", "pending"])
+def test_activatable_goes_with_no_other_state(other: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^state: must be activatable alone"):
+        checks.state_filters(["activatable", other])

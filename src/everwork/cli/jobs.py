@@ -76,7 +76,7 @@ def list_jobs(  # noqa: PLR0913 - what can be asked of a list
     everwork jobs list --state failed --error timeout
     everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
     """
-    states, due = _states(state or ())
+    states, due = checks.state_filters(state or ())
     wanted = JobFilter(
         type=_name("type", type),
         states=states,
@@ -266,14 +266,6 @@ def _engine_hint(engine: str | None) -> str:
 
 async def _look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
     return await service.get(key), await service.history(key), await service.explain(key)
-
-
-def _states(names: Sequence[str]) -> tuple[frozenset[State], bool]:
-    """The states of a filter, and whether only what is due is meant: that goes with no other state."""
-    found = {checks.state_filter(name) for name in names}
-    if len(found) > 1 and any(due for _, due in found):
-        raise InvalidInput("state", "must be activatable alone: it cannot be combined with other states")
-    return frozenset(state for state, _ in found), any(due for _, due in found)
 
 
 def _name(field: str, text: str | None) -> str | None:

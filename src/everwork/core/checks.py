@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from everwork.core.limits import ATTEMPT_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import ACTIVATABLE, SYNONYMS, State
@@ -86,13 +87,22 @@ def state_filter(value: object, field: str = "state") -> tuple[State, bool]:
     return state(value, field), False
 
 
+def state_filters(values: Iterable[object], field: str = "state") -> tuple[frozenset[State], bool]:
+    """What a filter means by several states; none means all, and "due" goes with no other state."""
+    found = {state_filter(value, field) for value in values}
+    due = any(is_due for _, is_due in found)
+    if due and len(found) > 1:
+        raise InvalidInput(field, "must be activatable alone: it cannot be combined with other states")
+    return frozenset(state for state, _ in found), due
+
+
 def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to write integers of more than 4,300 digits.
+    except (ValueError, RecursionError):  # Integers of more than 4,300 digits; containers a thousand levels deep.
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."
 

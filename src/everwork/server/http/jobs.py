@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
 
+from everwork.core import checks
 from everwork.core.job import Job, NewJob
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
-from everwork.core.states import SYNONYMS, State
+from everwork.core.states import State
 from everwork.engines.values import Created, JobFilter, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.bodies import BULK_BYTES_MAX, read_json
-from everwork.server.http.kinds import ACTIVATABLE, INSTANT, NAME, STATE, ListOf, Text, Whole
+from everwork.server.http.kinds import INSTANT, NAME, STATE, ListOf, Text, Whole
 from everwork.server.http.new_jobs import CHUNK, NEW_JOB, read_jobs
 from everwork.server.http.operations import Answer, Call, Field, Operation, answer
 from everwork.server.http.schemas import list_of, ref
@@ -86,7 +86,7 @@ async def create_jobs(call: Call) -> Response:
 
 def job_filter(sent: dict[str, Any]) -> JobFilter:
     """Which jobs are meant."""
-    states, due = _states(sent.get("state", ()))
+    states, due = checks.state_filters(sent.get("state", ()))
     return JobFilter(
         type=sent["type"],
         states=states,
@@ -98,13 +98,6 @@ def job_filter(sent: dict[str, Any]) -> JobFilter:
         error_text=sent["error"],
         due=due,
     )
-
-
-def _states(words: Sequence[str]) -> tuple[frozenset[State], bool]:
-    due = ACTIVATABLE.lower() in words
-    if due and len(set(words)) > 1:
-        raise InvalidInput("state", "activatable cannot be combined with other states")
-    return (frozenset([State.PENDING]), True) if due else (frozenset(SYNONYMS[word.upper()] for word in words), False)
 
 
 def _brief(created: Created) -> dict[str, Any]:
