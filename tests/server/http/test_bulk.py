@@ -133,6 +133,15 @@ async def test_json_that_is_not_clear_is_refused(unchanged: Rest, status: int, b
     assert await total(unchanged) == 0
 
 
+@SHARED
+@pytest.mark.parametrize("depth", range(100, 1_100, 50))
+async def test_no_depth_is_more_than_the_server_can_bear(unchanged: Rest, depth: int) -> None:
+    for opening, closing in [(b"[", b"]"), (b'{"type":', b"}"), (b'{"type": "a", "variables":', b"}")]:
+        body = opening * depth + b"{}" + closing * depth
+        answer = await unchanged("POST", JOBS, content=body, headers=JSON)
+        assert answer.status_code in {400, 422}
+
+
 async def test_the_largest_and_smallest_numbers_come_back_as_they_were(local: Rest) -> None:
     variables = {"max": 2**64 - 1, "min": -(2**63), "deep": orjson.loads(b"[" * 62 + b"]" * 62), "nul": "a\0b"}
     assert (await local.job(variables=variables))["variables"] == variables

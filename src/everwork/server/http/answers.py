@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from everwork.core.limits import ATTEMPT_MAX
 from everwork.exceptions import JobNotFound
 from everwork.server.http.kinds import Whole
 from everwork.server.http.operations import Answer, Call, Field, Shape, answer
@@ -13,7 +14,6 @@ from everwork.server.http.schemas import ref
 from everwork.service.report import job_report
 
 NOTHING: Final = Shape("Nothing", ())
-ATTEMPT_MAX: Final = 2**31 - 1
 ATTEMPT: Final = Field(
     "attempt",
     Whole(0, ATTEMPT_MAX),
