@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 
 from everwork.core.states import State
 from everwork.engines.values import Demand, Lease
+from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
 from tests.door.waiting import until
 from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of
@@ -177,6 +179,90 @@ async def test_draining_voids_the_credit_and_a_new_grant_begins_anew(whole: Whol
         assert [job.key for job in await worker.got(1)] == [key]
 
 
+async def test_jobs_that_are_not_on_their_way_go_back_uncounted_when_the_worker_wants_no_more(
+    sqlite_whole: Whole,
+) -> None:
+    keys = await sqlite_whole.create(60, variables='{"x":"' + "x" * 300_000 + '"}')
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(60)
+        await until(lambda: not sqlite_whole.service.waiting(TYPE))
+        await until(lambda: _has_state(sqlite_whole, keys[-1], State.PROCESSING))
+        await worker.say(draining=True)
+        await until(lambda: _has_state(sqlite_whole, keys[-1], State.PENDING))
+        assert (await sqlite_whole.job(keys[-1])).attempts == 0
+        await worker.got(1)
+        await worker.call.done_writing()
+        await worker.status()
+    assert len(worker.jobs) < 60
+
+
+@pytest.mark.parametrize("tenants", [(), ("<default>",)])
+async def test_an_outage_of_the_engine_keeps_the_worker_waiting_and_loses_nothing(
+    sqlite_whole: Whole, tenants: Sequence[str]
+) -> None:
+    new = await sqlite_whole.server.keys.create("worker", ["jobs"], tenants=tenants)
+    first, second = await sqlite_whole.create(2, variables='{"n":0}')
+    async with sqlite_whole.worker(key=new.text) as worker:
+        await worker.grant(2)
+        jobs = await worker.got(2)
+        engine = sqlite_whole.service.engine
+        away = _Away(engine)
+        sqlite_whole.service.engine = sqlite_whole.service._exchange.steps._engine = away  # type: ignore[assignment]
+        failed = ended(jobs[1], fail=pb.Fail(error="boom", backoff_ms=0, variables=b'{"seen":1}'))
+        done = ended(jobs[0], complete=pb.Complete())
+        await worker.say(outcomes=[done, failed], heartbeats=[lease_of(jobs[1])])
+        await worker.call.done_writing()
+        await until(lambda: away.refused >= 2)
+        sqlite_whole.service.engine = sqlite_whole.service._exchange.steps._engine = engine
+        await worker.until(lambda: worker.settled == 2)
+        assert not worker.refusals
+        assert (await worker.status())[0] is grpc.StatusCode.OK
+    assert (await sqlite_whole.job(first)).state is State.COMPLETED
+    assert (await sqlite_whole.job(second)).variables == '{"n":0,"seen":1}'
+
+
+async def test_many_refusals_travel_in_messages_that_clients_take_and_are_counted_together_with_what_is_settled(
+    sqlite_whole: Whole,
+) -> None:
+    async with sqlite_whole.worker() as worker:
+        for _ in range(3):
+            await worker.say(outcomes=[pb.Outcome(key=999, attempt=1, complete=pb.Complete())] * 2_000)
+        await worker.until(lambda: worker.settled == 6_000)
+        assert [one.number for one in worker.refusals] == list(range(1, 6_001))
+        assert max(worker.sizes) < MESSAGE_BYTES_MAX / 3
+
+
+async def test_an_outcome_and_a_heartbeat_in_one_message_are_no_loss(sqlite_whole: Whole) -> None:
+    await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+        await worker.say(outcomes=[ended(job, complete=pb.Complete())], heartbeats=[lease_of(job)])
+        await worker.until(lambda: worker.settled == 1)
+        await worker.say(heartbeats=[pb.Lease(key=job.key, attempt=9)])
+        await worker.until(lambda: worker.losses)
+        assert [loss.lease.attempt for loss in worker.losses] == [9]
+
+
+async def test_a_worker_that_comes_back_keeps_its_attempts_however_slow_the_engine_is(sqlite_whole: Whole) -> None:
+    [key] = await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+    streams, engine = sqlite_whole.server._streams, sqlite_whole.service.engine
+    gate = asyncio.Event()
+    sqlite_whole.service.engine = _Gated(engine, gate)  # type: ignore[assignment]
+    async with sqlite_whole.channel() as channel:
+        again = Worker(channel)
+        await again.say(hello=pb.Hello(worker="w1", resumed=[lease_of(job)]))
+        await _given_up(sqlite_whole)
+        gate.set()
+        await again.until(lambda: again.welcome is not None)
+        assert not streams._orphans
+        assert (await sqlite_whole.job(key)).state is State.PROCESSING
+        again.call.cancel()
+
+
 async def test_a_stopping_server_sends_no_more_jobs_but_takes_outcomes(whole: Whole) -> None:
     [key] = await whole.create()
     async with whole.worker() as worker:
@@ -239,8 +325,10 @@ async def test_a_tenants_key_sees_and_ends_only_its_own(sqlite_whole: Whole) -> 
         assert job.key == mine
         theirs = pb.Outcome(key=foreign, attempt=1, complete=pb.Complete())
         event = ended(job, complete=pb.Complete(events=[pb.NewJob(type="x", tenant="other")]))
-        await worker.say(outcomes=[theirs, event], heartbeats=[pb.Lease(key=foreign, attempt=1)])
-        await worker.until(lambda: worker.settled == 2 and worker.losses)
+        await worker.say(outcomes=[theirs, event])
+        await worker.until(lambda: worker.settled == 2)
+        await worker.say(heartbeats=[pb.Lease(key=foreign, attempt=1)])
+        await worker.until(lambda: worker.losses)
         assert [pb.Reason.Name(one.reason) for one in worker.refusals] == ["PERMISSION_DENIED"] * 2
     assert (await sqlite_whole.job(foreign)).state is State.PROCESSING
 
@@ -263,7 +351,7 @@ async def test_a_tenants_key_sees_and_ends_only_its_own(sqlite_whole: Whole) -> 
         ),
         (
             [pb.FromWorker(hello=pb.Hello(worker="w", resumed=[pb.Lease(key=2**64 - 1)]))],
-            "key: must be a job key",
+            "hello.resumed.key: must be a job key",
         ),
     ],
 )
@@ -302,6 +390,39 @@ async def test_create_jobs_is_all_or_none_and_names_the_one_that_is_wrong(whole:
         with pytest.raises(grpc.aio.AioRpcError, match=r"jobs\[1\].priority: must be a whole number from -512 to 511"):
             await call(bad.SerializeToString(), metadata=_key())
     assert sum(count.jobs for count in await whole.service.engine.count()) == 1
+
+
+class _Away:
+    """An engine that cannot be reached; what was refused is counted."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("owners", "get", "settle", "activate", "extend", "check"):
+            return getattr(self._engine, name)
+
+        async def away(*_: object) -> None:
+            self.refused += 1
+            raise EngineUnavailable("away")
+
+        return away
+
+
+class _Gated:
+    """An engine that prolongs leases only when it is told to."""
+
+    def __init__(self, engine: Any, gate: asyncio.Event) -> None:
+        self._engine = engine
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def extend(self, *arguments: Any) -> Any:
+        await self._gate.wait()
+        return await self._engine.extend(*arguments)
 
 
 def _key() -> tuple[tuple[str, str], ...]:

@@ -39,6 +39,7 @@ class Watched:
         self.steps: list[tuple[int, int]] = []
         self.error: Exception | None = None
         self.poison = 0
+        self.gate: asyncio.Event | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -53,6 +54,8 @@ class Watched:
 
     async def activate(self, demands: Sequence[Demand]) -> Any:
         self.steps.append((0, len(demands)))
+        if self.gate is not None:
+            await self.gate.wait()
         if self.error is not None:
             raise self.error
         return await self._engine.activate(demands)
@@ -103,6 +106,20 @@ async def test_a_tenants_caller_gets_nothing_of_others_from_a_shared_step(servic
     )
     assert {job.tenant for job in acme} <= {"acme"}
     assert {job.tenant for job in [*acme, *everybody]} == {"acme", "other"}
+
+
+async def test_a_caller_whose_time_ends_while_the_engine_is_asked_gets_the_answer(watched: Any, engine: Engine) -> None:
+    service = JobService(watched, "holder")
+    job = await a_pending_job(engine)
+    watched.gate = asyncio.Event()
+    polling = asyncio.create_task(service.lease(demand(), 1))
+    await until(lambda: watched.steps)
+    [ask] = next(iter(service._exchange._places.values())).asks
+    await until(lambda: ask.is_expired)
+    assert not polling.done()
+    watched.gate.set()
+    assert [one.key for one in await asyncio.wait_for(polling, DEADLINE_S)] == [job.key]
+    await service.close()
 
 
 async def test_who_comes_first_is_served_first(service: JobService) -> None:

@@ -45,6 +45,7 @@ class Server:
         self._grpc = GrpcDoor(self.service, self.keys, settings, self.metrics, extras)
         self._http = HttpDoor(self.service, self.keys, self.audit, settings, self.metrics)
         self._opened = AsyncExitStack()
+        self._closing = asyncio.Lock()
 
     async def open(self) -> None:
         """Open the engine and learn the keys; nobody can call yet."""
@@ -64,12 +65,18 @@ class Server:
         return Ports(grpc, http)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost."""
+        """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost.
+
+        Whoever is in more of a hurry may call it again meanwhile, with less grace.
+        """
         grace = self.settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self.service.end_polls()
         self._streams.close()
-        await asyncio.gather(self._grpc.stop(grace), self._http.stop(grace))
-        await self._opened.aclose()
+        try:
+            await asyncio.gather(self._grpc.stop(grace), self._http.stop(grace))
+        finally:
+            async with self._closing:
+                await self._opened.aclose()
 
     async def health(self) -> Health:
         """What the engine says of itself."""

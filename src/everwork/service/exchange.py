@@ -127,10 +127,12 @@ class Steps:
 class _Ask:
     """One caller who waits for jobs."""
 
-    __slots__ = ("answer", "demand")
+    __slots__ = ("answer", "demand", "is_asked_for", "is_expired")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
+        self.is_asked_for = False
+        self.is_expired = False
         self.answer: asyncio.Future[list[LeasedJob]] = asyncio.get_running_loop().create_future()
 
     def give(self, jobs: list[LeasedJob]) -> bool:
@@ -139,6 +141,12 @@ class _Ask:
             return False
         self.answer.set_result(jobs)
         return True
+
+    def expire(self) -> None:
+        """The time is over; if the engine is being asked just now, its answer is waited for."""
+        self.is_expired = True
+        if not self.is_asked_for:
+            self.give([])
 
 
 class _Place:
@@ -172,6 +180,8 @@ class _Place:
     async def _serve(self) -> None:
         mark = self._exchange.engine.mark()
         asks = self._first()
+        for ask in asks:
+            ask.is_asked_for = True
         answer = await self._exchange.steps.take((), [ask.demand for ask in asks])
         if self._hand_out(asks, answer.shares):
             await self._wait(answer.pause_ms, mark)
@@ -204,7 +214,8 @@ class _Place:
         is_short = False
         for ask, jobs in zip(asks, shares, strict=True):
             is_short = is_short or len(jobs) < ask.demand.limit
-            if jobs:
+            ask.is_asked_for = False
+            if jobs or ask.is_expired:
                 self.leave(ask)
                 if not ask.give(jobs):
                     self._exchange.abandoned(jobs)
@@ -261,7 +272,7 @@ class Exchange:
         ask = _Ask(demand)
         place = self._place(demand)
         place.add(ask)
-        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, ask.give, [])
+        timer = asyncio.get_running_loop().call_later(wait_ms / 1000, ask.expire)
         self._waiting[demand.type] += 1
         try:
             return await ask.answer
@@ -282,7 +293,7 @@ class Exchange:
         self._is_ending = True
         for place in self._places.values():
             for ask in list(place.asks):
-                ask.give([])
+                ask.expire()
 
     def forget(self, place: _Place) -> None:
         """A place where nobody has waited for a while is given up."""

@@ -14,6 +14,9 @@ from everwork.proto.work import job_message
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the job that takes it over this size, which leaves it far below what clients refuse."""
 ENVELOPE_BYTES: Final = 200
+REFUSALS_MAX: Final = 2_000
+LOSSES_MAX: Final = 10_000
+"""How many one message carries: together with the largest jobs it stays below 3 MiB."""
 WRITE_SECONDS_MAX: Final = 1.0
 """How long the end of a stream waits for a worker that takes nothing."""
 WAITING_MAX: Final = 1_000
@@ -32,6 +35,9 @@ class Outbox:
         self._jobs: list[LeasedJob] = []
         self._on_the_way: list[LeasedJob] = []
         self._next = work_pb2.ToWorker()
+        self._settled = 0
+        self._refusals: list[work_pb2.Refusal] = []
+        self._losses: list[work_pb2.Loss] = []
         self._has_words = False
         self._writing: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
@@ -49,15 +55,14 @@ class Outbox:
         self._say()
 
     def judged(self, settled: int, refusals: Sequence[work_pb2.Refusal]) -> None:
-        """So many outcomes have been judged; these of them were refused."""
-        self._next.settled = settled
-        if refusals:
-            self._next.refusals.extend(refusals)
+        """So many outcomes have been judged; these of them, in the order of their numbers, were refused."""
+        self._settled = settled
+        self._refusals += refusals
         self._say()
 
     def lost(self, lease: Lease, status: LeaseStatus) -> None:
         """A lease no longer holds."""
-        self._next.losses.append(_loss(lease, status))
+        self._losses.append(_loss(lease, status))
         self._say()
 
     def closing(self) -> None:
@@ -75,6 +80,7 @@ class Outbox:
                 # Before they are written: the worker may answer before we know that they are.
                 self._leaving(self._on_the_way)
                 self._writing = asyncio.ensure_future(self._send(message.SerializeToString()))
+                self._writing.add_done_callback(_seen)
                 await asyncio.shield(self._writing)
                 self._on_the_way = []
                 self._turned.set()
@@ -102,9 +108,14 @@ class Outbox:
         """Whether everything is written."""
         return not (self._jobs or self._has_words or self._on_the_way)
 
+    def waiting(self) -> list[LeasedJob]:
+        """The jobs that are not on their way yet; they will not go."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
     def unwritten(self) -> list[LeasedJob]:
         """The jobs that never reached the connection."""
-        jobs, self._on_the_way, self._jobs = self._on_the_way + self._jobs, [], []
+        jobs, self._on_the_way = self._on_the_way + self.waiting(), []
         return jobs
 
     def _say(self) -> None:
@@ -113,7 +124,16 @@ class Outbox:
 
     def _message(self) -> work_pb2.ToWorker:
         message, self._next = self._next, work_pb2.ToWorker()
-        self._has_words = False
+        message.refusals.extend(self._refusals[:REFUSALS_MAX])
+        message.losses.extend(self._losses[:LOSSES_MAX])
+        del self._refusals[:REFUSALS_MAX], self._losses[:LOSSES_MAX]
+        # What has been judged is told together with its refusals, never before.
+        message.settled = self._refusals[0].number - 1 if self._refusals else self._settled
+        self._has_words = bool(self._refusals or self._losses)
+        message.jobs.extend(self._next_jobs())
+        return message
+
+    def _next_jobs(self) -> list[work_pb2.Job]:
         jobs: list[work_pb2.Job] = []
         size = 0
         for job in self._jobs:
@@ -123,8 +143,13 @@ class Outbox:
             if size > MESSAGE_BYTES_MAX:
                 break
         self._on_the_way, self._jobs = self._jobs[: len(jobs)], self._jobs[len(jobs) :]
-        message.jobs.extend(jobs)
-        return message
+        return jobs
+
+
+def _seen(writing: asyncio.Future[None]) -> None:
+    """An error of a write that nobody waits for any more is no news: the worker has gone."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 def _loss(lease: Lease, status: LeaseStatus) -> work_pb2.Loss:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import grpc.aio
 
 from everwork.core.limits import SETTLE_BATCH_MAX
-from everwork.core.outcome import Fail, Outcome
+from everwork.core.outcome import Fail
 from everwork.engines.values import Lease, LeaseStatus
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
 from everwork.proto import work_pb2
+from everwork.server.grpc.judgement import settled
 from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
 from everwork.server.grpc.work_intake import new_jobs
 from everwork.server.grpc.work_stream import WorkStream
@@ -37,7 +39,7 @@ class WorkStreams:
         self._service = service
         self._keys = keys
         self._streams: set[WorkStream] = set()
-        self._orphans: dict[Lease, str] = {}
+        self._orphans: dict[Lease, WorkStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._ticking = BackgroundLoop("everwork-streams", self._tick, TICK_SECONDS)
@@ -79,40 +81,44 @@ class WorkStreams:
 
     # What streams leave behind ------------------------------------------------------------------
 
-    def adopted(self, leases: Iterable[Lease]) -> None:
-        """Attempts of an earlier stream run on in another one; the earlier may not have noticed its end yet."""
-        for lease in leases:
-            self._orphans.pop(lease, None)
-            for stream in self._streams:
-                stream.held.pop(lease, None)
+    def adopted(self, leases: Iterable[Lease], by: Desk | None = None) -> None:
+        """Attempts of earlier streams run on in another one; an earlier one may not have noticed its end yet.
 
-    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        With `by`, only those that were leased with the same key: of others it is not known yet whose they are.
+        """
+        for lease in leases:
+            holder = self._holder(lease)
+            if holder is not None and (by is None or holder.desk.principal.id == by.principal.id):
+                holder.held.pop(lease, None)
+                self._orphans.pop(lease, None)
+
+    def finish(self, desk: Desk, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Outcomes that came before their stream ended are still settled."""
         if outcomes:
-            self._later(self._settle(outcomes))
+            self._later(through_outage(lambda: settled(self._service, desk, outcomes), None))
+
+    def _holder(self, lease: Lease) -> WorkStream | None:
+        """The stream that has an attempt, or had it when it ended."""
+        orphan = self._orphans.get(lease)
+        return orphan or next((stream for stream in self._streams if lease in stream.held), None)
 
     def _leave(self, stream: WorkStream) -> None:
         """A stopping server's workers come back elsewhere, with their leases; others have a moment to come back."""
         if stream.held and not self._is_closing:
-            self._orphans |= dict.fromkeys(stream.held, stream.worker)
+            self._orphans |= dict.fromkeys(stream.held, stream)
             self._later(self._give_up(list(stream.held)))
 
     async def _give_up(self, leases: list[Lease]) -> None:
         await asyncio.sleep(COME_BACK_SECONDS)
         gone = [(lease, self._orphans.pop(lease)) for lease in leases if lease in self._orphans]
-        await self._settle([Fail(lease.key, lease.attempt, _gone(worker)) for lease, worker in gone])
-
-    async def _settle(self, outcomes: Sequence[Outcome]) -> None:
-        """Failing this, the leases lapse."""
+        outcomes = [Fail(lease.key, lease.attempt, _gone(stream.worker)) for lease, stream in gone]
         for start in range(0, len(outcomes), SETTLE_BATCH_MAX):
             batch = outcomes[start : start + SETTLE_BATCH_MAX]
-            try:
-                await through_outage(lambda batch=batch: self._service.settle(batch), None)  # type: ignore[misc]
-            except EngineError:
-                return
+            await through_outage(lambda batch=batch: self._service.settle(batch), None)  # type: ignore[misc]
 
-    def _later(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _later(self, work: Awaitable[object]) -> None:
+        """Do something that nobody waits for but `wait_closed`."""
+        task = asyncio.ensure_future(_or_lapse(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -151,6 +157,12 @@ async def _create(desk: Desk, asked: work_pb2.CreateJobsRequest) -> work_pb2.Cre
 async def _messages(context: Context) -> AsyncIterator[bytes]:
     while (raw := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined] # the stubs have forgotten it
         yield raw
+
+
+async def _or_lapse(work: Awaitable[object]) -> None:
+    """If the engine stays away, the leases lapse."""
+    with suppress(EngineError):
+        await work
 
 
 def _gone(worker: str) -> str:

@@ -3,52 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from everwork.core import checks
 from everwork.core.job import LeasedJob
-from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
-from everwork.core.outcome import Fail, Outcome, Throw
-from everwork.engines.codec import decode
-from everwork.engines.values import Demand, Judged, Lease, LeaseStatus, Verdict
-from everwork.exceptions import (
-    EngineError,
-    EverworkError,
-    InvalidInput,
-    JobError,
-    JobNotFound,
-    PermissionDenied,
-    TooManyRequests,
-)
+from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, SETTLE_BATCH_MAX
+from everwork.engines.values import Demand, Lease, LeaseStatus
+from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
+from everwork.server.grpc.jobs_intake import tenants as checked_tenants
+from everwork.server.grpc.judgement import settled
 from everwork.server.grpc.outbox import Outbox, Send
-from everwork.server.grpc.work_intake import outcome as checked_outcome
-from everwork.service.desk import Desk, foreign_job
+from everwork.service.desk import Desk
 from everwork.service.loops import pauses
-from everwork.service.service import JobService, accepted
+from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
 """How many jobs one step brings to one worker, whatever credit it has."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
+LEASES_MAX: Final = 100_000
+"""How many attempts one message may name."""
 PLACES_MAX: Final = 1_000
 UNJUDGED_MAX: Final = 20_000
 """A worker that reports faster than the engine judges is not read from for a while."""
 HEARTBEAT_MS_MAX: Final = 10_000
 SILENT_BEATS: Final = 3
 
-_REASONS: Final = {
-    Verdict.NOT_FOUND: work_pb2.NOT_FOUND,
-    Verdict.WRONG_STATE: work_pb2.WRONG_STATE,
-    Verdict.LEASE_LOST: work_pb2.LEASE_LOST,
-}
-
-
-_REASON_OF_ERROR: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work_pb2.PERMISSION_DENIED}
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -60,12 +46,12 @@ class Place(NamedTuple):
 
 
 class Streams(Protocol):
-    """What a stream leaves behind for others to do."""
+    """What streams do to one another, and what a stream leaves behind for others to do."""
 
-    def adopted(self, leases: Iterable[Lease]) -> None:
-        """Attempts of an earlier stream run on here."""
+    def adopted(self, leases: Iterable[Lease], by: Desk | None = None) -> None:
+        """Attempts of earlier streams run on here; with `by`, only those that were leased with the same key."""
 
-    def finish(self, outcomes: Sequence[Outcome]) -> None:
+    def finish(self, desk: Desk, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Outcomes that came before the stream ended are still settled."""
 
 
@@ -86,12 +72,14 @@ class WorkStream:
         self._is_closing = False
         self._unjudged: list[work_pb2.Outcome] = []
         self._in_hand: list[work_pb2.Outcome] = []
+        self._ending: set[Lease] = set()
         self._received = 0
         self._judged = 0
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.heard_at = self._loop.time()
+        """When the worker was last heard; infinite while it is we who keep it waiting."""
 
     @property
     def silence_seconds_max(self) -> float:
@@ -100,26 +88,26 @@ class WorkStream:
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
         """Serve the worker until it closes its side, or something ends the stream."""
-        work = [self._start(self._read(messages)), self._start(self._judge_all()), self._start(self._outbox.run())]
         try:
-            done, _ = await asyncio.wait([*work, self.ended], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            self._start(self._judge_all())
+            self._start(self._outbox.run())
+            await self._done_or_ended(self._start(self._read(messages)))
             self.stop_feeding()
-            await self._drained()
+            await self._done_or_ended(self._start(self._drained()))
         finally:
             await self._end()
 
     def stop_feeding(self, *, closing: bool = False) -> None:
-        """Send no more jobs; what is leased at this moment goes back."""
+        """Send no more jobs; what is leased at this moment and not yet on its way goes back."""
         for feed in self._feeds.values():
             feed.task.cancel()
         self._feeds.clear()
+        self._service.hand_back(self._outbox.waiting())
         if closing:
             self._is_closing = True
             self._outbox.closing()
 
-    def end(self, error: EverworkError) -> None:
+    def end(self, error: BaseException) -> None:
         """End the stream with an error."""
         if not self.ended.done():
             self.ended.set_exception(error)
@@ -134,23 +122,27 @@ class WorkStream:
 
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         async for raw in messages:
-            self.heard_at = self._loop.time()
+            self.heard_at = math.inf
             message = _parsed(raw)
             if message.HasField("hello"):
                 await self._begin(message.hello)
             elif not self.worker:
                 raise InvalidInput("hello", "must be in the first message")
-            for grant in message.grants:
-                self._grant(grant)
-            if message.outcomes:
-                self._take(message.outcomes)
-            if message.heartbeats:
-                await self._beat([_lease(lease) for lease in message.heartbeats])
-            if message.draining:
-                self.stop_feeding()
-            while len(self._unjudged) > UNJUDGED_MAX:
-                self._room.clear()
-                await self._room.wait()
+            await self._hear(message)
+            self.heard_at = self._loop.time()
+
+    async def _hear(self, message: work_pb2.FromWorker) -> None:
+        for grant in message.grants:
+            self._grant(grant)
+        if message.outcomes:
+            self._take(message.outcomes)
+        if message.heartbeats:
+            await self._beat(_leases("heartbeats", message.heartbeats))
+        if message.draining:
+            self.stop_feeding()
+        while len(self._unjudged) > UNJUDGED_MAX:
+            self._room.clear()
+            await self._room.wait()
 
     async def _begin(self, hello: work_pb2.Hello) -> None:
         if self.worker:
@@ -158,22 +150,24 @@ class WorkStream:
         if hello.lease_ms:
             self._lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
         worker = checks.name("hello.worker", hello.worker)
-        resumed = [_lease(lease) for lease in hello.resumed]
+        resumed = _leases("hello.resumed", hello.resumed)
+        # At once: the time in which their worker may come back runs on while the engine is asked.
+        self._streams.adopted(resumed, self.desk)
         statuses = await self._extended(resumed)
         self.worker = worker
-        kept = [lease for lease, status in zip(resumed, statuses, strict=True) if status is LeaseStatus.HELD]
+        kept = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
         self._streams.adopted(kept)
         self.held |= dict.fromkeys(kept)
-        lost = [(lease, status) for lease, status in zip(resumed, statuses, strict=True) if lease not in self.held]
+        lost = [(lease, status) for lease, status in statuses.items() if lease not in self.held]
         self._outbox.welcome(self._service.holder, self._heartbeat_ms, lost)
 
     def _grant(self, grant: work_pb2.Grant) -> None:
         """More credit for a place; the first brings a feed into being."""
-        tenants = self.desk.principal.tenants_for([checks.name("tenants", name) for name in grant.tenants])
+        tenants = self.desk.principal.tenants_for(checked_tenants("tenants", grant.tenants))
         place = Place(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
-        feed = self._feeds.get(place)
         if self._is_closing:
             return
+        feed = self._feeds.get(place)
         if feed is None:
             if len(self._feeds) >= PLACES_MAX:
                 raise InvalidInput("grants", f"must name at most {PLACES_MAX:,} types in one stream")
@@ -182,36 +176,39 @@ class WorkStream:
 
     def _take(self, outcomes: Iterable[work_pb2.Outcome]) -> None:
         """Outcomes wait to be judged; what they end is no longer held."""
-        held = self.held
         for outcome in outcomes:
+            lease = Lease(outcome.key, outcome.attempt)
             self._received += 1
             self._unjudged.append(outcome)
-            held.pop(Lease(outcome.key, outcome.attempt), None)
+            self._ending.add(lease)
+            self.held.pop(lease, None)
         self._news.set()
 
-    async def _beat(self, leases: list[Lease]) -> None:
-        for lease, status in zip(leases, await self._extended(leases), strict=True):
+    async def _beat(self, leases: Sequence[Lease]) -> None:
+        """Prolong leases; of an attempt whose outcome is under way nothing is said."""
+        statuses = await self._extended([lease for lease in leases if lease not in self._ending])
+        for lease, status in statuses.items():
+            if lease in self._ending:
+                continue
             if status is not LeaseStatus.HELD:
                 self.held.pop(lease, None)
                 self._outbox.lost(lease, status)
-            else:
+            elif lease not in self.held:
+                self._streams.adopted([lease])
                 self.held[lease] = None
 
-    async def _extended(self, leases: list[Lease]) -> list[LeaseStatus]:
+    async def _extended(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
         """The statuses of leases, those prolonged that are the caller's own and hold."""
+        found = dict.fromkeys(leases, LeaseStatus.LOST)
+        for start in range(0, len(leases), SETTLE_BATCH_MAX):
+            batch = leases[start : start + SETTLE_BATCH_MAX]
+            found |= await self._patiently(lambda batch=batch: self._extend(batch))  # type: ignore[misc]
+        return found
+
+    async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
         foreign = await self.desk.foreign([lease.key for lease in leases if lease not in self.held])
         mine = [lease for lease in leases if lease.key not in foreign]
-        found = dict(zip(mine, await self._patiently(mine), strict=True))
-        return [found.get(lease, LeaseStatus.LOST) for lease in leases]
-
-    async def _patiently(self, leases: list[Lease]) -> list[LeaseStatus]:
-        delays = pauses()
-        while leases:
-            try:
-                return await self._service.engine.extend(leases, self._lease_ms)
-            except EngineError:
-                await asyncio.sleep(next(delays))
-        return []
+        return dict(zip(mine, await self._service.engine.extend(mine, self._lease_ms), strict=True))
 
     # What ends attempts -------------------------------------------------------------------------
 
@@ -223,48 +220,15 @@ class WorkStream:
                 self._in_hand, self._unjudged = self._unjudged, []
                 self._room.set()
                 await self._judge(self._in_hand)
-                self._in_hand = []
 
-    async def _judge(self, batch: list[work_pb2.Outcome]) -> None:
-        first = self._judged + 1
-        refusals: list[work_pb2.Refusal] = []
-        numbers: list[int] = []
-        outcomes: list[Outcome] = []
-        for number, message in enumerate(batch, first):
-            try:
-                outcomes.append(await self._checked(message))
-                numbers.append(number)
-            except EverworkError as error:
-                refusals.append(_invalid(number, message, error))
-        foreign = await self.desk.foreign([outcome.key for outcome in outcomes])
-        if foreign:
-            refusals += [_foreign(n, o) for n, o in zip(numbers, outcomes, strict=True) if o.key in foreign]
-            kept = [(n, o) for n, o in zip(numbers, outcomes, strict=True) if o.key not in foreign]
-            numbers, outcomes = [n for n, _ in kept], [o for _, o in kept]
-        for number, outcome, judged in zip(numbers, outcomes, await self._settle(outcomes), strict=True):
-            if not judged.ok:
-                refusals.append(_refusal(number, outcome, judged))
-        self._judged += len(batch)
-        self._outbox.judged(self._judged, refusals)
-
-    async def _checked(self, message: work_pb2.Outcome) -> Outcome:
-        if not message.attempt:
-            raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
-        outcome = checked_outcome(message, self.desk.principal)
-        if isinstance(outcome, Fail | Throw) and outcome.variables is not None:
-            merged = await self.desk.merged_variables(outcome.key, decode(outcome.variables))
-            return outcome._replace(variables=merged)
-        return outcome
-
-    async def _settle(self, outcomes: list[Outcome]) -> list[Judged]:
+    async def _judge(self, messages: list[work_pb2.Outcome]) -> None:
         """While the engine is away the worker is kept waiting: each outcome names its attempt and may be repeated."""
-        delays = pauses()
-        while outcomes:
-            try:
-                return await self._service.settle(outcomes)
-            except EngineError:
-                await asyncio.sleep(next(delays))
-        return []
+        first = self._judged + 1
+        refusals = await self._patiently(lambda: settled(self._service, self.desk, messages, first))
+        self._judged += len(messages)
+        self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
+        self._in_hand = []
+        self._outbox.judged(self._judged, refusals)
 
     # What goes out ------------------------------------------------------------------------------
 
@@ -281,8 +245,6 @@ class WorkStream:
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue
-            except EverworkError as error:
-                return self.end(error)
             delays = pauses()
             feed.credits -= len(jobs)
             self._outbox.jobs(jobs)
@@ -299,10 +261,33 @@ class WorkStream:
         return max(min(self._lease_ms // SILENT_BEATS, HEARTBEAT_MS_MAX), 1)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin a part of the stream's work; if it fails, the stream ends."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._stopped)
         return task
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.end(error)
+
+    async def _done_or_ended(self, task: asyncio.Task[None]) -> None:
+        await asyncio.wait([task, self.ended], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        if self.ended.done():
+            self.ended.result()
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The answer of a call that may be repeated, whenever the engine gives it; the stream may end before."""
+        delays = pauses()
+        while True:
+            try:
+                return await call()
+            except EngineError:
+                await asyncio.sleep(next(delays))
 
     async def _drained(self) -> None:
         """The worker has closed its side: what it sent is judged, and the judgement written."""
@@ -317,23 +302,13 @@ class WorkStream:
         await self._outbox.quiet()
         if not self.ended.done():
             self.ended.set_result(None)
+        elif not self.ended.cancelled():
+            self.ended.exception()  # It has been seen, whoever else saw another one first.
         unwritten = self._outbox.unwritten()
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.hand_back(unwritten)
-        self._streams.finish(await self._last([*self._in_hand, *self._unjudged]))
-
-    async def _last(self, messages: Sequence[work_pb2.Outcome]) -> list[Outcome]:
-        """Outcomes that came before the end; one that makes no sense has nobody left to be told."""
-        outcomes: list[Outcome] = []
-        for message in messages:
-            with suppress(EverworkError):
-                outcomes.append(await self._checked(message))
-        try:
-            foreign = await self.desk.foreign([outcome.key for outcome in outcomes])
-        except EngineError:
-            return []  # Their leases lapse.
-        return [outcome for outcome in outcomes if outcome.key not in foreign]
+        self._streams.finish(self.desk, [*self._in_hand, *self._unjudged])
 
 
 class _Feed:
@@ -366,29 +341,8 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
         raise InvalidInput("message", "must be an everwork.v1.FromWorker in protobuf") from None
 
 
-def _lease(message: work_pb2.Lease) -> Lease:
-    return Lease(checks.job_key(message.key), checks.attempt(message.attempt))
-
-
-def _refusal(number: int, outcome: Outcome, judged: Judged) -> work_pb2.Refusal:
-    state = "" if judged.state is None else judged.state.label
-    try:
-        accepted(outcome.key, judged, "ended so")
-        message = ""
-    except JobError as error:
-        message = str(error)
-    lease = work_pb2.Lease(key=outcome.key, attempt=outcome.attempt)
-    reason = _REASONS[judged.verdict]
-    return work_pb2.Refusal(number=number, lease=lease, reason=reason, state=state, message=message)
-
-
-def _foreign(number: int, outcome: Outcome) -> work_pb2.Refusal:
-    lease = work_pb2.Lease(key=outcome.key, attempt=outcome.attempt)
-    message = str(foreign_job(outcome.key))
-    return work_pb2.Refusal(number=number, lease=lease, reason=work_pb2.PERMISSION_DENIED, message=message)
-
-
-def _invalid(number: int, message: work_pb2.Outcome, error: EverworkError) -> work_pb2.Refusal:
-    lease = work_pb2.Lease(key=message.key, attempt=message.attempt)
-    reason = _REASON_OF_ERROR.get(type(error), work_pb2.INVALID)
-    return work_pb2.Refusal(number=number, lease=lease, reason=reason, message=str(error))
+def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:
+    if len(messages) > LEASES_MAX:
+        raise InvalidInput(field, f"must name at most {LEASES_MAX:,} attempts in one message, not {len(messages):,}")
+    leases = (Lease(checks.job_key(one.key, f"{field}.key"), checks.attempt(one.attempt)) for one in messages)
+    return list(dict.fromkeys(leases))
