@@ -34,7 +34,6 @@ AHEAD_SECONDS: Final = 0.1
 """So much work is fetched ahead: what was done in such a time lately. It hides the way to the server and back."""
 AHEAD_MAX: Final = 2_000
 SLICE_SECONDS: Final = 0.005
-FIRST: Final = asyncio.FIRST_COMPLETED
 WATCH_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 1.0
 
@@ -111,14 +110,12 @@ class Crew:
 
     async def _work(self, stop: asyncio.Event) -> None:
         taking = asyncio.ensure_future(self._take_all())
-        stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait([taking, stopping], return_when=FIRST)
+            await _either(taking, stop)
             if not taking.done():
                 self._stop_soft()
                 # A server that is away keeps nobody from stopping: what is left to say is said while the stream closes.
-                await asyncio.wait([taking, idle := asyncio.ensure_future(self._idle.wait())], return_when=FIRST)
-                idle.cancel()
+                await _either(taking, self._idle)
             if taking.done():
                 taking.result()
         except BaseException:
@@ -127,7 +124,6 @@ class Crew:
             raise
         finally:
             taking.cancel()
-            stopping.cancel()
 
     async def _take_all(self) -> None:
         async for jobs in self._stream:
@@ -294,6 +290,15 @@ class Crew:
                         # It swallows its cancellation, or is a thread: the job need not wait for it.
                         self._stream.settle(_timed_out(job, "; it still runs"))
                         job.is_lost = True
+
+
+async def _either(task: asyncio.Future[None], event: asyncio.Event) -> None:
+    """Wait for the one or the other."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 def _completed(job: ActiveJob, value: Any) -> o.Outcome:
