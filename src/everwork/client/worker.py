@@ -292,9 +292,9 @@ class Crew:
                         job.is_lost = True
 
 
-async def _either(task: asyncio.Future[None], event: asyncio.Event) -> None:
+async def _either(task: asyncio.Future[Any], event: asyncio.Event) -> None:
     """Wait for the one or the other."""
-    waiting = asyncio.ensure_future(event.wait())
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
     finally:
