@@ -158,7 +158,7 @@ def toml(value: Any) -> str:
         ({"EVERWORK_GRPC_PORT": "9" * 5_000}, {}, "grpc_port (environment variable EVERWORK_GRPC_PORT): must be a"),
         ({"EVERWORK_TRUSTED_PROXIES": "10.0.0.1,x"}, {}, "trusted_proxies (environment variable EVERWORK_TRUSTED_"),
         ({}, {"grpc_port": "70000"}, "grpc_port (flag --grpc-port): must be a whole number from 0 to 65535, not 70000"),
-        ({}, {"auth": "onn"}, "auth (flag --auth): must be on or off, not 'onn'"),
+        ({}, {"auth": "onn"}, "auth (flag --no-auth): must be on or off, not 'onn'"),
         ({}, {"long_poll_seconds": "nan"}, "long_poll_seconds (flag --long-poll-seconds): must be a number from 0 to"),
     ],
     ids=str,
@@ -254,6 +254,13 @@ def test_an_api_key_that_cannot_be_used_is_refused_unseen(text: str) -> None:
     told = complaint(None, {"EVERWORK_API_KEY": text})
     assert told.startswith("EVERWORK_API_KEY (environment): must ")
     assert text not in told
+
+
+def test_an_engine_that_is_no_text_is_refused_unseen() -> None:
+    write('engine = ["redis://:sesame-secret@host/0"]')
+    told = complaint()
+    assert "must be a URL such as" in told
+    assert "sesame" not in told
 
 
 def test_secrets_are_not_shown() -> None:

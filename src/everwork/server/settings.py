@@ -202,7 +202,8 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
 def _engine(value: object) -> str:
     """Any text: the engine that it names has its own demands on it."""
     if not isinstance(value, str):
-        raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not {checks.shown(value)}")
+        # What was written may hold a password.
+        raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not of type {type(value).__name__}")
     return value
 
 
