@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+from everwork.core.checks import shown
+from everwork.core.limits import INSTANT_MS_MAX
+from everwork.exceptions import InvalidInput
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 @lru_cache(maxsize=4_096)  # Jobs that were created together show the same instants.
@@ -18,3 +24,15 @@ def utc_text(instant_ms: int) -> str:
 def instant_ms(moment: datetime) -> int:
     """A moment with a time zone as an instant."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_ms(field: str, text: str) -> int:
+    """A moment as programs write it, RFC 3339 to the letter, as an instant."""
+    try:
+        instant = instant_ms(datetime.fromisoformat(text.upper())) if _RFC_3339.fullmatch(text) else -1
+    except ValueError:  # No such day, or no such hour.
+        instant = -1
+    if not 0 <= instant <= INSTANT_MS_MAX:
+        allowed = "must be a moment from 1970 to 9999 in RFC 3339, like 2030-01-31T12:00:00Z"
+        raise InvalidInput(field, f"{allowed}, not {shown(text)}")
+    return instant

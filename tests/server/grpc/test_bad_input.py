@@ -18,6 +18,7 @@ KEY_63 = 2**63 - 1
 DEEP = '{"a":' * 65 + "1" + "}" * 65
 DEEPEST = '{"a":' + "[" * 1_010 + "1234567890123456789" + "]" * 1_010 + "}"
 """As deep as the parser goes, with a number that is looked at twice."""
+MOMENT = "expires_at: must be a moment from 1970 to 9999 in RFC 3339, like 2030-01-31T12:00:00Z, not '"
 TOO_DEEP = "must be nested at most 64 levels deep"
 
 
@@ -32,8 +33,12 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("CreateJob", {"job_type": TYPE, "priority": 512}, "priority: must be a whole number from -512 to 511"),
     ("CreateJob", {"job_type": TYPE, "delay_ms": -(2**63)}, "delay_ms: must be"),
     ("CreateJob", {"job_type": TYPE, "delay_ms": KEY_63}, "delay_ms: must be"),
-    ("CreateJob", {"job_type": TYPE, "expires_at": "tomorrow"}, "expires_at: must be a moment in RFC 3339"),
-    ("CreateJob", {"job_type": TYPE, "expires_at": "2030-01-01T00:00:00"}, "expires_at: must have a time zone"),
+    ("CreateJob", {"job_type": TYPE, "expires_at": "tomorrow"}, MOMENT),
+    ("CreateJob", {"job_type": TYPE, "expires_at": "2030-01-01T00:00:00"}, MOMENT),
+    ("CreateJob", {"job_type": TYPE, "expires_at": "20300131T12Z"}, MOMENT),
+    ("CreateJob", {"job_type": TYPE, "expires_at": "2030-01-31T12:00:00+23:59:59.5"}, MOMENT),
+    ("CreateJob", {"job_type": TYPE, "expires_at": "2030-02-31T12:00:00Z"}, MOMENT),
+    ("CreateJob", {"job_type": TYPE, "expires_at": "1969-12-31T23:59:59Z"}, MOMENT),
     ("CreateJob", {"job_type": TYPE, "expires_at": "0001-01-01T00:00:00Z"}, "expires_at: must be"),
     ("CreateJob", {"job_type": TYPE, "variables_json": "[1]"}, "variables_json: must be a JSON object"),
     ("CreateJob", {"job_type": TYPE, "variables_json": "{"}, "variables_json: must be a JSON object"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any, Final
 
 from everwork.core import checks
+from everwork.core.instants import moment_ms
 from everwork.core.job import NewJob
 from everwork.core.limits import (
     API_KEYS_TENANTS_MAX,
@@ -28,7 +28,7 @@ from everwork.exceptions import InvalidInput
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.jobs_views import PROCESS_FIELDS
 from everwork.service.access import Principal
-from everwork.service.intake import instant, wire_job
+from everwork.service.intake import wire_job
 from everwork.service.listing import Order, sort_named
 
 JOBS_DEFAULT: Final = 10
@@ -74,7 +74,7 @@ def new_job(request: jobs_pb2.CreateJobRequest, principal: Principal) -> NewJob:
             dedupe_key=request.dedupe_key or None,
             limit_key=request.limit_key or None,
             correlation_id=request.correlation_id or None,
-            expires_at_ms=_moment("expires_at", request.expires_at) if request.expires_at else None,
+            expires_at_ms=moment_ms("expires_at", request.expires_at) if request.expires_at else None,
             timeout_ms=request.timeout or None,
             headers=dict(request.custom_headers) or None,
             extra=kept or None,
@@ -166,7 +166,12 @@ def one_of_two(variables: Mapping[str, str], variables_json: str) -> dict[str, A
 def tenants(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """The tenants that a caller names; none means all of his."""
     stripped = (name.strip() for name in names)
-    found = tuple(dict.fromkeys(checks.name(field, name) for name in stripped if name))
+    return tenant_names(field, (name for name in stripped if name))
+
+
+def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Tenants, each once and not too many; an empty name is none."""
+    found = tuple(dict.fromkeys(checks.name(field, name) for name in names))
     if len(found) > API_KEYS_TENANTS_MAX:
         raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants, not {len(found):,}")
     return found
@@ -179,12 +184,3 @@ def _require_one(variables: Mapping[str, str]) -> None:
 
 def _extra(field: str, text: str) -> str:
     return checks.text(field, text, NAME_CHARS_MAX)
-
-
-def _moment(field: str, text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        example = "2030-01-31T12:00:00Z"
-        raise InvalidInput(field, f"must be a moment in RFC 3339, like {example}, not {checks.shown(text)}") from None
-    return instant(field, moment)
