@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
 from everwork.engines.values import JobFilter
-from everwork.exceptions import InvalidInput, JobNotFound, NotFound, PermissionDenied
+from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, NotFound, PermissionDenied
 from everwork.service.access import Permission, Principal
 from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
 from everwork.service.administration import Administration
@@ -243,11 +244,32 @@ async def test_deleted_jobs_and_bulk_requeues_are_written_down(office: Office) -
     assert await the_state(office.engine, dead.key) is State.PENDING
     assert await office.said() == [
         ("jobs.delete", str(done.key), {}),
-        ("jobs.requeue", TYPE, {"matched": 1, "changed": 1}),
+        ("jobs.requeue", TYPE, {"matched": 1, "changed": 1, "filter": {"type": TYPE}}),
     ]
     with pytest.raises(JobNotFound):
         await worker.delete_job(done.key)
     assert len(await office.said()) == 2
+
+
+async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        await a_dead_letter(office.engine)
+    monkeypatch.setattr("everwork.service.desk.LIST_LIMIT_MAX", 1)
+    requeue, times = office.engine.requeue, itertools.count(1)
+
+    async def away_the_second_time(keys: Any) -> Any:
+        if next(times) == 2:
+            raise EngineUnavailable("away")
+        return await requeue(keys)
+
+    monkeypatch.setattr(office.engine, "requeue", away_the_second_time)
+    with pytest.raises(EngineUnavailable):
+        await office.of(Permission.JOBS).requeue_matching(JobFilter(error_text="o"))
+    [entry] = await office.said()
+    assert entry[:2] == ("jobs.requeue", "*")
+    assert entry[2] == {"matched": 1, "changed": 1, "filter": {"error_text": "o"}, "broken_off": True}
 
 
 # The log ------------------------------------------------------------------------------------------------
@@ -259,6 +281,12 @@ async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, ad
     assert (entry.key_id, entry.who, entry.at_ms, entry.origin) == ("k1", "ann", START_MS, "10.0.0.7")
     [found] = await office.engine.registered(AUDIT_KIND)
     assert found.until_ms == START_MS + AUDIT_KEEP_MS
+
+
+async def test_a_name_that_no_store_can_keep_does_not_stop_an_entry(office: Office, service: JobService) -> None:
+    who = Principal("cli", "\udcff\nann", frozenset([Permission.ALL]))
+    await Administration(service, office.keys, office.log, who, "cli").pause(TYPE)
+    assert [entry.who for entry in await office.log.last(10)] == ["??ann"]
 
 
 async def test_the_log_is_read_in_pages_newest_first_also_inside_one_millisecond(

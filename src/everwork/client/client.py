@@ -192,10 +192,10 @@ class Client:
         number = checks.job_key(key)
         return await self._call(lambda desk: desk.requeue(number))
 
-    async def requeue_matching(self, **wanted: Any) -> BulkChange:
-        """Bring back every dead letter that matches; filters as `list` has them."""
+    async def requeue_matching(self, *, all: bool = False, **wanted: Any) -> BulkChange:
+        """Bring back every dead letter that matches, filters as `list` has them; without any, `all` must be said."""
         found = _filter(wanted)
-        return await self._call(lambda desk: desk.requeue_matching(found))
+        return await self._call(lambda desk: desk.requeue_matching(found, all=bool(all)))
 
     async def set_retries(self, key: int | str, retries: int) -> int:
         """Change how many attempts are left; the previous number."""

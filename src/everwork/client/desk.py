@@ -39,8 +39,8 @@ class Verbs(Protocol):
         """Bring one dead letter back."""
         ...
 
-    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
-        """Bring back every dead letter that a filter shows."""
+    async def requeue_matching(self, wanted: JobFilter, *, all: bool) -> BulkChange:
+        """Bring back every dead letter that a filter shows; without any, only if `all` is said."""
         ...
 
     async def set_retries(self, key: int, retries: int) -> int:

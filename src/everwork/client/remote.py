@@ -153,9 +153,10 @@ class RemoteDesk:
         """Bring one dead letter back."""
         return State((await self._ask(self._calls.Requeue, pb.JobRequest(key=key), key)).state)
 
-    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
-        """Bring back every dead letter that a filter shows."""
-        answer = await self._ask(self._calls.RequeueMatching, wire.filter_message(wanted))
+    async def requeue_matching(self, wanted: JobFilter, *, all: bool) -> BulkChange:
+        """Bring back every dead letter that a filter shows; without any, only if `all` is said."""
+        request = pb.RequeueMatchingRequest(filter=wire.filter_message(wanted), all=all)
+        answer = await self._ask(self._calls.RequeueMatching, request)
         return BulkChange(answer.matched, answer.changed)
 
     async def set_retries(self, key: int, retries: int) -> int:

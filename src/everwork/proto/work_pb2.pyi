@@ -224,6 +224,11 @@ class Found(Message):
     state: int
     def __init__(self, *, state: int | None = ...) -> None: ...
 
+class RequeueMatchingRequest(Message):
+    filter: JobFilter
+    all: bool
+    def __init__(self, *, filter: JobFilter | None = ..., all: bool | None = ...) -> None: ...
+
 class BulkChange(Message):
     matched: int
     changed: int
@@ -337,7 +342,8 @@ class StatsResponse(Message):
     counts: containers.RepeatedCompositeFieldContainer[Count]
     hours: containers.RepeatedCompositeFieldContainer[WorkerHour]
     generated_at_ms: int
-    def __init__(self, *, counts: Iterable[Count] | None = ..., hours: Iterable[WorkerHour] | None = ..., generated_at_ms: int | None = ...) -> None: ...
+    partial: bool
+    def __init__(self, *, counts: Iterable[Count] | None = ..., hours: Iterable[WorkerHour] | None = ..., generated_at_ms: int | None = ..., partial: bool | None = ...) -> None: ...
 
 class Count(Message):
     tenant: str

@@ -77,7 +77,7 @@ class DeskServiceStub:
         )
         self.RequeueMatching = channel.unary_unary(
             '/everwork.v1.DeskService/RequeueMatching',
-            request_serializer=work_pb2.JobFilter.SerializeToString,
+            request_serializer=work_pb2.RequeueMatchingRequest.SerializeToString,
             response_deserializer=work_pb2.BulkChange.FromString,
         )
         self.SetRetries = channel.unary_unary(
@@ -230,7 +230,7 @@ def add_DeskServiceServicer_to_server(servicer, server):
         ),
         'RequeueMatching': grpc.unary_unary_rpc_method_handler(
             servicer.RequeueMatching,
-            request_deserializer=work_pb2.JobFilter.FromString,
+            request_deserializer=work_pb2.RequeueMatchingRequest.FromString,
             response_serializer=work_pb2.BulkChange.SerializeToString,
         ),
         'SetRetries': grpc.unary_unary_rpc_method_handler(

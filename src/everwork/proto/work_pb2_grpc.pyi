@@ -52,7 +52,7 @@ class DeskServiceStub:
         work_pb2.JobRequest, work_pb2.Found
     ]
     RequeueMatching: grpc.UnaryUnaryMultiCallable[
-        work_pb2.JobFilter, work_pb2.BulkChange
+        work_pb2.RequeueMatchingRequest, work_pb2.BulkChange
     ]
     SetRetries: grpc.UnaryUnaryMultiCallable[
         work_pb2.SetRetriesRequest, work_pb2.SetRetriesResponse
@@ -103,7 +103,7 @@ class DeskServiceAsyncStub:
         work_pb2.JobRequest, work_pb2.Found
     ]
     RequeueMatching: grpc.aio.UnaryUnaryMultiCallable[
-        work_pb2.JobFilter, work_pb2.BulkChange
+        work_pb2.RequeueMatchingRequest, work_pb2.BulkChange
     ]
     SetRetries: grpc.aio.UnaryUnaryMultiCallable[
         work_pb2.SetRetriesRequest, work_pb2.SetRetriesResponse

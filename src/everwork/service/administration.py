@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -13,13 +14,13 @@ from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy, encode_policy, require_object
 from everwork.engines.values import JobFilter, TypeInfo
-from everwork.exceptions import InvalidInput, NotFound
+from everwork.exceptions import EngineError, InvalidInput, NotFound
 from everwork.service.access import Permission, Principal
 from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
 from everwork.service.desk import BulkChange, Desk
 from everwork.service.keys import KeyRing
-from everwork.service.service import JobService
+from everwork.service.service import JobService, through_outage
 
 T = TypeVar("T")
 POLICY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
@@ -172,15 +173,9 @@ class Administration:
         """Remove one finished job; the desk says who may."""
         return await self._noted("jobs.delete", str(key), lambda: self._desk.delete(key))
 
-    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
-        """Bring back every dead letter that a filter shows; the desk says who may."""
-
-        async def requeue() -> BulkChange:
-            change = await self._desk.requeue_matching(wanted)
-            await self._record("jobs.requeue", wanted.type or "*", change._asdict())
-            return change
-
-        return await _to_the_end(requeue())
+    async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
+        """Bring back every dead letter that a filter shows; the desk says who may, and that `all` must be said."""
+        return await _to_the_end(self._requeue(wanted, all))
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -207,6 +202,21 @@ class Administration:
 
         return await _to_the_end(act_and_record())
 
+    async def _requeue(self, wanted: JobFilter, all: bool) -> BulkChange:
+        change = BulkChange(0, 0)
+        target, about = wanted.type or "*", _told(wanted)
+        try:
+            async for done in self._desk.requeue_in_steps(wanted, all=all):
+                change = done
+        except EngineError:
+            if change.matched:  # What was done must be known, above all when the rest was not.
+                detail = {**change._asdict(), **about, "broken_off": True}
+                with suppress(EngineError):
+                    await through_outage(lambda: self._record("jobs.requeue", target, detail), None)
+            raise
+        await self._record("jobs.requeue", target, {**change._asdict(), **about})
+        return change
+
     async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
         await self._audit.record(self.principal, action, target, self.origin, detail)
 
@@ -230,6 +240,12 @@ def policy_from(said: Mapping[str, Any], base: RetryPolicy = DEFAULT_POLICY) -> 
             allowed = ", ".join(POLICY_FIELDS)
             raise InvalidInput("policy", f"{checks.shown(name)} is no field of it; allowed are {allowed}")
     return RetryPolicy(**{**asdict(base), **said})
+
+
+def _told(wanted: JobFilter) -> dict[str, Any]:
+    """What a filter says, as far as it says anything; states aside, which are those of dead letters."""
+    said = {one.name: getattr(wanted, one.name) for one in fields(JobFilter) if one.name != "states"}
+    return {"filter": {name: value for name, value in said.items() if value not in (None, (), False)}}
 
 
 def _policy_of(info: TypeInfo) -> PolicyView:

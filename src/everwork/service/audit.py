@@ -52,7 +52,7 @@ class Audit:
         said = {
             "at_ms": at_ms,
             "key_id": who.id,
-            "who": who.name,
+            "who": _line(who.name, NAME_CHARS_MAX),
             "action": action,
             "target": _line(target, TARGET_CHARS_MAX),
             "origin": _line(origin, NAME_CHARS_MAX),
@@ -78,7 +78,10 @@ def _line(text: str, chars_max: int) -> str:
 
 
 def _bounded(detail: Mapping[str, Any]) -> Mapping[str, Any]:
-    return detail if len(orjson.dumps(detail)) <= AUDIT_DETAIL_BYTES_MAX else {"cut": "too long to keep"}
+    try:
+        return detail if len(orjson.dumps(detail)) <= AUDIT_DETAIL_BYTES_MAX else {"cut": "too long to keep"}
+    except TypeError:  # A text that is no Unicode, for example.
+        return {"cut": "cannot be kept"}
 
 
 def _entry(found: Registered) -> AuditEntry:

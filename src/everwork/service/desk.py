@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
-from everwork.core.outcome import Outcome
+from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
 from everwork.engines.codec import decode, encode_object
 from everwork.engines.values import Count, Created, Demand, Explanation, JobFilter, Judged, Page, Stats
-from everwork.exceptions import PermissionDenied
+from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access import Permission, Principal
 from everwork.service.service import JobService
 
@@ -55,6 +55,8 @@ class Desk:
         self.principal.require(Permission.JOBS)
         for outcome in outcomes:
             checks.attempt(outcome.attempt)
+            for event in outcome.events if isinstance(outcome, Complete) else ():
+                self.principal.require_tenant(event.tenant)
         await self._require_own([outcome.key for outcome in outcomes])
         return await self._service.settle(outcomes)
 
@@ -65,10 +67,10 @@ class Desk:
         await self._require_own([checks.job_key(key, "job_key")])
         return await self._service.extend(key, checks.attempt(attempt), lease_ms)
 
-    async def merged_variables(self, key: int, more: Mapping[str, Any]) -> str:
-        """The job's variables with others put over them, as a failure may bring them."""
+    async def merged_variables(self, key: int, more: Mapping[str, Any], field: str = "variables") -> str:
+        """The job's variables with others put over them, as a failure may bring them in a field of its message."""
         job = await self.get(key)
-        return encode_object("variables", {**decode(job.variables), **more}, PAYLOAD_BYTES_MAX)
+        return encode_object(field, {**decode(job.variables), **more}, PAYLOAD_BYTES_MAX)
 
     # Changes ------------------------------------------------------------------------------------
 
@@ -102,9 +104,17 @@ class Desk:
         await self._may_change(key)
         return await self._service.delete(key)
 
-    async def requeue_matching(self, wanted: JobFilter) -> BulkChange:
-        """Bring back every dead letter that a filter shows."""
+    async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
+        """Bring back every dead letter that a filter shows; without any filter, only if `all` is said."""
+        change = BulkChange(0, 0)
+        async for done in self.requeue_in_steps(wanted, all=all):
+            change = done
+        return change
+
+    async def requeue_in_steps(self, wanted: JobFilter, *, all: bool = False) -> AsyncIterator[BulkChange]:
+        """`requeue_matching`, which tells after each step what has been done so far."""
         self.principal.require(Permission.JOBS)
+        require_meant(wanted, all=all)
         found = replace(self._confined(wanted), states=frozenset([State.FAILED]))
         matched = changed = 0
         cursor: int | None = None
@@ -113,9 +123,10 @@ class Desk:
             judged = await self._service.engine.requeue([job.key for job in page.jobs]) if page.jobs else []
             matched += len(judged)
             changed += sum(one.ok for one in judged)
+            yield BulkChange(matched, changed)
             cursor = page.next
             if cursor is None:
-                return BulkChange(matched, changed)
+                return
 
     # Questions ----------------------------------------------------------------------------------
 
@@ -191,6 +202,15 @@ class Desk:
         """Matching jobs of the caller's tenants, newest first."""
         self.principal.require(Permission.JOBS_READ)
         return await self._service.list(self._confined(wanted), limit, cursor)
+
+
+def require_meant(wanted: JobFilter, *, all: bool) -> None:
+    """Refuse an empty filter where it would touch every dead letter, unless just that is said."""
+    is_empty = replace(wanted, states=frozenset()) == JobFilter()
+    if is_empty and not all:
+        raise InvalidInput("all", "must be true if every dead letter is meant; else give a filter")
+    if all and not is_empty:
+        raise InvalidInput("all", "must not be given together with a filter")
 
 
 def foreign_job(key: int) -> PermissionDenied:

@@ -68,7 +68,7 @@ CALLS: Final[Mapping[str, Call]] = {
     f"/{DESK}/Extend": Call(NAMED, {"lease_ms": 60_000}),
     f"/{DESK}/Cancel": Call(NAMED, {}),
     f"/{DESK}/Requeue": Call(NAMED, {}, WRONG_STATE),
-    f"/{DESK}/RequeueMatching": Call(Row(WRITE, Scope.OWN), {"type": "another"}),
+    f"/{DESK}/RequeueMatching": Call(Row(WRITE, Scope.OWN), {"filter": {"type": "another"}}),
     f"/{DESK}/SetRetries": Call(NAMED, {"retries": 2}),
     f"/{DESK}/Reschedule": Call(NAMED, {}, WRONG_STATE),
     f"/{DESK}/SetPriority": Call(NAMED, {}, WRONG_STATE),

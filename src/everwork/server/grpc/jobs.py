@@ -17,7 +17,7 @@ from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_intake as intake
 from everwork.server.grpc.blockades import Blockades
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
-from everwork.server.grpc.jobs_views import activated, job_view, stats_view
+from everwork.server.grpc.jobs_views import activated, int32, job_view, stats_view
 from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
 from everwork.server.grpc.refusals import of_state, refusal
 from everwork.service.access import Permission
@@ -95,7 +95,8 @@ class JobsApi:
         outcome = intake.failure(request)
         if request.variables_json:
             more = intake.one_of_two({}, request.variables_json)
-            outcome = outcome._replace(variables=await desk.merged_variables(outcome.key, more))
+            merged = await desk.merged_variables(outcome.key, more, "variables_json")
+            outcome = outcome._replace(variables=merged)
         refused = await self._settle(desk, outcome)
         return pb.FailJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' failed")
 
@@ -103,7 +104,8 @@ class JobsApi:
         """Fail a job for good, with a code. There is no process that could catch it."""
         outcome = intake.throw(request)
         if more := intake.one_of_two(request.variables, request.variables_json):
-            outcome = outcome._replace(variables=await desk.merged_variables(outcome.key, more))
+            field = "variables_json" if request.variables_json else "variables"
+            outcome = outcome._replace(variables=await desk.merged_variables(outcome.key, more, field))
         refused = await self._settle(desk, outcome)
         done = f"Job '{outcome.key}' failed with error code '{outcome.code}'"
         return pb.ThrowErrorResponse(success=not refused, message=refused or done, error_caught=False)
@@ -181,7 +183,7 @@ class JobsApi:
             success=True,
             message="; ".join(filter(None, [message, listed.note])),
             jobs=shown,
-            total=listed.total,
+            total=int32(listed.total),
             has_more=listed.has_more or len(shown) < len(listed.jobs),
         )
 

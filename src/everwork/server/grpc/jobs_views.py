@@ -26,6 +26,9 @@ PROCESS_FIELDS: Final = (
 """What a process engine says of its jobs: kept, and given back as it came."""
 VIEW_BYTES_MAX: Final = 3_000_000
 """A job with large variables and a large result still fits into one message."""
+MAP_BYTES_MAX: Final = 1024 * 1024
+NUMBER_BYTES_MAX: Final = 12
+"""What a number costs in a map, beside its name."""
 INT32_MAX: Final = 2**31 - 1
 
 
@@ -79,10 +82,10 @@ def stats_view(stats: Stats, type: str, worker: str) -> jobs_pb2.JobStats:
     for row in hours:
         by_worker[row.worker] += row.completed + row.failed
     return jobs_pb2.JobStats(
-        total_jobs=_int32(sum(by_state.values())),
+        total_jobs=int32(sum(by_state.values())),
         by_state=_int32s(by_state),
-        by_type=_int32s(by_type),
-        by_worker=_int32s(by_worker),
+        by_type=_int32s(_largest(by_type)),
+        by_worker=_int32s(_largest(by_worker)),
         performance=_performance(Stats(counts, hours, stats.generated_at_ms)),
         generated_at=utc_text(stats.generated_at_ms),
     )
@@ -148,10 +151,10 @@ def _performance(stats: Stats) -> jobs_pb2.PerformanceStats:
     return jobs_pb2.PerformanceStats(
         avg_execution_time=summed.avg_execution_ms,
         avg_wait_time=summed.avg_wait_ms,
-        successful_jobs=_int32(summed.completed),
-        failed_jobs=_int32(summed.failed),
+        successful_jobs=int32(summed.completed),
+        failed_jobs=int32(summed.failed),
         success_rate=summed.success_rate,
-        retry_count=_int32(summed.retried),
+        retry_count=int32(summed.retried),
         avg_retries_per_job=summed.retried / ended if ended else 0.0,
     )
 
@@ -160,9 +163,22 @@ def _time(instant_ms: int | None) -> str:
     return "" if instant_ms is None else utc_text(instant_ms)
 
 
-def _int32(number: int) -> int:
+def int32(number: int) -> int:
+    """A count where the message has no room for larger ones."""
     return min(number, INT32_MAX)
 
 
+def _largest(numbers: Mapping[str, int]) -> dict[str, int]:
+    """The largest numbers, as many as fit into a message together with others of their kind."""
+    kept: dict[str, int] = {}
+    size = 0
+    for name, number in sorted(numbers.items(), key=lambda one: -one[1]):
+        size += len(name.encode()) + NUMBER_BYTES_MAX
+        if size > MAP_BYTES_MAX:
+            break
+        kept[name] = number
+    return kept
+
+
 def _int32s(numbers: Mapping[str, int]) -> dict[str, int]:
-    return {name: _int32(number) for name, number in numbers.items()}
+    return {name: int32(number) for name, number in numbers.items()}

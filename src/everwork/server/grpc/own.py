@@ -28,9 +28,11 @@ from everwork.proto import work_pb2 as pb
 from everwork.proto.work import job_message
 from everwork.server.grpc import views
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc.jobs_intake import tenant_names
 from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
 from everwork.server.grpc.work_intake import outcome as checked_outcome
 from everwork.service.access import Permission
+from everwork.service.administration import Administration
 from everwork.service.desk import Desk
 
 SERVICE: Final = "everwork.v1.DeskService"
@@ -39,6 +41,8 @@ LIMIT_DEFAULT: Final = 10
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
 _READS: Final = frozenset({"Get", "History", "Explain", "List", "Stats", "Result"})
+_NOTED: Final = frozenset({"Delete", "RequeueMatching"})
+"""What the audit log tells."""
 
 RPCS: Final = {
     name: Rpc(DOOR, SERVICE, name, Permission.JOBS_READ if name in _READS else Permission.JOBS)
@@ -58,7 +62,8 @@ def _handler(reception: Reception, rpc: Rpc, calls: DeskCalls) -> Any:
     request_type = getattr(pb, method.input_type.name)
     if rpc.name == "Activate":
         return reception.answering_stream(rpc, request_type, calls.activate)
-    return reception.unary(rpc, request_type, getattr(calls, _snake(rpc.name)))
+    takes = reception.administering if rpc.name in _NOTED else reception.unary
+    return takes(rpc, request_type, getattr(calls, _snake(rpc.name)))
 
 
 def _snake(name: str) -> str:
@@ -112,9 +117,9 @@ class DeskCalls:
         """Bring one dead letter back."""
         return views.found_view(await desk.requeue(asked.key))
 
-    async def requeue_matching(self, desk: Desk, asked: pb.JobFilter) -> pb.BulkChange:
-        """Bring back every dead letter that a filter shows."""
-        changed = await desk.requeue_matching(_filter(asked))
+    async def requeue_matching(self, office: Administration, asked: pb.RequeueMatchingRequest) -> pb.BulkChange:
+        """Bring back every dead letter that a filter shows, or all of them."""
+        changed = await office.requeue_matching(_filter(asked.filter), all=asked.all)
         return pb.BulkChange(matched=changed.matched, changed=changed.changed)
 
     async def set_retries(self, desk: Desk, asked: pb.SetRetriesRequest) -> pb.SetRetriesResponse:
@@ -130,9 +135,9 @@ class DeskCalls:
         """Change the priority of one pending job."""
         return views.found_view(await desk.set_priority(asked.key, asked.priority))
 
-    async def delete(self, desk: Desk, asked: pb.JobRequest) -> pb.Found:
+    async def delete(self, office: Administration, asked: pb.JobRequest) -> pb.Found:
         """Remove one finished job."""
-        return views.found_view(await desk.delete(asked.key))
+        return views.found_view(await office.delete_job(asked.key))
 
     # Questions ----------------------------------------------------------------------------------
 
@@ -189,7 +194,7 @@ def _demand(asked: pb.ActivateRequest) -> Demand:
         checks.whole_number("limit", asked.limit or LIMIT_DEFAULT, 1, ACTIVATE_MAX),
         checks.whole_number("lease_ms", asked.lease_ms or LEASE_MS_DEFAULT, 1, LEASE_MS_MAX),
         checks.text("group", asked.group, NAME_CHARS_MAX),
-        tuple(checks.name("tenants", tenant) for tenant in asked.tenants),
+        tenant_names("tenants", asked.tenants),
     )
 
 
@@ -211,7 +216,7 @@ def _filter(asked: pb.JobFilter) -> JobFilter:
         type=_said(asked, "type", NAME_CHARS_MAX),
         group=_said(asked, "group", NAME_CHARS_MAX),
         states=frozenset(State(number) for number in states),
-        tenants=tuple(checks.name("tenants", tenant) for tenant in asked.tenants),
+        tenants=tenant_names("tenants", asked.tenants),
         worker=_said(asked, "worker", NAME_CHARS_MAX),
         correlation_id=_said(asked, "correlation_id", NAME_CHARS_MAX),
         created_after_ms=_instant(asked, "created_after_ms"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -19,12 +20,15 @@ from everwork.logs import get_logger
 from everwork.server.errors import wire
 from everwork.server.metrics import Metrics
 from everwork.service.access import Permission
+from everwork.service.administration import Administration
+from everwork.service.audit import Audit
 from everwork.service.desk import Desk
 from everwork.service.keys import KeyRing
 from everwork.service.service import JobService
 
 DETAILS_CHARS_MAX: Final = 1_000
-"""Details travel in a header, and clients refuse long ones."""
+DETAILS_BYTES_MAX: Final = 4_096
+"""Details travel in a header, percent-encoded, and clients refuse headers that are over 8 KiB together."""
 CODE: Final = "everwork-code"
 """The trailing metadata with the error's stable code: several errors share one status."""
 DEFECT: Final = "a defect of the server; its log tells more"
@@ -61,16 +65,32 @@ class Reception:
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
+        self._audit = Audit(service.engine)
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one question and one answer."""
+        return self._unary(rpc, request_type, lambda desk, _, request: handle(desk, request))
 
+    def administering(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Administration, Request], Awaitable[Message]]
+    ) -> Handler:
+        """The same for what is written to the audit log."""
+
+        def act(desk: Desk, context: Context, request: Request) -> Awaitable[Message]:
+            origin = origin_of(context.peer())
+            return handle(Administration(self.service, self.keys, self._audit, desk.principal, origin), request)
+
+        return self._unary(rpc, request_type, act)
+
+    def _unary(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Context, Request], Awaitable[Message]]
+    ) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
             try:
                 desk = self.admit(rpc, context)
-                answer = await handle(desk, parsed(request_type, raw))
+                answer = await handle(desk, context, parsed(request_type, raw))
                 self.metrics.called(rpc.door, rpc.name, "OK")
                 return answer.SerializeToString()
             except (grpc.aio.BaseError, asyncio.CancelledError):
@@ -134,7 +154,7 @@ class Reception:
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.door, rpc.name, code.name)
-        await context.abort(code, details[:DETAILS_CHARS_MAX], trailing)
+        await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Desk], Awaitable[None]]) -> None:
         try:
@@ -165,6 +185,23 @@ def parsed(request_type: type[Request], raw: bytes) -> Request:
     except DecodeError:
         name = request_type.DESCRIPTOR.full_name
         raise InvalidInput("request", f"must be a message of type {name}, in protobuf") from None
+
+
+def cut_to_fit(details: str) -> str:
+    """Details as far as a client takes them: other scripts than Latin are several times as long on the way."""
+    kept = details[:DETAILS_CHARS_MAX]
+    size = 0
+    for at, sign in enumerate(kept):
+        size += 1 if " " <= sign <= "~" and sign != "%" else 3 * len(sign.encode(errors="replace"))
+        if size > DETAILS_BYTES_MAX:
+            return kept[:at]
+    return kept
+
+
+def origin_of(peer: str) -> str:
+    """The address of a caller, from gRPC's name for the connection: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
+    scheme, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else address or scheme
 
 
 def key_in(metadata: Any) -> str | None:

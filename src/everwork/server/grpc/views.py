@@ -9,8 +9,11 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import State
 from everwork.engines.values import Explanation, Judged, Page, Stats, Verdict
 from everwork.proto import work_pb2 as pb
+from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX, portions
 
-PAGE_BYTES_MAX: Final = 3 * 1024 * 1024
+LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 100
+"""A few numbers may stand beside the list."""
+HISTORY_ERROR_BYTES_MAX: Final = 12 * 1024
 VERDICTS: Final[Mapping[Verdict, int]] = {
     Verdict.ACCEPTED: pb.ACCEPTED,
     Verdict.REPEATED: pb.REPEATED,
@@ -49,20 +52,18 @@ def found_view(state: State) -> pb.Found:
 
 def page_view(page: Page) -> pb.Page:
     """A page, cut where it would be too large for one message: the rest is the next page's."""
-    jobs: list[pb.JobView] = []
-    size = 0
-    for job in page.jobs:
-        view = job_view(job)
-        size += view.ByteSize()
-        if jobs and size > PAGE_BYTES_MAX:
-            return pb.Page(jobs=jobs, next=jobs[-1].key)
-        jobs.append(view)
-    return pb.Page(jobs=jobs, next=page.next or 0)
+    jobs = next(portions(map(job_view, page.jobs), LIST_BYTES_MAX), [])
+    is_cut = len(jobs) < len(page.jobs)
+    return pb.Page(jobs=jobs, next=jobs[-1].key if is_cut else page.next or 0)
 
 
 def history_view(entries: list[HistoryEntry]) -> pb.HistoryResponse:
-    """How a job's attempts ended."""
-    return pb.HistoryResponse(entries=[pb.HistoryEntry(**entry._asdict()) for entry in entries])
+    """How a job's attempts ended; where that is too much for one message, errors are cut."""
+    view = pb.HistoryResponse(entries=[pb.HistoryEntry(**entry._asdict()) for entry in entries])
+    if view.ByteSize() > LIST_BYTES_MAX:
+        for entry in view.entries:
+            entry.error = entry.error.encode()[:HISTORY_ERROR_BYTES_MAX].decode(errors="ignore")
+    return view
 
 
 def explanation_view(explanation: Explanation) -> pb.Explanation:
@@ -79,12 +80,19 @@ def explanation_view(explanation: Explanation) -> pb.Explanation:
 
 
 def stats_view(stats: Stats) -> pb.StatsResponse:
-    """Counts, and what workers did lately."""
+    """Counts, and what workers did lately; where that is too much for one message, the largest and the latest."""
     counts = [
         pb.Count(tenant=c.tenant, type=c.type, group=c.group, state=int(c.state), jobs=c.jobs) for c in stats.counts
     ]
     hours = [pb.WorkerHour(**hour._asdict()) for hour in stats.hours]
-    return pb.StatsResponse(counts=counts, hours=hours, generated_at_ms=stats.generated_at_ms)
+    view = pb.StatsResponse(counts=counts, hours=hours, generated_at_ms=stats.generated_at_ms)
+    if view.ByteSize() <= LIST_BYTES_MAX:
+        return view
+    counts.sort(key=lambda count: count.jobs, reverse=True)
+    hours.sort(key=lambda row: row.hour, reverse=True)
+    half = LIST_BYTES_MAX // 2
+    largest, latest = next(portions(counts, half), []), next(portions(hours, half), [])
+    return pb.StatsResponse(counts=largest, hours=latest, generated_at_ms=stats.generated_at_ms, partial=True)
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -90,7 +90,7 @@ async def requeue_many(call: Call) -> Response:
         raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
     if sent["all"] and len(wished) > 1:
         raise InvalidInput("all", "must not be given together with a filter")
-    change = await call.administration.requeue_matching(job_filter(sent))
+    change = await call.administration.requeue_matching(job_filter(sent), all=bool(sent["all"]))
     return answer({"matched": change.matched, "changed": change.changed})
 
 

@@ -1,0 +1,170 @@
+"""Our own calls, `everwork.v1.DeskService`: what fits into messages, what is written down, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from everwork.core.job import HistoryEntry, NewJob
+from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX
+from everwork.core.outcome import Complete, Fail
+from everwork.core.states import State
+from everwork.engines.values import Count, Demand, Stats, WorkerHour
+from everwork.proto import work_pb2 as pb
+from everwork.proto import work_pb2_grpc
+from everwork.server.grpc import jobs_views, views
+from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
+from everwork.server.grpc.reception import DETAILS_BYTES_MAX, DETAILS_CHARS_MAX, cut_to_fit, origin_of
+from everwork.service.audit import Audit
+from tests.server.grpc.place import SECONDS, TYPE, Place, refused
+
+
+async def ask(place: Place, name: str, request: Any) -> Any:
+    """The answer to one call."""
+    stub = work_pb2_grpc.DeskServiceAsyncStub(place.channel)
+    return await getattr(stub, name)(request, metadata=place.metadata, timeout=SECONDS)
+
+
+async def ended(place: Place, error: str = "") -> int:
+    """A job that is completed or, with an error, a dead letter."""
+    [created] = await place.service.create([NewJob(TYPE)])
+    [job] = await place.service.lease(Demand(TYPE, "w1", 1))
+    outcome = Fail(job.key, job.attempt, error, final=True) if error else Complete(job.key, job.attempt)
+    await place.service.settle([outcome])
+    return created.key
+
+
+# What fits into messages --------------------------------------------------------------------------------
+
+
+async def test_details_in_any_script_reach_the_caller(sqlite_place: Place) -> None:
+    key = await ended(sqlite_place, "错🔑%" * 1_000)
+    code, details = await refused(ask(sqlite_place, "Result", pb.ResultRequest(key=key)))
+    assert code is StatusCode.FAILED_PRECONDITION
+    assert details.startswith(f"Job '{key}' failed: 错🔑%错🔑%")
+
+
+@pytest.mark.parametrize("sign", ["a", "%", "ü", "错", "🔑", "\n", "\udcff"])
+def test_details_are_cut_by_what_they_cost_on_the_way(sign: str) -> None:
+    kept = cut_to_fit(sign * 10_000)
+    cost = len(kept) if sign == "a" else 3 * len(kept.encode(errors="replace"))
+    assert cost <= DETAILS_BYTES_MAX
+    assert len(kept) == DETAILS_CHARS_MAX or cost > DETAILS_BYTES_MAX - 12
+
+
+def test_a_long_history_fits_into_a_message() -> None:
+    one = HistoryEntry(1, "fail", 1, "错" * NAME_CHARS_MAX, "🔑" * ERROR_CHARS_MAX)
+    told = views.history_view([one] * HISTORY_ENTRIES_MAX)
+    assert told.ByteSize() <= MESSAGE_BYTES_MAX
+    assert len(told.entries) == HISTORY_ENTRIES_MAX
+    assert {entry.error.strip("🔑") for entry in told.entries} == {""}
+
+
+def test_a_history_that_fits_is_told_in_full() -> None:
+    one = HistoryEntry(1, "fail", 1, "w", "🔑" * ERROR_CHARS_MAX)
+    assert views.history_view([one, one._replace(error=None)]).entries[0].error == one.error
+    assert not views.history_view([one._replace(error=None)]).entries[0].HasField("error")
+
+
+def many_figures() -> Iterator[tuple[Count, WorkerHour]]:
+    for n in range(20_000):
+        name = f"{'n' * 200}{n}"
+        yield Count(name, TYPE, "", State.PENDING, n), WorkerHour(n, TYPE, name, n, 0, 0, 0, 0)
+
+
+def test_statistics_of_many_tenants_and_workers_fit_into_a_message() -> None:
+    counts, hours = zip(*many_figures(), strict=True)
+    told = views.stats_view(Stats(list(counts), list(hours), 1))
+    assert told.ByteSize() <= MESSAGE_BYTES_MAX
+    assert told.partial
+    assert (told.counts[0].jobs, told.hours[0].hour) == (19_999, 19_999)
+    assert min(len(told.counts), len(told.hours)) > 1_000
+    assert not views.stats_view(Stats(list(counts[:10]), list(hours[:10]), 1)).partial
+
+
+def test_statistics_of_the_jobs_api_fit_into_a_message() -> None:
+    figures = list(many_figures())
+    counts = [count._replace(type=count.tenant) for count, _ in figures]
+    told = jobs_views.stats_view(Stats(counts, [hour for _, hour in figures], 1), "", "")
+    assert told.ByteSize() <= MESSAGE_BYTES_MAX
+    assert told.total_jobs == sum(range(20_000))
+    assert max(told.by_type.values()) == max(told.by_worker.values()) == 19_999
+
+
+def test_numbers_that_a_message_has_no_room_for_are_the_largest_that_it_has() -> None:
+    assert jobs_views.int32(2**40) == 2**31 - 1
+
+
+# What is written down -----------------------------------------------------------------------------------
+
+
+async def test_deletions_and_bulk_requeues_are_in_the_audit_log(sqlite_place: Place) -> None:
+    done, dead = await ended(sqlite_place), await ended(sqlite_place, "boom")
+    assert (await ask(sqlite_place, "Delete", pb.JobRequest(key=done))).state == State.COMPLETED
+    change = await ask(
+        sqlite_place, "RequeueMatching", pb.RequeueMatchingRequest(filter=pb.JobFilter(type=TYPE, error_text="boo"))
+    )
+    assert (change.matched, change.changed) == (1, 1)
+    assert (await sqlite_place.service.get(dead)).state is State.PENDING
+    requeued, deleted = await Audit(sqlite_place.service.engine).last(10)
+    assert (deleted.action, deleted.target, deleted.origin) == ("jobs.delete", str(done), "127.0.0.1")
+    assert (requeued.action, requeued.target, requeued.origin) == ("jobs.requeue", TYPE, "127.0.0.1")
+    assert requeued.detail == {"matched": 1, "changed": 1, "filter": {"type": TYPE, "error_text": "boo"}}
+
+
+@pytest.mark.parametrize(
+    ("peer", "origin"),
+    [
+        ("ipv4:10.0.0.7:5123", "10.0.0.7"),
+        ("ipv6:%5B2001:db8::1%5D:5123", "2001:db8::1"),
+        ("ipv6:[::1]:5123", "::1"),
+        ("unix:/run/everwork.sock", "/run/everwork.sock"),
+        ("unix:", "unix"),
+    ],
+)
+def test_the_origin_is_the_caller_s_address(peer: str, origin: str) -> None:
+    assert origin_of(peer) == origin
+
+
+# What is refused ----------------------------------------------------------------------------------------
+
+
+async def test_every_dead_letter_is_brought_back_only_if_that_is_said(sqlite_place: Place) -> None:
+    dead = await ended(sqlite_place, "boom")
+    for request, said in (
+        (pb.RequeueMatchingRequest(), "all: must be true if every dead letter is meant"),
+        (pb.RequeueMatchingRequest(filter=pb.JobFilter(states=[pb.FAILED])), "all: must be true"),
+        (pb.RequeueMatchingRequest(filter=pb.JobFilter(type=TYPE), all=True), "all: must not be given together"),
+    ):
+        code, details = await refused(ask(sqlite_place, "RequeueMatching", request))
+        assert (code, details[: len(said)]) == (StatusCode.INVALID_ARGUMENT, said)
+    assert (await sqlite_place.service.get(dead)).state is State.FAILED
+    assert (await ask(sqlite_place, "RequeueMatching", pb.RequeueMatchingRequest(all=True))).changed == 1
+
+
+async def test_tenants_are_named_once_and_not_without_end(sqlite_place: Place) -> None:
+    many = [f"t{n}" for n in range(1_001)]
+    for name, request in (
+        ("List", pb.ListRequest(filter=pb.JobFilter(tenants=many))),
+        ("List", pb.ListRequest(filter=pb.JobFilter(tenants=[""]))),
+    ):
+        code, details = await refused(ask(sqlite_place, name, request))
+        assert (code, details[:13]) == (StatusCode.INVALID_ARGUMENT, "tenants: must")
+    assert not (await ask(sqlite_place, "List", pb.ListRequest(filter=pb.JobFilter(tenants=["a"] * 2_000)))).jobs
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("FailJob", {}), ("ThrowError", {"error_code": "E"})],
+)
+async def test_variables_that_are_too_large_together_are_named_as_in_the_message(
+    sqlite_place: Place, name: str, fields: dict[str, str]
+) -> None:
+    job = await sqlite_place.an_activated_job(variables={"a": "x" * 700_000})
+    more = '{"b": "' + "y" * 700_000 + '"}'
+    call = sqlite_place.call(name, job_key=job.job_key, attempt=job.attempt, variables_json=more, **fields)
+    code, details = await refused(call)
+    assert (code, details[:31]) == (StatusCode.INVALID_ARGUMENT, "variables_json: must be at most")

@@ -1,0 +1,33 @@
+"""The desk: what a bound key may not do by any way."""
+
+from __future__ import annotations
+
+import pytest
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete
+from everwork.core.states import State
+from everwork.engines.values import Demand, JobFilter
+from everwork.exceptions import InvalidInput, PermissionDenied
+from everwork.service.access import ANYBODY, Permission, Principal
+from everwork.service.desk import Desk
+from everwork.service.service import JobService
+from tests.factories import TYPE
+
+
+async def test_a_completion_brings_no_jobs_of_other_tenants(service: JobService) -> None:
+    desk = Desk(service, Principal("k", "ann", frozenset([Permission.JOBS]), ("acme",)))
+    await desk.create([NewJob(TYPE, tenant="acme")])
+    [job] = await desk.activate(Demand(TYPE, "w", 1))
+    with pytest.raises(PermissionDenied, match="not allowed to act for tenant 'other'"):
+        await desk.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="other"),))])
+    assert (await desk.get(job.key)).state is State.PROCESSING
+    [judged] = await desk.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="acme"),))])
+    assert judged.ok
+
+
+@pytest.mark.parametrize("wanted", [JobFilter(), JobFilter(states=frozenset([State.FAILED]))])
+async def test_an_empty_filter_brings_nothing_back_unless_all_is_said(service: JobService, wanted: JobFilter) -> None:
+    with pytest.raises(InvalidInput, match=r"^all: must be true"):
+        await Desk(service, ANYBODY).requeue_matching(wanted)
+    assert await Desk(service, ANYBODY).requeue_matching(wanted, all=True) == (0, 0)
