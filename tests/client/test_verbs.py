@@ -129,6 +129,9 @@ async def test_dead_letters_are_requeued_by_filter(client: Client) -> None:
         await client.fail(await a_job(client, type=type), "boom", final=True)
     assert await client.requeue_matching(type="a", error_text="boo") == (2, 2)
     assert sorted([job.type async for job in client.list(state="failed")]) == ["b"]
+    with pytest.raises(InvalidInput, match="all"):
+        await client.requeue_matching()
+    assert await client.requeue_matching(all=True) == (1, 1)
 
 
 async def test_retry_reject_release_and_throw_end_an_attempt_as_they_say(client: Client) -> None:

@@ -136,9 +136,9 @@ class SyncClient:
         """Bring a dead letter back."""
         return self._run(self._client.requeue(key))
 
-    def requeue_matching(self, **wanted: Any) -> BulkChange:
-        """Bring back every dead letter that matches."""
-        return self._run(self._client.requeue_matching(**wanted))
+    def requeue_matching(self, *, all: bool = False, **wanted: Any) -> BulkChange:
+        """Bring back every dead letter that matches; without any filter, `all` must be said."""
+        return self._run(self._client.requeue_matching(all=all, **wanted))
 
     def set_retries(self, key: int | str, retries: int) -> int:
         """Change how many attempts are left."""
