@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.limits import PAGE_BYTES_MAX
 from everwork.core.outcome import Fail
 from everwork.core.states import State
+from everwork.engines.pages import FIRST_STEP
 from everwork.engines.values import JobFilter
 from tests.conformance.observe import every_job
 from tests.factories import (
@@ -240,3 +243,28 @@ async def test_jobs_that_are_due_are_found_behind_many_scheduled_ones(engine: En
     assert [job.key for job in (await engine.list(JobFilter(due=True), 1)).jobs] == [second.key]
     page = await engine.list(JobFilter(due=True), 1, second.key)
     assert ([job.key for job in page.jobs], page.next) == ([first.key], None)
+
+
+LARGE = '{"text":"' + "x" * 1_000_000 + '"}'
+
+
+async def test_a_page_of_large_jobs_ends_before_it_fills_the_memory(engine: Engine) -> None:
+    keys = [created.key for created in await engine.create([a_new_job(variables=LARGE)] * 40)]
+    page = await engine.list(JobFilter(), 1_000)
+    met = [job.key for job in page.jobs]
+    assert 0 < len(met) <= PAGE_BYTES_MAX // len(LARGE) + 1 + FIRST_STEP
+    while page.next is not None:
+        page = await engine.list(JobFilter(), 1_000, page.next)
+        met += [job.key for job in page.jobs]
+    assert met == keys[::-1]
+
+
+async def test_a_search_that_finds_nothing_holds_few_jobs_at_a_time(engine: Engine) -> None:
+    await engine.create([a_new_job(variables=LARGE)] * 40)
+    tracemalloc.start()
+    try:
+        for wanted in (JobFilter(worker="nobody"), JobFilter(tenants=("nobody",)), JobFilter(error_text="nothing")):
+            assert (await engine.list(wanted, 100)).jobs == []
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * FIRST_STEP * len(LARGE)
+    finally:
+        tracemalloc.stop()

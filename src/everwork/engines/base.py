@@ -320,4 +320,8 @@ class Engine(ABC):
 
     @abstractmethod
     async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Jobs that match, newest key first, from below the cursor on. Every job is met once by paging on."""
+        """Jobs that match, newest key first, from below the cursor on. Every job is met once by paging on.
+
+        A page may be short although there is a next one: a call looks at LIST_SCAN_MAX jobs at most, and large jobs
+        end their page with PAGE_BYTES_MAX.
+        """

@@ -18,7 +18,8 @@ REACH_MAX: Final = 10_000
 """How far offset and limit go together, and how far jobs are counted one by one."""
 SORTED_MAX: Final = 100_000
 STEP: Final = 100
-"""Jobs come with their variables: few are held at a time."""
+GET_STEP: Final = 20
+"""Jobs come with their variables: few are held at a time, and those that are got by key may all be large."""
 PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
 """A page of large jobs ends early: it would fit into no message."""
 
@@ -198,8 +199,8 @@ def _rank(job: Job, order: Order) -> float:
 async def _existing(desk: Desk, keys: list[int]) -> _Found:
     """The jobs of these keys, in this order; those that were deleted meanwhile are left out."""
     found = _Found()
-    for start in range(0, len(keys), STEP):
-        for job in await desk.get_many(keys[start : start + STEP]):
+    for start in range(0, len(keys), GET_STEP):
+        for job in await desk.get_many(keys[start : start + GET_STEP]):
             if job is not None:
                 found.add(job)
         if found.is_cut:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, LIST_SCAN_MAX
 from everwork.core.states import State
+from everwork.engines.pages import Filling
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import (
     LETTER_OF,
@@ -19,7 +20,7 @@ from everwork.engines.redis.texts import (
     lane_parts,
     queue_parts,
 )
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, explained, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
 
 TOP: Final = "9" * 16
@@ -96,32 +97,25 @@ async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | Non
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
     letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
-    jobs: list[Job] = []
+    filling = Filling(wanted, limit)
     seen, read, step = 0, 0, max(limit + 1, 200)
     while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
         after, ids, stored, now = await link.read("list", below, step, letters, int(wanted.due))
         found = [(int(id), Record(state)) for id, state in zip(ids, stored, strict=True) if state]
-        keys = [key for key, record in found if _may_match(record, wanted, int(now))]
-        for some in _steps(keys, limit):
-            for job in await get(link, some):
-                if job is not None and matches(job, wanted, int(now)):
-                    if len(jobs) == limit:
-                        return Page(jobs, jobs[-1].key)
-                    jobs.append(job)
-            read += len(some)
-            if read >= PAYLOADS_MAX and some[-1] != keys[-1]:
-                return Page(jobs, some[-1])
+        left = [key for key, record in found if _may_match(record, wanted, int(now))]
+        while left:
+            if filling.is_full:
+                return filling.ended()
+            few, left = left[: filling.step], left[filling.step :]
+            filling.add(await get(link, few), int(now))
+            read += len(few)
+            if read >= PAYLOADS_MAX and left:
+                return Page(filling.jobs, few[-1])
         if not after:
-            return Page(jobs, None)
+            return Page(filling.jobs, None)
         below, seen = after.decode(), seen + len(ids)
         step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
-    return Page(jobs, int(below))
-
-
-def _steps(keys: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
-    step = min(limit + 1, GET_STEP)
-    for start in range(0, len(keys), step):
-        yield keys[start : start + step]
+    return Page(filling.jobs, int(below))
 
 
 def _may_match(record: Record, wanted: JobFilter, now_ms: int) -> bool:

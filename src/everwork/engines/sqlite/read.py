@@ -12,6 +12,7 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
+from everwork.engines.pages import Filling, needs_a_look, parted
 from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
 from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.statements import statements
@@ -21,12 +22,15 @@ from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, 
 GET = statements("get")
 LIST = statements("list")
 EXPLAIN = statements("explain")
+WHOLE = GET["job"].replace("{keys}", "json_each(?)")
+LOOK = WHOLE.replace("j.variables, j.headers, s.body", "'', NULL, NULL").replace("j.extra", "NULL")
+LOOK_STEP = 500
+"""Errors are looked at in full, and may be long."""
 
 
 def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
     """Jobs by key, in the order asked for."""
-    sql = GET["job"].replace("{keys}", "json_each(?)")
-    found = {row[0]: _job(row) for row in cursor.execute(sql, (json.dumps(list(keys)),)).fetchall()}
+    found = {row[0]: _job(row) for row in cursor.execute(WHOLE, (json.dumps(list(keys)),)).fetchall()}
     return [found.get(key) for key in keys]
 
 
@@ -50,22 +54,31 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | 
     """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
     limit, after = page
     below = KEY_MAX if after is None else after
-    jobs: list[Job] = []
+    filling = Filling(wanted, limit)
     seen = 0
     step = max(limit + 1, 200)
     while seen < LIST_SCAN_MAX:
         keys = _candidates(cursor, wanted, (below, step), now_ms)
-        for job in get(cursor, keys):
-            if job is not None and matches(job, wanted, now_ms):
-                if len(jobs) == limit:
-                    return Page(jobs, jobs[-1].key)
-                jobs.append(job)
+        for some in parted(keys, LOOK_STEP):
+            left = _looked_at(cursor, some, wanted, now_ms) if needs_a_look(wanted) else some
+            while left:
+                if filling.is_full:
+                    return filling.ended()
+                few, left = left[: filling.step], left[filling.step :]
+                filling.add(get(cursor, few), now_ms)
         if len(keys) < step:
-            return Page(jobs, None)
+            return Page(filling.jobs, None)
         below = keys[-1]
         seen += len(keys)
         step = min(step * 4, LIST_SCAN_MAX)  # Few match: every step looks at the whole of the pending ones.
-    return Page(jobs, below)
+    return Page(filling.jobs, below)
+
+
+def _looked_at(cursor: sqlite3.Cursor, keys: Sequence[int], wanted: JobFilter, now_ms: int) -> Sequence[int]:
+    """Those of the keys whose jobs match, found out without reading what they carry."""
+    rows = cursor.execute(LOOK, (json.dumps(list(keys)),)).fetchall()
+    matching = {job.key for job in map(_job, rows) if matches(job, wanted, now_ms)}
+    return [key for key in keys if key in matching]
 
 
 def count(cursor: sqlite3.Cursor) -> list[Count]:

@@ -1,0 +1,61 @@
+"""How a list reads whole jobs, in every engine: few at a time, because each may hold megabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+from everwork.core.job import Job
+from everwork.core.limits import PAGE_BYTES_MAX
+from everwork.engines.rules import matches
+from everwork.engines.values import JobFilter, Page
+
+FIRST_STEP: Final = 16
+STEP_MAX: Final = 64
+"""However small those before were: the next ones may be large."""
+
+T = TypeVar("T")
+
+
+class Filling:
+    """A page that is being filled: full with enough jobs, or with large ones."""
+
+    def __init__(self, wanted: JobFilter, limit: int) -> None:
+        self._wanted, self._limit = wanted, limit
+        self.jobs: list[Job] = []
+        self._size = self._read = self._read_size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further job has room."""
+        return len(self.jobs) >= self._limit or self._size >= PAGE_BYTES_MAX
+
+    @property
+    def step(self) -> int:
+        """How many jobs to read next: as many as fit into memory, going by those that were read."""
+        fitting = PAGE_BYTES_MAX * self._read // self._read_size if self._read_size else FIRST_STEP
+        return max(1, min(fitting, STEP_MAX, self._limit - len(self.jobs)))
+
+    def add(self, jobs: Sequence[Job | None], now_ms: int) -> None:
+        """Take those that match, now that they have been read in whole."""
+        for job in jobs:
+            size = 0 if job is None else len(job.variables) + len(job.result or "")
+            self._read, self._read_size = self._read + 1, self._read_size + size
+            if job is not None and matches(job, self._wanted, now_ms):
+                self.jobs.append(job)
+                self._size += size
+
+    def ended(self) -> Page:
+        """The page, after which there is more."""
+        return Page(self.jobs, self.jobs[-1].key)
+
+
+def needs_a_look(wanted: JobFilter) -> bool:
+    """Whether a filter asks for more than type, group, state and time to run, by which candidates are chosen."""
+    asked = (wanted.worker, wanted.correlation_id, wanted.created_after_ms, wanted.created_before_ms, wanted.error_text)
+    return bool(wanted.tenants) or any(one is not None for one in asked)
+
+
+def parted(items: Sequence[T], step: int) -> Iterator[Sequence[T]]:
+    """Items in pieces."""
+    return (items[start : start + step] for start in range(0, len(items), step))
