@@ -255,3 +255,15 @@ async def the_problem(url: str) -> EngineError:
         await engine.open()
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+async def test_entries_of_an_everwork_that_kept_them_in_no_order_are_found(server: RedisServer) -> None:
+    async with opened(server.url) as engine:
+        for name in ("a", "b", "c"):
+            await engine.register("kind", name, "{}")
+        server.ask("DEL", f"{Place.from_url(server.url).tag}:registered")
+        await engine.register("kind", "d", "{}")
+        assert [entry.name for entry in await engine.registered("kind")] == ["d"]
+    async with opened(server.url) as engine:
+        assert [entry.name for entry in await engine.registered("kind")] == ["a", "b", "c", "d"]
+        assert [entry.name for entry in await engine.last_registered("kind", 2)] == ["d", "c"]

@@ -63,6 +63,7 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
                 f"Redis at {place.text}, namespace '{place.namespace}', was written by a newer Everwork "
                 f"(schema {version}, this one knows {SCHEMA_VERSION}); upgrade this program"
             )
+        await link.call("registry", "index")
         parts = Opened(link, version, {"w": int(reply[1]), "d": int(reply[2])})
     except BaseException:
         await link.close()

@@ -98,6 +98,13 @@ function act.unregister() -- kind and name -> 1 if it was there and had not run 
   return is_over(string.match(entry, '^(%d*)\n')) and 0 or 1
 end
 
+function act.index() -- Puts entries in order that an Everwork without the sorted set has written.
+  if call('HLEN', ENTRIES) == call('ZCARD', ENTRY_NAMES) then return end
+  local pairs_of = {}
+  for i, name in ipairs(call('HKEYS', ENTRIES)) do pairs_of[2 * i - 1], pairs_of[2 * i] = 0, name end
+  many('ZADD', ENTRY_NAMES, pairs_of)
+end
+
 function act.registered() -- the beginning of a kind's names, if it is one kind -> kind and name, end and body, flat.
   local names = A and call('ZRANGEBYLEX', ENTRY_NAMES, '[' .. A, '(' .. A .. '\255') or call('ZRANGE', ENTRY_NAMES, 0, -1)
   local out = {}
