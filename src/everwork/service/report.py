@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +14,19 @@ from everwork.engines.codec import decode
 from everwork.engines.values import Explanation, Stats
 
 
-def job_report(job: Job, history: list[HistoryEntry] | None = None) -> dict[str, Any]:
-    """A job as a JSON object: the key as text, times in RFC 3339."""
+def job_report(
+    job: Job, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
+) -> dict[str, Any]:
+    """A job as a JSON object: the key as text, times in RFC 3339. `read` makes what stands there of a JSON text."""
     report: dict[str, Any] = {
         "key": str(job.key),
         "type": job.type,
         "state": job.state.label,
         "tenant": job.tenant,
         "group": job.group or None,
-        "variables": decode(job.variables),
-        "headers": _decoded(job.headers),
-        "result": _decoded(job.result),
+        "variables": read(job.variables),
+        "headers": None if job.headers is None else read(job.headers),
+        "result": None if job.result is None else read(job.result),
         "priority": job.priority,
         "attempt": job.attempt,
         "attempts": job.attempts,
@@ -44,7 +47,7 @@ def job_report(job: Job, history: list[HistoryEntry] | None = None) -> dict[str,
         "limit_key": job.limit_key,
         "correlation_id": job.correlation_id,
         "copy_of": None if job.copy_of is None else str(job.copy_of),
-        "extra": _decoded(job.extra),
+        "extra": None if job.extra is None else read(job.extra),
     }
     if history is not None:
         report["history"] = [_event_report(event) for event in history]
@@ -136,7 +139,3 @@ def _event_report(event: HistoryEntry) -> dict[str, Any]:
 
 def _time(instant_ms: int | None) -> str | None:
     return None if instant_ms is None else utc_text(instant_ms)
-
-
-def _decoded(text: str | None) -> Any:
-    return None if text is None else decode(text)

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from everwork.server.http.created import ANSWER_CHARS_MAX
 from tests.server.http.serving import JOBS, Rest, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -72,6 +73,23 @@ async def test_ten_thousand_jobs_are_one_call(rest: Rest) -> None:
     keys = await rest.ok("POST", JOBS, [{"type": "a"}] * 10_000, headers={"Prefer": "return=minimal"})
     assert len({one["key"] for one in keys}) == 10_000
     assert await total(rest) == 10_000
+
+
+async def test_an_answer_is_no_larger_than_can_be_borne_however_large_the_jobs_are_that_it_meets(rest: Rest) -> None:
+    text = "x" * 1_000_000
+    first = await rest.job(dedupe_key="a", variables={"text": text})
+    met = await rest.ok("POST", JOBS, [{"type": "email-send", "dedupe_key": "a"}] * 60)
+    assert {one["key"] for one in met} == {first["key"]}
+    full = [one for one in met if "variables" in one]
+    assert len(full) == ANSWER_CHARS_MAX // 1_000_000 + 1
+    assert all(one["variables"] == {"text": text} for one in full)
+    assert met[len(full) :] == [{"key": first["key"], "deduplicated": True}] * (60 - len(full))
+
+
+async def test_every_answer_says_whether_the_job_was_there_before(local: Rest) -> None:
+    first, second = await local.job(dedupe_key="a"), await local.job(dedupe_key="a", variables={"b": 1})
+    assert (first.pop("deduplicated"), second.pop("deduplicated")) == (False, True)
+    assert first == second
 
 
 async def test_the_two_names_of_attempts_may_agree(local: Rest) -> None:

@@ -18,6 +18,7 @@ async def test_a_created_job_is_answered_in_full_and_found_again(rest: Rest) -> 
     assert (job["key"], job["state"], job["variables"]) == (job["key"], "pending", {"to": "ada"})
     assert (job["max_attempts"], job["retries"], job["priority"], job["tenant"]) == (3, 3, 7, "<default>")
     found = await rest.ok("GET", f"{JOBS}/{job['key']}")
+    assert job.pop("deduplicated") is False
     assert {name: found[name] for name in job} == job
     assert (found["history"], found["explanation"]["reason"]) == ([], "not asked")
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
+import orjson
 from starlette.responses import Response
 
 from everwork.core import checks
-from everwork.core.job import Job, NewJob
+from everwork.core.job import Job
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
-from everwork.core.states import State
-from everwork.engines.values import Created, JobFilter, Page
+from everwork.engines.values import JobFilter, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.bodies import BULK_BYTES_MAX, read_json
+from everwork.server.http.created import brief, full_answer
 from everwork.server.http.kinds import INSTANT, NAME, STATE, ListOf, Text, Whole
-from everwork.server.http.new_jobs import CHUNK, NEW_JOB, read_jobs
+from everwork.server.http.new_jobs import NEW_JOB, read_jobs
 from everwork.server.http.operations import Answer, Call, Field, Operation, answer
 from everwork.server.http.schemas import list_of, ref
 from everwork.service.access import Permission
@@ -47,7 +47,7 @@ _LIST_QUERY: Final = (
 async def list_jobs(call: Call) -> Response:
     """Matching jobs, newest first."""
     page = await _bounded_page(call, job_filter(call.query), call.query["limit"])
-    jobs = [job_report(job) for job in page.jobs]
+    jobs = [job_report(job, read=orjson.Fragment) for job in page.jobs]
     return answer({"jobs": jobs, "next": None if page.next is None else str(page.next)})
 
 
@@ -80,7 +80,7 @@ async def create_jobs(call: Call) -> Response:
         raise InvalidInput("body", "must be a job or a list of jobs")
     jobs = await read_jobs(sent, call.principal)
     created = await call.desk.create(jobs)
-    reports = [_brief(one) for one in created] if call.wants_little else await _full(call, jobs, created)
+    reports = [brief(one) for one in created] if call.wants_little else await full_answer(call, jobs, created)
     return answer(reports if isinstance(sent, list) else reports[0], 201)
 
 
@@ -100,30 +100,10 @@ def job_filter(sent: dict[str, Any]) -> JobFilter:
     )
 
 
-def _brief(created: Created) -> dict[str, Any]:
-    return {"key": str(created.key), "deduplicated": created.deduplicated}
-
-
-async def _full(call: Call, jobs: list[NewJob], created: list[Created]) -> list[dict[str, Any]]:
-    found = await call.desk.get_many([one.key for one in created])
-    reports: list[dict[str, Any]] = []
-    for at, (job, new, one) in enumerate(zip(found, jobs, created, strict=True)):
-        if at % CHUNK == CHUNK - 1:
-            await asyncio.sleep(0)
-        reports.append(job_report(job or _gone(new, one.key)))
-    return reports
-
-
-def _gone(new: NewJob, key: int) -> Job:
-    """A job that was created, run and deleted before it could be read: as it was asked for."""
-    return Job(key=key, type=new.type, state=State.PENDING, tenant=new.tenant, variables=new.variables)
-
-
 _READ: Final = (Permission.JOBS_READ,)
 _PAGE: Final = {200: Answer("A page of jobs, newest first.", ref("JobPage"))}
-_CREATED: Final = {
-    "anyOf": [ref("Job"), list_of(ref("Job")), ref("CreatedKey"), list_of(ref("CreatedKey"))],
-}
+_CREATED_ONE: Final = {"anyOf": [ref("CreatedJob"), ref("CreatedKey")]}
+_CREATED: Final = {"anyOf": [*_CREATED_ONE["anyOf"], list_of(_CREATED_ONE)]}
 
 OPERATIONS: Final = (
     Operation("listJobs", "GET", "/api/v1/jobs", list_jobs, "List jobs, newest first", _PAGE, _READ, query=_LIST_QUERY),
@@ -136,7 +116,11 @@ OPERATIONS: Final = (
         "/api/v1/jobs",
         create_jobs,
         "Create a job, or a list of jobs: all or none",
-        {201: Answer("The job, or the list of jobs; with `Prefer: return=minimal` their keys only.", _CREATED)},
+        {
+            201: Answer(
+                "The job, or the list of jobs; their keys only, if that was asked for or they are large.", _CREATED
+            )
+        },
         (Permission.JOBS,),
         body=NEW_JOB,
         is_bulk=True,

@@ -131,6 +131,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "JobPage": exactly(jobs=list_of(ref("Job")), next={"type": ["string", "null"], "description": "The next cursor."}),
     "ActivatedJobs": exactly(jobs=list_of(ref("ActivatedJob"))),
+    "CreatedJob": exactly(**_JOB, deduplicated=_FLAG),
     "CreatedKey": exactly(key=_KEY, deduplicated=_FLAG),
     "BulkChange": exactly(matched=_COUNT, changed=_COUNT),
     "Stats": exactly(
