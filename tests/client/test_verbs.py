@@ -312,7 +312,7 @@ async def test_an_attempt_that_is_over_is_refused(client: Client) -> None:
         ("throw", (1, ""), "code"),
         ("activate", ("",), "type"),
         ("page", (-1,), "cursor"),
-        ("result", (1, -1), "timeout"),
+        ("result", (1, -1), "wait"),
     ],
 )
 async def test_a_wrong_value_is_named_before_it_goes_anywhere(

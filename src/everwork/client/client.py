@@ -255,7 +255,7 @@ class Client:
         Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when the time is up.
         """
         number = checks.job_key(key)
-        asked.seconds("timeout", wait)
+        asked.seconds("wait", wait)
         text = await self._call(lambda desk: desk.result(number, wait), safe=True, more_seconds=wait)
         return None if text is None else decode(text)
 
