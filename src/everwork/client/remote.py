@@ -40,6 +40,7 @@ OPTIONS: Final = (
     # A line that is dead without saying so is noticed before leases lapse.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # The one that gRPC minds; its own is a minute.
     ("grpc.http2.max_pings_without_data", 0),
     # Every client has connections of its own, so that closing one never touches another.
     ("grpc.use_local_subchannel_pool", 1),
