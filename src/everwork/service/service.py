@@ -50,6 +50,7 @@ from everwork.exceptions import (
     ResultTimeout,
     WrongState,
 )
+from everwork.service.blockades import Blockades
 from everwork.service.coalesce import Coalescer
 from everwork.service.exchange import WAIT_MS_MAX, Exchange
 from everwork.service.loops import BackgroundLoop, pauses
@@ -71,6 +72,7 @@ class JobService:
         self._exchange = Exchange(engine, self.hand_back, pollers_max)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
         self._has_upkeep = False
+        self._blockades = Blockades(engine)
         self._hand_backs: set[asyncio.Task[None]] = set()
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
@@ -132,6 +134,10 @@ class JobService:
     def waiting(self, type: str) -> int:
         """How many callers wait for jobs of a type."""
         return self._exchange.waiting(type)
+
+    async def blockade(self, type: str) -> str | None:
+        """What keeps a whole type from being given out; None if nothing does."""
+        return await self._blockades.of(type)
 
     def end_polls(self) -> None:
         """Let everybody go who waits for jobs, with nothing; nobody waits from now on."""

@@ -133,6 +133,23 @@ async def test_a_poll_lasts_no_longer_than_the_server_allows(tmp_path: Path) -> 
         assert await rest.ok("POST", f"{JOBS}/activate", {**ASKED, "wait": 300}) == {"jobs": []}
 
 
+async def test_a_key_that_is_revoked_during_its_poll_gets_no_job(rest: Rest) -> None:
+    made = await rest.keys.create("somebody", ["jobs"])
+    poll = asyncio.create_task(rest("POST", f"{JOBS}/activate", ASKED, headers={"X-API-Key": made.text}))
+    await until(lambda: rest.service.waiting("email-send") == 1)
+    await rest.keys.revoke(made.key.id)
+    job = await rest.job()
+    assert problem(await poll, 401)["code"] == "unauthenticated"
+    await until(lambda: is_given_back(rest, job))
+
+
+async def test_a_poll_of_a_type_that_is_stopped_says_why_it_gets_nothing(rest: Rest) -> None:
+    await rest.job()
+    await rest.ok("PUT", "/api/v1/types/email-send/pause")
+    told = await rest.ok("POST", f"{JOBS}/activate", {**ASKED, "wait": 0})
+    assert told == {"jobs": [], "reason": "type 'email-send' is paused until somebody resumes it"}
+
+
 async def test_more_pollers_than_allowed_are_told_to_come_again(local: Rest) -> None:
     local.service._exchange._pollers_max = 1
     poll = asyncio.create_task(local.ok("POST", f"{JOBS}/activate", ASKED))

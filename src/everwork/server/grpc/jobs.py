@@ -15,7 +15,6 @@ from everwork.engines.values import Demand
 from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_intake as intake
-from everwork.server.grpc.blockades import Blockades
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
 from everwork.server.grpc.jobs_views import activated, int32, job_view, stats_view
 from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
@@ -35,7 +34,6 @@ class JobsApi:
         self._reception = reception
         self._metrics = reception.metrics
         self._long_poll_seconds = long_poll_seconds
-        self._blockades = Blockades(reception.service.engine)
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
@@ -81,7 +79,7 @@ class JobsApi:
         if jobs:
             messages = self._reception.while_live(desk, _messages(jobs, demand, fetched))
             await deliver(self._reception.service, context, jobs, messages)
-        elif not self._reception.stopping.is_set() and (told := await self._blockades.of(demand.type)):
+        elif not self._reception.stopping.is_set() and (told := await self._reception.service.blockade(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=told).SerializeToString())
 
     async def complete(self, desk: Desk, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:

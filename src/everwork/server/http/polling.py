@@ -18,6 +18,7 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.codec import decode
 from everwork.engines.values import Demand
+from everwork.exceptions import Unauthenticated
 from everwork.server.http.kinds import NAME, ListOf, Number, Text, Whole
 from everwork.server.http.operations import Answer, Call, Field, Operation, Shape
 from everwork.server.http.parts import DOOR
@@ -37,8 +38,10 @@ async def activate(call: Call) -> Response:
         wait = min(sent["wait"], call.parts.settings.long_poll_seconds)
         jobs = await _waited(call, demand, round(wait * 1000))
     try:
+        _require_live(call)
         reports = [leased_report(job, demand.worker, sent["fetch_variables"]) for job in jobs]
-        return Delivery(call.parts.service, jobs, orjson.dumps({"jobs": reports}))
+        why = {} if jobs else await _why_nothing(call, demand.type)
+        return Delivery(call.parts.service, jobs, orjson.dumps({"jobs": reports, **why}))
     except BaseException:
         call.parts.service.hand_back(jobs)
         raise
@@ -111,6 +114,18 @@ class Delivery(Response):
             self._service.hand_back(self._jobs)
 
 
+def _require_live(call: Call) -> None:
+    """Refuse whoever's key was revoked or ran out while he waited."""
+    if not call.parts.keys.is_live(call.principal):
+        raise Unauthenticated("the API key is no longer valid")
+
+
+async def _why_nothing(call: Call, type: str) -> dict[str, str]:
+    """The reason, if the whole type is stopped."""
+    reason = None if call.parts.stopping.is_set() else await call.parts.service.blockade(type)
+    return {} if reason is None else {"reason": reason}
+
+
 async def _waited(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
     """The jobs, or none if the caller goes away or the server stops before there are any."""
     poll = asyncio.ensure_future(call.desk.activate(demand, wait_ms))
@@ -164,7 +179,11 @@ OPERATIONS: Final = (
         "/api/v1/jobs/activate",
         activate,
         "Lease jobs for a worker, waiting for them if need be",
-        {200: Answer("The jobs, none if there are none.", ref("ActivatedJobs"))},
+        {
+            200: Answer(
+                "The jobs, none if there are none; the reason, if the whole type is stopped.", ref("ActivatedJobs")
+            )
+        },
         (Permission.JOBS,),
         body=ACTIVATE,
     ),

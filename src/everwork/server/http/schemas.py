@@ -130,7 +130,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ahead={"type": ["integer", "null"], "minimum": 0},
     ),
     "JobPage": exactly(jobs=list_of(ref("Job")), next={"type": ["string", "null"], "description": "The next cursor."}),
-    "ActivatedJobs": exactly(jobs=list_of(ref("ActivatedJob"))),
+    "ActivatedJobs": {
+        **exactly(jobs=list_of(ref("ActivatedJob")), reason=_TEXT),
+        "required": ["jobs"],
+    },
     "CreatedJob": exactly(**_JOB, deduplicated=_FLAG),
     "CreatedKey": exactly(key=_KEY, deduplicated=_FLAG),
     "BulkChange": exactly(matched=_COUNT, changed=_COUNT),
