@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pytest
 from grpc import StatusCode
 
 from everwork.core.limits import KEY_MAX
 from everwork.core.states import State
 from everwork.engines.values import JobFilter
+from everwork.exceptions import CallTimeout
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
+from everwork.server.grpc.jobs import JobsApi
+from everwork.service.access import ANYBODY
+from everwork.service.desk import Desk
 from tests.conformance.breakers import open_breaker
 from tests.door.waiting import SOON_S, until
 from tests.server.grpc.conftest import OpenPlace
-from tests.server.grpc.place import SECONDS, TYPE, Place, refused
+from tests.server.grpc.place import SECONDS, TYPE, Place
 
 
 def polled(place: Place, timeout_s: float = SECONDS, **fields: Any) -> Any:
@@ -183,9 +188,20 @@ async def leased(place: Place) -> dict[int, int]:
     return found
 
 
-async def test_a_deadline_that_has_passed_leases_nothing(open_place: OpenPlace) -> None:
-    place = await open_place(long_poll_seconds=30)
-    key = await place.create()
-    code, _ = await refused(answered(polled(place, timeout_s=0.0)))
-    assert code is StatusCode.DEADLINE_EXCEEDED
-    assert [job.job_key for job in await place.activate()] == [key]
+class Late:
+    """A call whose deadline has passed before its turn came."""
+
+    def time_remaining(self) -> float:
+        return 0.0
+
+
+async def test_a_deadline_that_has_passed_leases_nothing(sqlite_place: Place) -> None:
+    key = await sqlite_place.create()
+    api = JobsApi(sqlite_place.door.reception, 30)
+    context: Any = Late()
+    with pytest.raises(CallTimeout):
+        await api.activate(
+            Desk(sqlite_place.service, ANYBODY), jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w"), context
+        )
+    [job] = await sqlite_place.activate()
+    assert (job.job_key, job.attempt) == (key, 1)
