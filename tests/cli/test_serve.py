@@ -59,6 +59,30 @@ def test_up_makes_a_key_once_serves_with_it_and_stops_cleanly(cli: Cli, stop: si
         assert status(again, facts["api_key"]) == 200
 
 
+def is_closed(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_second_signal_does_not_wait_for_a_caller_who_never_ends(cli: Cli) -> None:
+    (cli.folder / "everwork.toml").write_text("shutdown_seconds = 600\n")
+    with started(cli, "up") as (process, facts):
+        head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {facts['api_key']}\r\n"
+        with socket.create_connection(("127.0.0.1", facts["http_port"]), DEADLINE_SECONDS) as stalled:
+            stalled.sendall(f"{head}Content-Length: 100\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert stalled.recv(100).startswith(b"HTTP/1.1 100 ")
+            process.send_signal(signal.SIGTERM)
+            until_sync(lambda: is_closed(facts["http_port"]))
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert stalled.recv(100).startswith(b"HTTP/1.1 503 ")
+            _, err = process.communicate(timeout=DEADLINE_SECONDS)
+    assert (process.returncode, err) == (0, "")
+
+
 def test_up_tells_people_where_it_is_and_shows_the_key(cli: Cli) -> None:
     answer = cli("up", *PORTS, "--seconds", "0.1")
     assert (answer.code, answer.err) == (0, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
 import ssl
 from collections.abc import Iterator
@@ -23,6 +22,9 @@ from everwork.service.keys import KeyRing
 from everwork.service.service import JobService
 
 KEEP_ALIVE_SECONDS: Final = 30
+TICK_SECONDS: Final = 0.1
+"""How often uvicorn looks whether it is to end."""
+FAREWELL_SECONDS: Final = 1.0
 BACKLOG: Final = 2_048
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For callers with TLS 1.2; those of 1.3 are all good."""
@@ -63,17 +65,20 @@ class HttpDoor:
         return int(bound.getsockname()[1])
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, end the polls, and give the calls under way so many seconds to end."""
-        if self._server is None or self._task is None:
+        """Take no more calls, end the polls, and give the calls under way so many seconds to end.
+
+        Whoever is in more of a hurry may call it again meanwhile, with less grace.
+        """
+        if (server := self._server) is None or (task := self._task) is None:
             return
         self.parts.stopping.set()
-        self._server.should_exit = True
-        self._server.config.timeout_graceful_shutdown = math.ceil(max(grace, 0))
-        state = self._server.server_state
-        await asyncio.wait([self._task])
-        await asyncio.gather(*state.tasks, return_exceptions=True)  # Those that were told to end at once.
-        for connection in list(state.connections):
-            connection.transport.abort()
+        server.should_exit = True
+        await asyncio.wait([task], timeout=max(grace, 0))
+        while not task.done():
+            server.force_exit = True
+            await _break_off(server)
+            await asyncio.wait([task], timeout=TICK_SECONDS)
+        await _break_off(server)  # What came while the server ended.
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:
@@ -109,6 +114,17 @@ class HttpDoor:
             for path in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
         )
         return certificate, key, authority
+
+
+async def _break_off(server: uvicorn.Server) -> None:
+    """End the calls under way; they say so to their callers, if these listen."""
+    tasks = list(server.server_state.tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=FAREWELL_SECONDS)
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
 
 
 def _bound(settings: Settings) -> socket.socket:
