@@ -18,8 +18,8 @@ SHARED_PARTS: Final = ("postgres/functions", "redis/lua/parts")
 """What several operations are made of; not operations themselves."""
 
 REGISTRY: Final = (
-    "pause", "set_policy", "add_group", "drop_group", "types", "register", "unregister", "registered", "last_registered",
-    "take_turn", "reset_breaker",
+    "pause", "set_policy", "add_group", "drop_group", "types", "register", "unregister", "registered",
+    "last_registered", "take_turn", "reset_breaker",
 )  # fmt: skip
 WITHOUT_FILE: Final = {
     "open": "the migrations, or what a store is met with",
