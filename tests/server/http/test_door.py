@@ -19,6 +19,7 @@ import trustme
 from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import DOCUMENT, OPERATIONS
 from everwork.server.http.door import HttpDoor
+from everwork.server.http.origin import origin_of
 from everwork.server.settings import Settings
 from everwork.service.audit import Audit
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
@@ -166,3 +167,29 @@ async def test_ipv6_is_served_as_well(tmp_path: Path) -> None:
         async with httpx.AsyncClient(verify=False) as client:
             answer = await client.get(f"{place}/jobs", headers={"X-API-Key": ROOT_KEY})
     assert answer.status_code == 200
+
+
+async def test_all_addresses_are_those_of_ipv4_too_and_are_written_as_such(tmp_path: Path) -> None:
+    async with serving(url_of("sqlite", tmp_path), host="::", trusted_proxies=("127.0.0.1",)) as rest:
+        await rest.ok("PUT", "/api/v1/types/a/pause")
+        await rest.ok("PUT", "/api/v1/types/a/resume", headers={"X-Forwarded-For": "::ffff:203.0.113.9"})
+        async with httpx.AsyncClient(verify=False) as client:
+            place = rest.url.replace("127.0.0.1", "[::1]")
+            await client.put(f"{place}/api/v1/types/a/pause", headers={"X-API-Key": ROOT_KEY})
+        entries = (await rest.ok("GET", "/api/v1/audit"))["entries"]
+    assert [entry["origin"] for entry in entries] == ["::1", "203.0.113.9", "127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "trusted", "origin"),
+    [
+        ("::ffff:10.0.0.7", ("10.0.0.0/8",), "203.0.113.9"),
+        ("10.0.0.7", ("::ffff:10.0.0.7",), "203.0.113.9"),
+        ("fe80::1%eth0", ("fe80::/10",), "203.0.113.9"),
+        ("::ffff:10.0.0.7", ("10.0.0.8",), "10.0.0.7"),
+        ("::ffff:zzz", ("10.0.0.0/8",), "::ffff:zzz"),
+    ],
+)
+def test_an_address_is_known_however_it_is_written(peer: str, trusted: tuple[str, ...], origin: str) -> None:
+    scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", b"203.0.113.9")]}
+    assert origin_of(scope, trusted) == origin

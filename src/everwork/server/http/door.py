@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -127,11 +127,18 @@ async def _break_off(server: uvicorn.Server) -> None:
         connection.transport.abort()
 
 
+def _listening(family: socket.AddressFamily, address: Any) -> socket.socket:
+    """A socket on an address with all its parts; `::` takes callers with IPv4, too."""
+    if family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6():
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(address, family=family, backlog=BACKLOG)
+
+
 def _bound(settings: Settings) -> socket.socket:
     try:
         infos = socket.getaddrinfo(settings.host, settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = infos[0]
-        bound = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        bound = _listening(family, address)
     except OSError as error:
         place = f"{settings.host}:{settings.http_port}"
         raise BadConfiguration(f"http_port: cannot listen on {place}: {error.strerror or error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from starlette.types import Scope
@@ -33,10 +33,10 @@ def key_of(scope: Scope) -> str | None:
 def origin_of(scope: Scope, trusted: Sequence[str]) -> str:
     """The peer; behind trusted proxies, the last hop that none of them vouches for."""
     client = scope.get("client")
-    peer = str(client[0]) if client else UNKNOWN
+    peer = _plain(str(client[0])) if client else UNKNOWN
     if not trusted or not _is_trusted(peer, tuple(trusted)):
         return peer
-    hops = [hop.strip() for hop in _forwarded(scope).split(",") if hop.strip()]
+    hops = [_plain(hop.strip()) for hop in _forwarded(scope).split(",") if hop.strip()]
     for hop in reversed(hops):
         if not _is_address(hop):
             return peer
@@ -73,6 +73,14 @@ def _is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
     return any(ip_address(address) in network for network in _networks(trusted))
 
 
+def _plain(address: str) -> str:
+    """An IPv4 address as such, also where IPv6 wraps it: so it comes to a server that listens on both."""
+    if not address.lower().startswith("::ffff:") or not _is_address(address):
+        return address
+    wrapped = IPv6Address(address).ipv4_mapped
+    return address if wrapped is None else str(wrapped)
+
+
 def _is_address(text: str) -> bool:
     try:
         ip_address(text)
@@ -83,4 +91,4 @@ def _is_address(text: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
-    return tuple(ip_network(one, strict=False) for one in trusted)
+    return tuple(ip_network(_plain(one), strict=False) for one in trusted)
