@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+import pytest
 
 from tests.server.http.serving import JOBS, Rest, serving
 from tests.stores import url_of
@@ -44,6 +47,23 @@ async def test_a_type_with_slashes_in_its_name_is_reached(local: Rest) -> None:
     path = "/api/v1/types/mail%2Fsend%2F%C3%BC"
     assert (await local.ok("PUT", f"{path}/pause"))["type"] == "mail/send/ü"
     assert (await local.ok("PUT", f"{path}/breaker/reset"))["type"] == "mail/send/ü"
+
+
+@pytest.mark.parametrize("group", ["policy", "pause", "a/groups/b", "..", "ü %"])
+async def test_a_group_may_be_called_like_a_part_of_a_path(local: Rest, group: str) -> None:
+    for type in ("t", "t/groups"):
+        await local.engine.add_group(type, group)
+        await local.ok("PUT", f"/api/v1/types/{quote(type, safe='')}/policy", {"max_attempts": 2})
+    name = quote(group, safe="").replace("..", "%2E%2E")
+    dropped = await local.ok("DELETE", f"/api/v1/types/t/groups/{name}")
+    assert (dropped["type"], dropped["group"]) == ("t", group)
+    assert (await local.ok("GET", "/api/v1/types/t%2Fgroups/policy"))["default"] is False
+    assert [one["type"] for one in (await local.ok("GET", "/api/v1/groups"))["groups"]] == ["t/groups"]
+
+
+async def test_a_name_that_is_no_text_is_at_no_path(local: Rest) -> None:
+    for path in ("/api/v1/types/%FF/pause", "/api/v1/types//pause", "/api/v1/types/a/b/pause"):
+        assert (await local.refused(404, "PUT", path))["code"] == "not_found"
 
 
 async def test_a_group_is_listed_and_dropped(rest: Rest) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import Route
 
 from everwork.server.http.operations import Operation, PathDoor
+from everwork.server.http.routes import SegmentRoute
 from tests.server.http.matrix import CALLS, status_of
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.server.matrix import Holder, texts_of_keys
@@ -19,7 +19,7 @@ from tests.server.matrix import Holder, texts_of_keys
 def operations(rest: Rest) -> Iterator[Operation]:
     """What the application answers, found by walking its routes."""
     for route in rest.door.app.routes:
-        assert isinstance(route, Route), f"{route} is no route of the table"
+        assert isinstance(route, SegmentRoute), f"{route} is no route of the table"
         assert isinstance(route.app, PathDoor), f"{route.path} is outside of the table"
         yield from route.app.operations.values()
 

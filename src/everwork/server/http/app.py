@@ -11,7 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from everwork.exceptions import EverworkError, InvalidInput
 from everwork.server.http import admin, changes, jobs, outcomes, polling, probes
@@ -20,6 +19,7 @@ from everwork.server.http.openapi import describe
 from everwork.server.http.operations import Answer, Call, Operation, PathDoor
 from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal, problem, problem_of
+from everwork.server.http.routes import SegmentRoute
 
 _ROWS: Final = (
     *jobs.OPERATIONS,
@@ -35,7 +35,7 @@ def make_app(parts: Parts) -> FastAPI:
     """The application: every operation, one description of them all, and problems for whatever goes wrong."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for path, operations in _by_path(OPERATIONS).items():
-        app.router.routes.append(Route(_pattern(path), PathDoor(parts, operations)))
+        app.router.routes.append(SegmentRoute(path, PathDoor(parts, operations)))
     app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)
@@ -72,11 +72,6 @@ def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operat
     for operation in sorted(operations, key=lambda one: "{" in one.path):
         found.setdefault(operation.path, {})[operation.method] = operation
     return found
-
-
-def _pattern(path: str) -> str:
-    """Types and groups may have slashes in their names."""
-    return path.replace("{type}", "{type:path}").replace("{group}", "{group:path}")
 
 
 async def _http_problem(_request: Request, error: Exception) -> Response:
