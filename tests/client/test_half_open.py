@@ -21,13 +21,16 @@ async def test_a_line_that_is_dead_without_saying_so_is_noticed(
 ) -> None:
     # The first ping comes sooner than in earnest: the wait for its answer is what this is about.
     monkeypatch.setattr(remote, "OPTIONS", (*_without_keepalive(), ("grpc.keepalive_time_ms", 500)))
-    async with cable_to(int(shared_server.facts["grpc_port"])) as (cable, port):
-        async with Client(f"grpc://127.0.0.1:{port}", key=KEY, timeout=300) as client:
-            await client.page()
-            cable.cut()
-            with pytest.raises(EngineUnavailable):  # A create without a dedupe key is not repeated.
-                await asyncio.wait_for(client.create("a"), NOTICED_SECONDS)
+    async with cable_to(int(shared_server.facts["grpc_port"])) as (cable, port), a_client(port) as client:
+        await client.page()
+        cable.cut()
+        with pytest.raises(EngineUnavailable):  # A create without a dedupe key is not repeated.
+            await asyncio.wait_for(client.create("a"), NOTICED_SECONDS)
+
+
+def a_client(port: int) -> Client:
+    return Client(f"grpc://127.0.0.1:{port}", key=KEY, timeout=300)
 
 
 def _without_keepalive() -> list[tuple[str, int]]:
-    return [option for option in remote.OPTIONS if option[0] != "grpc.keepalive_time_ms"]
+    return [(name, value) for name, value in dict[str, int](remote.OPTIONS).items() if name != "grpc.keepalive_time_ms"]

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, assert_never
 
 from everwork.client.job import Attempt, lease_of
 from everwork.core import checks
@@ -23,10 +23,11 @@ from everwork.core.limits import (
     LEASE_MS_MAX,
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
+    SETTLE_BATCH_MAX,
 )
 from everwork.core.states import State
 from everwork.core.texts import error_text
-from everwork.engines.codec import encode, encode_object
+from everwork.engines.codec import decode_json, decode_object, encode, encode_object
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.service.intake import instant, new_job
@@ -55,18 +56,18 @@ def a_job(type: str, variables: Mapping[str, Any] | None, options: Mapping[str, 
 _OPTIONS = frozenset(new_job.__kwdefaults__ or ())
 
 
-def many_jobs(jobs: Iterable[JobAsked]) -> list[NewJob]:
+def many_jobs(jobs: Iterable[JobAsked], field: str = "jobs") -> list[NewJob]:
     """Many jobs to be created; the first that is wrong is named by its place."""
     if not isinstance(jobs, Iterable):
-        raise InvalidInput("jobs", f"must be jobs, or pairs of a type and variables, not {checks.shown(jobs)}")
+        raise InvalidInput(field, f"must be jobs, or pairs of a type and variables, not {checks.shown(jobs)}")
     checked = []
     for at, job in enumerate(jobs):
         try:
             checked.append(job if isinstance(job, NewJob) else new_job(*_pair(job)))
         except InvalidInput as error:
-            raise InvalidInput(f"jobs[{at}].{error.field}", error.problem) from None
+            raise InvalidInput(f"{field}[{at}].{error.field}", error.problem) from None
     if len(checked) > CREATE_BATCH_MAX:
-        raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(checked):,}")
+        raise InvalidInput(field, f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(checked):,}")
     return checked
 
 
@@ -140,7 +141,7 @@ def completed(job: Attempt, attempt: int, result: Any, events: Iterable[JobAsked
     """The work is done."""
     key, number = lease_of(job, attempt)
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
-    return o.Complete(key, number, text, tuple(many_jobs(events)))
+    return o.Complete(key, number, text, tuple(many_jobs(events, "events")))
 
 
 def failed(
@@ -177,6 +178,67 @@ def released(job: Attempt, attempt: int) -> o.Release:
 def thrown(job: Attempt, attempt: int, code: str, error: object, variables: Mapping[str, Any] | None) -> o.Throw:
     """A business error with a code."""
     return o.Throw(*lease_of(job, attempt), checks.name("code", code), error_text(error), _json(variables))
+
+
+def many_outcomes(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
+    """Outcomes that the caller has made himself; the first that is wrong is named by its place."""
+    given = list(outcomes)
+    if len(given) > SETTLE_BATCH_MAX:
+        raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
+    checked_ones = []
+    for at, outcome in enumerate(given):
+        try:
+            checked_ones.append(checked(outcome))
+        except InvalidInput as error:
+            raise in_place(at, error) from None
+    return checked_ones
+
+
+def in_place(at: int, error: InvalidInput) -> InvalidInput:
+    """The same error, which says what outcome of a call it is about."""
+    return InvalidInput(f"outcomes[{at}].{error.field}", error.problem)
+
+
+def checked(outcome: o.Outcome) -> o.Outcome:
+    """An outcome that the caller has made himself."""
+    if not isinstance(outcome, o.Outcome):
+        kinds = "Complete, Fail, Retry, Reject, Release or Throw"
+        raise InvalidInput("kind", f"must be {kinds}, not {checks.shown(outcome)}")
+    named = outcome._replace(key=checks.job_key(outcome.key), attempt=checks.attempt(outcome.attempt))
+    match named:
+        case o.Complete():
+            return named._replace(result=_json_text(named.result), events=tuple(many_jobs(named.events, "events")))
+        case o.Fail():
+            _maybe_number("retries", named.retries, ATTEMPTS_MAX)
+            _maybe_number("backoff_ms", named.backoff_ms, DELAY_MS_MAX)
+            return named._replace(error=error_text(named.error), variables=_object_text(named.variables))
+        case o.Retry():
+            _maybe_number("delay_ms", named.delay_ms, DELAY_MS_MAX)
+            return named._replace(error=error_text(named.error))
+        case o.Reject():
+            return named._replace(error=error_text(named.error))
+        case o.Throw():
+            checks.name("code", named.code)
+            return named._replace(error=error_text(named.error), variables=_object_text(named.variables))
+        case o.Release():
+            return named
+        case _:
+            assert_never(named)
+
+
+def _maybe_number(field: str, number: int | None, most: int) -> None:
+    if number is not None:
+        checks.whole_number(field, number, 0, most)
+
+
+def _json_text(text: str | None) -> str | None:
+    if text is None:
+        return None
+    return encode("result", decode_json("result", text, PAYLOAD_BYTES_MAX), PAYLOAD_BYTES_MAX)
+
+
+def _object_text(text: str | None) -> str | None:
+    return None if text is None else _json(decode_object("variables", text, PAYLOAD_BYTES_MAX))
 
 
 def _delay_ms(field: str, seconds: float | None) -> int | None:

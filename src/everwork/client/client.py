@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from everwork.client import asked
-from everwork.client.address import is_remote, server_address
+from everwork.client.calls import Calls, closed
 from everwork.client.desk import Line, Verbs
 from everwork.client.job import ActiveJob, Attempt, lease_of
+from everwork.client.lines import line_to
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import (
@@ -36,10 +37,8 @@ from everwork.engines.urls import shown_url
 from everwork.engines.values import Created, Explanation, Judged, Page, Stats
 from everwork.exceptions import (
     BadConfiguration,
-    CallTimeout,
     EngineBusy,
     EngineUnavailable,
-    EverworkError,
     InvalidInput,
 )
 from everwork.service.desk import BulkChange
@@ -74,10 +73,13 @@ class Client:
     ) -> None:
         self._url = url
         self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
-        self.line = _line(url, key, tls)
+        self.line = line_to(url, key, tls)
+        self._calls = Calls()
+        self.streams: set[Stream] = set()
+        """Those that are open."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
-        self._opening = asyncio.Lock()
+        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     # Create -------------------------------------------------------------------------------------
 
@@ -167,10 +169,9 @@ class Client:
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End many attempts in one step; each is judged by itself."""
-        given = list(outcomes)
-        return (
-            await self._call(lambda desk: desk.settle(given), safe=all(one.attempt for one in given)) if given else []
-        )
+        given = asked.many_outcomes(outcomes)
+        safe = all(one.attempt for one in given)
+        return await self._call(lambda desk: desk.settle(given), safe=safe) if given else []
 
     async def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
         """Let the lease end `lease` seconds from now."""
@@ -307,13 +308,14 @@ class Client:
         from everwork.client.worker import Crew  # noqa: PLC0415
 
         crew = Crew(handlers, concurrency)
-        await crew.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
+        async with self._calls.within():
+            await crew.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
 
     async def open(self) -> Line:
         """Open the way to the jobs, if that has not happened yet."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            async with self._opening:
+            async with self._opening_lock():
                 if self._loop is None:
                     await self.line.open()
                     self._loop, self._process = loop, os.getpid()
@@ -324,10 +326,20 @@ class Client:
         return self.line
 
     async def close(self) -> None:
-        """Let go of everything. It can be opened again."""
-        if self._loop is not None and self._process == os.getpid():
-            self._loop = None
-            await self.line.close()
+        """Let go of everything: calls that are under way raise `EngineUnavailable`. It can be opened again."""
+        if self._process not in (0, os.getpid()):
+            return
+        calls, self._calls = self._calls, Calls()
+        was_open, self._loop = self._loop is not None, None
+        calls.break_off()
+        async with self._opening_lock():  # Whoever calls meanwhile waits, and opens it again.
+            was_open, self._loop = was_open or self._loop is not None, None
+            try:
+                await calls.ended()
+                await asyncio.gather(*(stream.break_off(closed()) for stream in self.streams))
+            finally:
+                if was_open:
+                    await self.line.close()
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -343,29 +355,32 @@ class Client:
 
     # Inside -------------------------------------------------------------------------------------
 
+    def _opening_lock(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if self._opening is None or self._opening[0] is not loop:
+            self._opening = (loop, asyncio.Lock())
+        return self._opening[1]
+
     async def _end(self, outcome: Outcome, done: str) -> None:
-        judged = await self._call(lambda desk: desk.settle([outcome]), safe=outcome.attempt > 0)
+        try:
+            judged = await self._call(lambda desk: desk.settle([outcome]), safe=outcome.attempt > 0)
+        except InvalidInput as error:
+            raise InvalidInput(error.field.removeprefix("outcomes[0]."), error.problem) from None
         accepted(outcome.key, judged[0], done)
 
     async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
         """The answer within the time that a call may take; what is safe to repeat is repeated while nobody answers."""
-        line = await self.open()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout + more_seconds
-        delays = pauses()
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
+        loop, delays = asyncio.get_running_loop(), pauses()
+        async with self._calls.within(self._timeout + more_seconds) as deadline:
+            line = await self.open()
+            while True:
+                try:
                     return await call(line.desk(deadline))
-            except (EngineUnavailable, EngineBusy):
-                delay = next(delays)
-                if not safe or loop.time() + delay > deadline:
-                    raise
-                await asyncio.sleep(delay)
-            except TimeoutError as error:
-                if isinstance(error, EverworkError):
-                    raise
-                raise CallTimeout(f"no answer within {self._timeout + more_seconds:g} s") from None
+                except (EngineUnavailable, EngineBusy):
+                    delay = next(delays)
+                    if not safe or loop.time() + delay > deadline:
+                        raise
+                    await asyncio.sleep(delay)
 
 
 def _filter(wanted: Mapping[str, Any]) -> Any:
@@ -373,22 +388,3 @@ def _filter(wanted: Mapping[str, Any]) -> Any:
     for name in sorted(set(wanted) - set(known)):
         raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
     return asked.a_filter(**wanted)
-
-
-def _line(url: str, key: str | None, tls: bool | str | Path) -> Line:
-    if is_remote(url):
-        address = server_address(url, key, tls)
-        try:
-            from everwork.client.remote import RemoteLine  # noqa: PLC0415 - only what is used is loaded
-        except ModuleNotFoundError as error:
-            if error.name is not None and error.name.startswith("everwork"):
-                raise
-            raise BadConfiguration(
-                f"client: {error.name!r} is not installed; run: pip install 'everwork[client]'"
-            ) from None
-        return RemoteLine(address)
-    if key is not None or tls is not False:
-        raise BadConfiguration("client: key and tls are for servers; a store's URL has its own user and parameters")
-    from everwork.client.local import LocalLine  # noqa: PLC0415
-
-    return LocalLine(url)

@@ -6,11 +6,12 @@ import os
 import socket
 from collections.abc import Sequence
 
+from everwork.client.asked import in_place
 from everwork.core.outcome import Fail, Outcome, Throw
 from everwork.engines.codec import decode
 from everwork.engines.open import open_engine
 from everwork.engines.values import JobFilter, Judged, Page
-from everwork.exceptions import JobNotFound
+from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobNotFound
 from everwork.service.access import ANYBODY
 from everwork.service.desk import Desk
 from everwork.service.service import JobService
@@ -25,8 +26,21 @@ class LocalDesk(Desk):
         super().__init__(service, ANYBODY)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End attempts; the variables of failures are merged into the jobs' own."""
-        return await super().settle([await self._merged(outcome) for outcome in outcomes])
+        """End attempts; one that makes no sense spoils the call, and nothing happens."""
+        merged = []
+        for at, outcome in enumerate(outcomes):
+            try:
+                merged.append(await self._merged(outcome))
+            except InvalidInput as error:
+                raise in_place(at, error) from None
+        return await super().settle(merged)
+
+    async def settle_each(self, outcomes: Sequence[Outcome]) -> list[Judged | EverworkError]:
+        """End attempts, each by itself: what makes no sense is an error in its place, and the others are settled."""
+        tried = [await self._tried(outcome) for outcome in outcomes]
+        fit = [one for one in tried if not isinstance(one, EverworkError)]
+        judged = iter(await super().settle(fit) if fit else ())
+        return [one if isinstance(one, EverworkError) else next(judged) for one in tried]
 
     async def result(self, key: int, timeout: float) -> str | None:
         """The result of a job, once it has one."""
@@ -35,6 +49,14 @@ class LocalDesk(Desk):
     async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
         """Matching jobs, newest first."""
         return await self.list(wanted, limit, cursor)
+
+    async def _tried(self, outcome: Outcome) -> Outcome | EverworkError:
+        try:
+            return await self._merged(outcome)
+        except EngineError:
+            raise
+        except EverworkError as error:
+            return error
 
     async def _merged(self, outcome: Outcome) -> Outcome:
         if not isinstance(outcome, Fail | Throw) or outcome.variables is None:

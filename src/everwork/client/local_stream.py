@@ -10,7 +10,7 @@ from everwork.client.stream import Place, Refused, Stream
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.values import Demand, Judged, Lease, LeaseStatus
-from everwork.exceptions import EngineError, JobError, TooManyRequests
+from everwork.exceptions import EngineError, EverworkError, JobError, TooManyRequests
 from everwork.service.loops import engine_outage, pauses
 from everwork.service.service import accepted
 
@@ -68,17 +68,15 @@ class LocalStream(Stream):
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
         judged = await self._patiently(batch)
         for outcome, one in zip(batch, judged, strict=True):
-            try:
-                accepted(outcome.key, one, "ended so")
-            except JobError as error:
-                self._refused(Refused(outcome.key, outcome.attempt, str(error)))
+            if (why := _refusal(outcome, one)) is not None:
+                self._refused(Refused(outcome.key, outcome.attempt, str(why)))
 
-    async def _patiently(self, batch: list[Outcome]) -> list[Judged]:
+    async def _patiently(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
         """Each outcome names its attempt and may be repeated: while the engine is away, it is."""
         delays = pauses()
         while True:
             try:
-                judged = await self._line.desk(0.0).settle(batch)
+                judged = await self._line.desk(0.0).settle_each(batch)
                 self._outage.over()
                 return judged
             except EngineError as error:
@@ -126,3 +124,13 @@ class LocalStream(Stream):
         if not leases:
             return []
         return await (engine.extend(leases, self._lease_ms) if is_beat else engine.check(leases))
+
+
+def _refusal(outcome: Outcome, judged: Judged | EverworkError) -> EverworkError | None:
+    if isinstance(judged, EverworkError):
+        return judged
+    try:
+        accepted(outcome.key, judged, "ended so")
+    except JobError as error:
+        return error
+    return None

@@ -17,7 +17,7 @@ from everwork.client.job import ActiveJob
 from everwork.core import checks
 from everwork.core.limits import DEFAULT_GROUP, NAME_CHARS_MAX
 from everwork.core.outcome import Outcome, Release
-from everwork.exceptions import BadConfiguration, EverworkError
+from everwork.exceptions import BadConfiguration, EverworkError, InvalidInput
 from everwork.logs import get_logger
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Stream(ABC):
 
     def complete(self, job: ActiveJob, result: Any = None, *, events: Iterable[asked.JobAsked] = ()) -> None:
         """The work is done."""
-        self.settle(asked.completed(job, 0, result, events))
+        self.put(asked.completed(job, 0, result, events))
 
     def fail(
         self,
@@ -94,28 +94,35 @@ class Stream(ABC):
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         """The attempt failed."""
-        self.settle(asked.failed(job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables))
+        self.put(asked.failed(job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables))
 
     def retry(self, job: ActiveJob, error: object = "", *, delay: float | None = None) -> None:
         """Ask for another attempt."""
-        self.settle(asked.retried(job, 0, error, delay))
+        self.put(asked.retried(job, 0, error, delay))
 
     def reject(self, job: ActiveJob, error: object = "") -> None:
         """The job makes no sense."""
-        self.settle(asked.rejected(job, 0, error))
+        self.put(asked.rejected(job, 0, error))
 
     def release(self, job: ActiveJob) -> None:
         """Hand the job back."""
-        self.settle(asked.released(job, 0))
+        self.put(asked.released(job, 0))
 
     def throw(
         self, job: ActiveJob, code: str, error: object = "", *, variables: Mapping[str, Any] | None = None
     ) -> None:
         """A business error with a code."""
-        self.settle(asked.thrown(job, 0, code, error, variables))
+        self.put(asked.thrown(job, 0, code, error, variables))
 
     def settle(self, outcome: Outcome) -> None:
         """End an attempt: the outcome goes with the next message, and is sent again until it is judged."""
+        checked = asked.checked(outcome)
+        if not checked.attempt:
+            raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
+        self.put(checked)
+
+    def put(self, outcome: Outcome) -> None:
+        """`settle`, for an outcome that has been checked."""
         self._send(outcome)
         held = self._held.get(outcome.key)
         if held is not None and held.attempt == outcome.attempt:
@@ -152,7 +159,7 @@ class Stream(ABC):
         """Hand back what has not been ended, and wait for the last outcomes to be judged."""
         self._is_closing = True
         for job in list(self._held.values()):
-            self.settle(Release(job.key, job.attempt))
+            self.put(Release(job.key, job.attempt))
         self.drain()
         if self._task is None:
             return
@@ -162,12 +169,20 @@ class Stream(ABC):
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    async def break_off(self, error: EverworkError) -> None:
+        """Close, and let whoever waits for jobs know why."""
+        self._error = error
+        self._inbox.clear()
+        self._wake()
+        await self.close()
+
     async def __aenter__(self) -> Stream:
         if self._task is not None:
             raise BadConfiguration("stream: it has been opened already; make another one")
         await self._client.open()
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"everwork-stream-{self.worker}")
         self._task.add_done_callback(self._ended)
+        self._client.streams.add(self)
         return self
 
     async def __aexit__(
@@ -208,7 +223,7 @@ class Stream(ABC):
                 credits[place] -= 1
         if self._is_closing:  # They were on their way when nobody was left to take them.
             for job in jobs:
-                self.settle(Release(job.key, job.attempt))
+                self.put(Release(job.key, job.attempt))
             return
         self._inbox.append(jobs)
         self._wake()
@@ -235,6 +250,7 @@ class Stream(ABC):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._is_over = True
+        self._client.streams.discard(self)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = error if isinstance(error, EverworkError) else EverworkError(f"the stream broke: {error!r}")
         self._wake()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from everwork.client.asked import JobAsked
+from everwork.client.calls import closed
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.job import ActiveJob, Attempt
 from everwork.core.job import HistoryEntry, Job
@@ -19,7 +21,7 @@ from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_DEFAULT, LIST_LIMIT_M
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
 from everwork.engines.values import Created, Explanation, Judged, Page, Stats
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, EverworkError
 from everwork.service.desk import BulkChange
 from everwork.service.loops import new_loop
 
@@ -42,6 +44,7 @@ class SyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
         self._stops: set[Callable[[], object]] = set()
 
     # Create -------------------------------------------------------------------------------------
@@ -221,6 +224,8 @@ class SyncClient:
         ended = threading.Event()
         try:
             self._run(working())
+        except EverworkError:
+            raise
         except BaseException:
             ended.wait(CLOSE_SECONDS)  # After Ctrl+C, what ran is handed back before the program goes on to its end.
             raise
@@ -235,15 +240,14 @@ class SyncClient:
         self._run(self._opened())
 
     def close(self) -> None:
-        """Let go of everything. It can be opened again."""
-        with self._starting:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None or self._process != os.getpid():
+        """Let go of everything: calls of other threads raise `EngineUnavailable`. It can be opened again."""
+        if self._process != os.getpid():
             return
-        asyncio.run_coroutine_threadsafe(self._client.close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        self._require_other_thread()
+        with self._starting:  # Whoever calls meanwhile waits, and opens it again.
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+            if loop is not None and thread is not None:
+                self._end(loop, thread)
 
     def __enter__(self) -> SyncClient:
         self.open()
@@ -264,25 +268,54 @@ class SyncClient:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         try:
-            loop = self._started()
+            future = self._begun(call)
         except BaseException:
             call.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(call, loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise closed() from None
         except BaseException:
             future.cancel()  # Ctrl+C must not leave the call behind.
             raise
+        finally:
+            self._waiting.discard(future)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _begun(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if self._process != os.getpid():
             raise BadConfiguration("client: it was made before a fork; a child process needs a client of its own")
+        self._require_other_thread()
         with self._starting:
             if self._loop is None:
                 self._loop = new_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="everwork-client", daemon=True)
                 self._thread.start()
-            if threading.current_thread() is self._thread:
-                raise BadConfiguration("client: this thread runs the event loop and cannot wait for itself; use Client")
-            return self._loop
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            self._waiting.add(future)
+            return future
+
+    def _require_other_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise BadConfiguration("client: this thread runs the event loop and cannot wait for itself; use Client")
+
+    def _end(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        """Nobody may wait for a loop that has stopped, whatever becomes of his call."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._ended(), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            for future in list(self._waiting):
+                future.cancel()
+            loop.close()
+
+    async def _ended(self) -> None:
+        try:
+            await self._client.close()
+        finally:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=CLOSE_SECONDS)

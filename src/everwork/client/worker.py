@@ -135,7 +135,7 @@ class Crew:
     def _accept(self, job: ActiveJob) -> None:
         pool = self._pools[job.type]
         if self._is_stopping:
-            self._stream.settle(o.Release(job.key, job.attempt))
+            self._stream.put(o.Release(job.key, job.attempt))
         else:
             pool.inbox.append(job)
 
@@ -147,7 +147,7 @@ class Crew:
         for pool in self._pools.values():
             while pool.inbox:
                 job = pool.inbox.popleft()
-                self._stream.settle(o.Release(job.key, job.attempt))
+                self._stream.put(o.Release(job.key, job.attempt))
         self._stream.drain()
         self._note_idle()
 
@@ -224,7 +224,7 @@ class Crew:
             finally:
                 del pool.running[job]
             if not job.is_lost:
-                self._stream.settle(outcome)
+                self._stream.put(outcome)
             if self._is_stopping:
                 self._note_idle()
         pool.done += 1
@@ -288,7 +288,7 @@ class Crew:
                         self._tell(job, run)
                     if late > (GRACE_SECONDS if pool.is_async else 0.0) and not job.is_lost:
                         # It swallows its cancellation, or is a thread: the job need not wait for it.
-                        self._stream.settle(_timed_out(job, "; it still runs"))
+                        self._stream.put(_timed_out(job, "; it still runs"))
                         job.is_lost = True
 
 

@@ -1,0 +1,88 @@
+"""Outcomes that make no sense: each is refused by itself, with the same words in process and over the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everwork.client import ActiveJob, Client
+from everwork.core.outcome import Complete, Fail, Outcome, Release, Retry, Throw
+from everwork.core.states import State
+from everwork.exceptions import InvalidInput
+
+BIG = {"text": "x" * 700_000}
+MORE = {"more": "x" * 700_000}
+
+
+async def test_one_bad_outcome_is_one_refusal_and_the_rest_is_settled(client: Client) -> None:
+    async with client.stream() as stream:
+        good, bad, other = await three_jobs(client)
+        stream.complete(good, 1)
+        stream.fail(bad, "boom", variables=MORE)  # Together they are larger than a job may be.
+        stream.complete(other, 2)
+    [refused] = stream.refusals
+    assert (refused.key, refused.attempt) == (bad.key, 1)
+    assert refused.message.startswith("variables: must be at most 1,048,576 bytes of JSON, not 1,4")
+    assert [(await client.get(job.key)).state.label for job in (good, bad, other)] == [
+        "completed",
+        "processing",
+        "completed",
+    ]
+
+
+async def test_one_bad_outcome_of_a_call_is_named_by_its_place_and_nothing_happens(client: Client) -> None:
+    good, bad, _ = await three_jobs(client)
+    failed = Fail(bad.key, 1, "boom", variables=f'{{"more":"{MORE["more"]}"}}')
+    with pytest.raises(InvalidInput) as raised:
+        await client.settle([Complete(good.key, 1), failed])
+    assert raised.value.field == "outcomes[1].variables"
+    with pytest.raises(InvalidInput) as raised:
+        await client.fail(bad, "boom", variables=MORE)
+    assert raised.value.field == "variables"
+    assert (await client.get(good.key)).state is State.PROCESSING
+
+
+@pytest.mark.parametrize(
+    ("outcome", "field"),
+    [
+        (Complete(0, 1), "key"),
+        (Complete(1, -1), "attempt"),
+        (Complete(1, 1, "{"), "result"),
+        (Complete(1, 1, None, (("", {}),)), "events[0].type"),  # type: ignore[arg-type]
+        (Fail(1, 1, "boom", retries=101), "retries"),
+        (Fail(1, 1, "boom", backoff_ms=-1), "backoff_ms"),
+        (Fail(1, 1, "boom", variables="[]"), "variables"),
+        (Retry(1, 1, "boom", delay_ms=-1), "delay_ms"),
+        (Throw(1, 1, ""), "code"),
+        (Throw(1, 1, "C", variables="1"), "variables"),
+        ("done", "kind"),
+    ],
+)
+async def test_an_outcome_that_makes_no_sense_goes_nowhere(client: Client, outcome: Any, field: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        await client.settle([Release(1, 1), outcome])
+    assert raised.value.field == f"outcomes[1].{field}"
+    async with client.stream() as stream:
+        with pytest.raises(InvalidInput) as raised:
+            stream.settle(outcome)
+    assert raised.value.field == field
+    assert list(stream.refusals) == []
+
+
+async def test_a_stream_wants_to_know_which_attempt_has_ended(client: Client) -> None:
+    async with client.stream() as stream:
+        with pytest.raises(InvalidInput, match="attempt: must be given"):
+            stream.settle(Complete(1, 0))
+
+
+async def test_a_call_takes_ten_thousand_outcomes_at_most(client: Client) -> None:
+    outcomes: list[Outcome] = [Release(1, 1)] * 10_001
+    with pytest.raises(InvalidInput, match="outcomes: must be at most 10,000 in one call"):
+        await client.settle(outcomes)
+
+
+async def three_jobs(client: Client) -> list[ActiveJob]:
+    """Leased jobs, the second of them large."""
+    await client.create_many([("s", {}), ("s", BIG), ("s", {})])
+    return await client.activate("s", limit=3)
