@@ -26,10 +26,11 @@ def instant_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def moment_ms(field: str, text: str) -> int:
+def moment_ms(field: str, text: object) -> int:
     """A moment as programs write it, RFC 3339 to the letter, as an instant."""
     try:
-        instant = instant_ms(datetime.fromisoformat(text.upper())) if _RFC_3339.fullmatch(text) else -1
+        is_moment = isinstance(text, str) and _RFC_3339.fullmatch(text)
+        instant = instant_ms(datetime.fromisoformat(str(text).upper())) if is_moment else -1
     except ValueError:  # No such day, or no such hour.
         instant = -1
     if not 0 <= instant <= INSTANT_MS_MAX:

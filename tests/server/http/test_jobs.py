@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
+import pytest
+
+from everwork.core.limits import KEY_MAX
+from everwork.exceptions import EngineUnavailable
+from everwork.server.http.app import DOCUMENT
 from tests.door.waiting import until
 from tests.server.http.serving import JOBS, Rest
 
@@ -54,6 +60,36 @@ async def test_a_short_answer_has_keys_only(rest: Rest) -> None:
     first, second = await rest.ok("POST", JOBS, twice, headers={"Prefer": "return=minimal"})
     assert (first["deduplicated"], second["deduplicated"]) == (False, True)
     assert first["key"] == second["key"]
+
+
+@pytest.mark.parametrize("moment", ["1969-12-31T23:59:59Z", "2030-01-01", "2030-01-01T00:00:00", "soon"])
+async def test_a_refused_moment_is_called_what_it_was_sent_as(local: Rest, moment: str) -> None:
+    for refusal in (
+        await local.refused(422, "POST", JOBS, {"type": "a", "run_at": moment}),
+        await local.refused(422, "GET", "/jobs", params={"created_after": moment}),
+    ):
+        assert "must be a moment from 1970 to 9999 in RFC 3339" in refusal["detail"]
+        assert refusal["detail"].endswith(f"not '{moment}'")
+
+
+async def test_a_change_that_was_made_is_no_failure_because_the_job_cannot_be_read_again(local: Rest) -> None:
+    job = await local.job()
+    read = local.engine.get
+
+    async def away(keys: Any) -> Any:
+        raise EngineUnavailable("the engine is away")
+
+    local.engine.get = away  # type: ignore[method-assign]
+    assert (await local("PUT", f"{JOBS}/{job['key']}/cancel")).status_code == 204
+    assert set(await local.job()) == {"key", "deduplicated"}
+    local.engine.get = read  # type: ignore[method-assign]
+    assert (await local.ok("GET", f"{JOBS}/{job['key']}"))["state"] == "cancelled"
+
+
+async def test_the_largest_key_is_one_of_those_that_are_described(local: Rest) -> None:
+    [parameter] = DOCUMENT["paths"]["/api/v1/jobs/{key}"]["get"]["parameters"]
+    assert re.fullmatch(parameter["schema"]["pattern"], str(KEY_MAX))
+    assert (await local.refused(404, "GET", f"{JOBS}/{KEY_MAX}"))["code"] == "job_not_found"
 
 
 async def test_a_worker_leases_and_completes_a_job(rest: Rest) -> None:

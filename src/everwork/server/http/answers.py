@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
+import orjson
 from starlette.responses import Response
 
 from everwork.core.limits import ATTEMPT_MAX
-from everwork.exceptions import JobNotFound
+from everwork.exceptions import EngineError, JobNotFound
 from everwork.server.http.kinds import Whole
 from everwork.server.http.operations import Answer, Call, Field, Shape, answer
 from everwork.server.http.schemas import ref
@@ -22,15 +24,13 @@ ATTEMPT: Final = Field(
 )
 CHANGED: Final = {
     200: Answer("The job after the change.", ref("Job")),
-    204: Answer("Done; with `Prefer: return=minimal`, or if the job is gone already."),
+    204: Answer("Done; with `Prefer: return=minimal`, or if the job cannot be read any more."),
 }
 
 
 async def changed(call: Call) -> Response:
-    """The job after a change; nothing, if little was asked for or somebody has deleted it since."""
+    """The job after a change; nothing, if little was asked for or it cannot be read: the change is made anyway."""
     if not call.wants_little:
-        try:
-            return answer(job_report(await call.desk.get(call.key)))
-        except JobNotFound:
-            pass
+        with suppress(JobNotFound, EngineError):
+            return answer(job_report(await call.desk.get(call.key), read=orjson.Fragment))
     return Response(status_code=204)

@@ -11,6 +11,7 @@ import orjson
 from everwork.core.job import Job, NewJob
 from everwork.core.states import State
 from everwork.engines.values import Created
+from everwork.exceptions import EngineError
 from everwork.server.http.new_jobs import CHUNK
 from everwork.server.http.operations import Call
 from everwork.service.report import job_report
@@ -27,13 +28,16 @@ def brief(created: Created) -> dict[str, Any]:
 
 
 async def full_answer(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[dict[str, Any]]:
-    """The jobs as they stand; when the answer is full, the keys of the others."""
+    """The jobs as they stand; when the answer is full, or no more can be read, the keys of the others."""
     step = UNKNOWN_CHUNK if any(one.deduplicated for one in created) else CHUNK
     reports: list[dict[str, Any]] = []
     chars = 0
     while chars < ANSWER_CHARS_MAX and len(reports) < len(created):
         some = slice(len(reports), len(reports) + step)
-        found = await _read(call, jobs[some], created[some])
+        try:
+            found = await _read(call, jobs[some], created[some])
+        except EngineError:
+            break  # They are created all the same.
         for job, one in zip(found, created[some], strict=True):
             is_full = chars >= ANSWER_CHARS_MAX
             reports.append(brief(one) if is_full else _full(job, one))

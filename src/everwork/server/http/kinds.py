@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, Protocol
 
 from everwork.core import checks
+from everwork.core.instants import moment_ms
 from everwork.core.limits import KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import SYNONYMS
 from everwork.core.texts import error_text
 from everwork.engines.codec import encode_object, require_object
 from everwork.exceptions import InvalidInput
-from everwork.service.intake import instant
 
 Schema = dict[str, Any]
 ACTIVATABLE: Final = "ACTIVATABLE"
@@ -156,7 +155,7 @@ class Instant:
 
     def read(self, name: str, value: object) -> int:
         """The instant."""
-        return instant(name, moment(name, value))
+        return moment_ms(name, value)
 
     parse = read
 
@@ -243,15 +242,3 @@ FLAG: Final = Flag()
 INSTANT: Final = Instant()
 KEY: Final = Whole(1, KEY_MAX)
 STATE: Final = OneOf(tuple(sorted(word.lower() for word in (*SYNONYMS, ACTIVATABLE))))
-
-
-def moment(name: str, value: object) -> datetime:
-    """A moment as RFC 3339 writes it: date, time and offset."""
-    try:
-        if isinstance(value, str) and value.isascii() and len(value) >= len("2026-01-01T00:00:00Z"):
-            return datetime.fromisoformat(value)
-    except ValueError:
-        pass
-    raise InvalidInput(
-        name, f"must be a moment like 2026-01-31T12:00:00Z, up to the year 9999, not {checks.shown(value)}"
-    )

@@ -19,10 +19,10 @@ from everwork.core.limits import (
     PRIORITY_MIN,
 )
 from everwork.exceptions import InvalidInput
-from everwork.server.http.kinds import INSTANT, NAME, JsonObject, Whole, moment
+from everwork.server.http.kinds import INSTANT, NAME, JsonObject, Whole
 from everwork.server.http.operations import BODY, Field, Shape, refuse_unknown
 from everwork.service.access import Principal
-from everwork.service.intake import new_job
+from everwork.service.intake import wire_job
 
 CHUNK: Final = 500
 """After so many jobs others get their turn."""
@@ -89,7 +89,7 @@ def read_job(item: object, principal: Principal) -> NewJob:
     if not isinstance(item, dict):
         raise InvalidInput(BODY, f"must be a JSON object, not {checks.shown(item)}")
     if item.keys() == _BRIEF and not principal.tenants:
-        return new_job(item["type"], {} if item["variables"] is None else item["variables"])
+        return wire_job(item["type"], {} if item["variables"] is None else item["variables"])
     refuse_unknown(item, _NAMES)
     return _full_job({name: value for name, value in item.items() if value is not None}, principal)
 
@@ -100,28 +100,21 @@ def _full_job(item: dict[str, Any], principal: Principal) -> NewJob:
     if "type" not in item:
         raise InvalidInput("type", "must be given")
     tenant = item.get("tenant")
-    job = new_job(
+    return wire_job(
         item["type"],
         item.get("variables", {}),
         tenant=principal.tenant_for_create(None if tenant is None else checks.name("tenant", tenant)),
         priority=_PRIORITY.read("priority", item.get("priority", 0)),
-        run_at=moment("run_at", item["run_at"]) if "run_at" in item else None,
+        delay_ms=_DELAY.read("delay_ms", item.get("delay_ms", 0)),
+        run_at_ms=INSTANT.read("run_at", item["run_at"]) if "run_at" in item else None,
         max_attempts=_attempts(item),
         dedupe_key=item.get("dedupe_key"),
         limit_key=item.get("limit_key"),
         correlation_id=item.get("correlation_id"),
-        expires_at=moment("expires_at", item["expires_at"]) if "expires_at" in item else None,
+        expires_at_ms=INSTANT.read("expires_at", item["expires_at"]) if "expires_at" in item else None,
+        timeout_ms=_TIMEOUT.read("timeout_ms", item["timeout_ms"]) if "timeout_ms" in item else None,
         headers=item.get("headers"),
     )
-    return _with_durations(job, item)
-
-
-def _with_durations(job: NewJob, item: Mapping[str, Any]) -> NewJob:
-    if "delay_ms" in item:
-        job = job._replace(delay_ms=_DELAY.read("delay_ms", item["delay_ms"]))
-    if "timeout_ms" in item:
-        job = job._replace(timeout_ms=_TIMEOUT.read("timeout_ms", item["timeout_ms"]))
-    return job
 
 
 def _attempts(item: Mapping[str, Any]) -> int | None:

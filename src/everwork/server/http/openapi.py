@@ -10,14 +10,14 @@ from typing import Any, Final
 from everwork.server.http.kinds import Schema
 from everwork.server.http.operations import Answer, Field, Operation, Shape
 from everwork.server.http.problems import PROBLEM_TYPE
-from everwork.server.http.schemas import SCHEMAS, ref
+from everwork.server.http.schemas import KEY_PATTERN, SCHEMAS, ref
 
 ABOUT: Final = (
     "Jobs that are accepted once, never lost, and run by one worker at a time. Every call needs a key, in the "
     "header X-API-Key or as a bearer token. Errors are problem documents (RFC 9457) with a stable `code`."
 )
 _PATH_FIELDS: Final[dict[str, Schema]] = {
-    "key": {"type": "string", "pattern": "^[1-9][0-9]{0,17}$", "description": "The job's key.", "example": "17"},
+    "key": {"type": "string", "pattern": KEY_PATTERN, "description": "The job's key.", "example": "17"},
 }
 _NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255, "format": "printable"}
 _RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}

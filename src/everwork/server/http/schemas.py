@@ -10,6 +10,7 @@ from everwork.server.http.kinds import Schema
 from everwork.service.access import Permission
 from everwork.service.api_key import KeyState
 
+KEY_PATTERN: Final = "^[1-9][0-9]{0,18}$"
 _TEXT: Final[Schema] = {"type": "string"}
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
@@ -18,7 +19,7 @@ _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _WHOLE: Final[Schema] = {"type": "integer"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _FLAG: Final[Schema] = {"type": "boolean"}
-_KEY: Final[Schema] = {"type": "string", "pattern": "^[1-9][0-9]{0,18}$"}
+_KEY: Final[Schema] = {"type": "string", "pattern": KEY_PATTERN}
 _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
 _MAYBE_OBJECT: Final[Schema] = {"type": ["object", "null"], "additionalProperties": True}
 _STATE: Final[Schema] = {"type": "string", "enum": [state.label for state in State]}
@@ -82,7 +83,7 @@ _JOB: Final[dict[str, Any]] = {
     "error_code": _MAYBE_TEXT,
     "rejected": _FLAG,
     "dedupe_key": _MAYBE_TEXT,
-    "copy_of": {"type": ["string", "null"], "pattern": "^[1-9][0-9]{0,18}$"},
+    "copy_of": {"type": ["string", "null"], "pattern": KEY_PATTERN},
 }
 
 _API_KEY: Final[dict[str, Any]] = {
