@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from everwork.client import ActiveJob, Client, SyncClient, new_job
 from everwork.core.outcome import Complete
@@ -28,7 +27,7 @@ from everwork.exceptions import (
     TooManyRequests,
     Unauthenticated,
 )
-from tests.client.server import COMMAND, KEY, ServerProcess, a_free_port, tls_files
+from tests.client.server import COMMAND, KEY, ServerProcess, a_free_port
 from tests.client.test_worker import has_error, working
 from tests.door.waiting import RESTART_S, until
 from tests.torture.proxy import Proxy
@@ -313,23 +312,6 @@ async def test_secrets_are_shown_nowhere(shared_server: ServerProcess, caplog: p
 # Lines ----------------------------------------------------------------------------------------------
 
 
-async def test_tls_is_spoken_and_checked(url: str, tmp_path: Path) -> None:
-    ours, flags = tls_files(tmp_path)
-    trustme.CA().cert_pem.write_to_path(other := tmp_path / "other.pem")
-    server = ServerProcess(url, tmp_path, *flags).start()
-    secure = server.grpc_url.replace("grpc://", "grpcs://")
-    try:
-        for address in (secure, server.grpc_url):
-            async with Client(address, key=KEY, tls=ours) as client:
-                assert await client.activate("a") == []
-        for address, tls in ((secure, other), (secure, False), (server.grpc_url, False)):
-            async with Client(address, key=KEY, tls=tls, timeout=0.5) as client:
-                with pytest.raises((EngineUnavailable, CallTimeout)):
-                    await client.get(1)
-    finally:
-        server.stop()
-
-
 @pytest.mark.parametrize(
     ("url", "options", "problem"),
     [
@@ -340,6 +322,7 @@ async def test_tls_is_spoken_and_checked(url: str, tmp_path: Path) -> None:
         ("grpc://user:secret@host", {}, "must look like grpc://host:27500"),
         ("http://host", {}, "unknown scheme"),
         ("sqlite:///x.db", {"key": "k"}, "key and tls are for servers"),
+        ("sqlite:///x.db", {"tls_key": "k"}, "key and tls are for servers"),
         ("grpc://host", {"key": "ü"}, "printable ASCII"),
         ("grpc://host", {"key": "a\nb"}, "printable ASCII"),
         ("grpc://host", {"tls": "/nowhere/ca.pem"}, "cannot be read"),

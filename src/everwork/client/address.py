@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from everwork.core.checks import shown
 from everwork.engines.urls import shown_url
@@ -18,6 +18,14 @@ KEY_VARIABLE: Final = "EVERWORK_API_KEY"
 _PLACE: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?/?")
 
 
+class Tls(NamedTuple):
+    """How the line is secured: whom to trust, and what the client shows of itself."""
+
+    trust: bool | str | Path = False
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A server. The key is never shown."""
@@ -27,6 +35,8 @@ class Address:
     authorities: bytes | None = field(default=None, repr=False)
     """Certificates to trust instead of the machine's own."""
     key: str | None = field(default=None, repr=False)
+    identity: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    """The key and the certificates that the client shows of itself."""
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -39,26 +49,57 @@ def is_remote(url: object) -> bool:
     return isinstance(url, str) and url.partition("://")[0].lower() in SCHEMES
 
 
-def server_address(url: str, key: str | None, tls: bool | str | Path) -> Address:
+def server_address(url: str, key: str | None, tls: Tls) -> Address:
     """The server that a URL names, with what is needed to talk to it."""
     scheme, _, place = url.partition("://")
     found = _PLACE.fullmatch(place)
     port = int(found[2] or PORT_DEFAULT) if found else 0
     if found is None or not 1 <= port <= 65535:
         raise BadConfiguration(f"client URL: must look like grpc://host:{PORT_DEFAULT}, not {shown_url(url)!r}")
-    is_secure = scheme.lower() == "grpcs" or tls is not False
-    return Address(f"{found[1]}:{port}", is_secure, _authorities(tls), _key(key))
+    is_secure = scheme.lower() == "grpcs" or tls.trust is not False
+    if tls.certificate is not None and not is_secure:
+        raise BadConfiguration("tls_certificate: is shown over TLS only; use grpcs://, or tls=")
+    return Address(f"{found[1]}:{port}", is_secure, _authorities(tls.trust), _key(key), _identity(tls))
 
 
-def _authorities(tls: bool | str | Path) -> bytes | None:
-    if isinstance(tls, bool):
+def _authorities(trust: bool | str | Path) -> bytes | None:
+    if isinstance(trust, bool):
         return None
-    if not isinstance(tls, str | Path):
-        raise BadConfiguration(f"tls: must be True, False or the path of a CA file, not {shown(tls)}")
+    if not isinstance(trust, str | Path):
+        raise BadConfiguration(f"tls: must be True, False or the path of a CA file, not {shown(trust)}")
+    return _content("tls", trust)
+
+
+def _identity(tls: Tls) -> tuple[bytes, bytes] | None:
+    if tls.certificate is None and tls.key is None:
+        return None
+    if tls.certificate is None or tls.key is None:
+        missing, given = ("tls_certificate", "tls_key") if tls.certificate is None else ("tls_key", "tls_certificate")
+        raise BadConfiguration(f"{missing}: must be given with {given}")
+    identity = _content("tls_key", tls.key), _content("tls_certificate", tls.certificate)
+    _require_pair(tls.certificate, tls.key)
+    return identity
+
+
+def _require_pair(certificate: str | Path, key: str | Path) -> None:
+    import ssl  # noqa: PLC0415 - most clients have no certificate
+
     try:
-        return Path(tls).read_bytes()
-    except OSError as error:
-        raise BadConfiguration(f"tls: the CA file {str(tls)!r} cannot be read: {error.strerror}") from None
+        # An empty password, lest an encrypted key makes OpenSSL ask for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError):
+        must = "must be a PEM key without password that belongs to the PEM certificate"
+        raise BadConfiguration(f"tls_key: {str(key)!r} {must} {str(certificate)!r}") from None
+
+
+def _content(name: str, path: str | Path) -> bytes:
+    if not isinstance(path, str | Path):
+        raise BadConfiguration(f"{name}: must be the path of a PEM file, not {shown(path)}")
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadConfiguration(f"{name}: the file {str(path)!r} cannot be read: {why}") from None
 
 
 def _key(key: str | None) -> str | None:

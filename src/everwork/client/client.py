@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from everwork.client import asked
+from everwork.client.address import Tls
 from everwork.client.calls import Calls, closed
 from everwork.client.desk import Line, Verbs
 from everwork.client.job import ActiveJob, Attempt, lease_of
@@ -69,11 +70,13 @@ class Client:
         *,
         key: str | None = None,
         tls: bool | str | Path = False,
+        tls_certificate: str | Path | None = None,
+        tls_key: str | Path | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
         self._url = url
         self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
-        self.line = line_to(url, key, tls)
+        self.line = line_to(url, key, Tls(tls, tls_certificate, tls_key))
         self._calls = Calls()
         self.streams: set[Stream] = set()
         """Those that are open."""

@@ -65,7 +65,8 @@ class RemoteLine:
         """Make the channel; it connects when it is first used."""
         target = self._address.target
         if self._address.is_secure:
-            credentials = grpc.ssl_channel_credentials(self._address.authorities)
+            key, certificates = self._address.identity or (None, None)
+            credentials = grpc.ssl_channel_credentials(self._address.authorities, key, certificates)
             self._channel = grpc.aio.secure_channel(target, credentials, options=OPTIONS)
         else:
             self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)

@@ -37,9 +37,16 @@ class SyncClient:
     """`Client` with an event loop in a thread of its own; see there for what each verb does."""
 
     def __init__(
-        self, url: str, *, key: str | None = None, tls: bool | str | Path = False, timeout: float = TIMEOUT_SECONDS
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        tls: bool | str | Path = False,
+        tls_certificate: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> None:
-        self._client = Client(url, key=key, tls=tls, timeout=timeout)
+        self._client = Client(url, key=key, tls=tls, tls_certificate=tls_certificate, tls_key=tls_key, timeout=timeout)
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
