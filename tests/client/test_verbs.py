@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from everwork.client import Client, SyncClient, new_job
+from everwork.client.wire import stats_of
 from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.values import Created, Judged, Reason, Verdict
+from everwork.engines.values import Count, Created, Judged, Reason, Stats, Verdict
 from everwork.exceptions import InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
+from everwork.proto.work_pb2 import StatsResponse
+from everwork.server.grpc.views import stats_view
 
 NOBODY = 9_000_000_000_000_000_000
 NOWHERE = "grpc://127.0.0.1:1"
@@ -129,8 +132,9 @@ async def test_dead_letters_are_requeued_by_filter(client: Client) -> None:
         await client.fail(await a_job(client, type=type), "boom", final=True)
     assert await client.requeue_matching(type="a", error_text="boo") == (2, 2)
     assert sorted([job.type async for job in client.list(state="failed")]) == ["b"]
-    with pytest.raises(InvalidInput, match="all"):
-        await client.requeue_matching()
+    for call in (client.requeue_matching(), client.requeue_matching(all=True, type="b")):
+        with pytest.raises(InvalidInput, match="all: must"):
+            await call
     assert await client.requeue_matching(all=True) == (1, 1)
 
 
@@ -246,6 +250,14 @@ async def test_statistics_count_jobs_and_what_workers_did(client: Client) -> Non
     ]
     assert [(row.worker, row.completed) for row in stats.hours if row.type == "counted"] == [("w1", 1)]
     assert stats.generated_at_ms > 0
+
+
+async def test_statistics_that_are_too_large_for_a_message_say_that_something_is_missing() -> None:
+    counts = [Count("t" * 250, f"{n:0250}", "", State.PENDING, n) for n in range(10_000)]
+    sent = stats_view(Stats(counts, [], 1)).SerializeToString()
+    heard = stats_of(StatsResponse.FromString(sent))
+    assert (heard.partial, heard.counts[0]) == (True, counts[-1])
+    assert not stats_of(stats_view(Stats(counts[:10], [], 1))).partial
 
 
 async def test_an_explanation_says_why_a_job_does_not_run(client: Client) -> None:

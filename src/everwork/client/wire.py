@@ -178,7 +178,7 @@ def stats_of(message: pb.StatsResponse) -> Stats:
         WorkerHour(h.hour, h.type, h.worker, h.completed, h.failed, h.retried, h.execution_ms, h.wait_ms)
         for h in message.hours
     ]
-    return Stats(counts, hours, message.generated_at_ms)
+    return Stats(counts, hours, message.generated_at_ms, message.partial)
 
 
 def _bytes(text: str | None) -> bytes | None:

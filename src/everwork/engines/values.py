@@ -181,6 +181,8 @@ class Stats:
     counts: list[Count]
     hours: list[WorkerHour]
     generated_at_ms: int
+    partial: bool = False
+    """A server has left out the smallest counts and the oldest hours, for want of room in its message."""
 
 
 class Reason(Enum):
