@@ -160,13 +160,16 @@ def test_both_clients_say_what_they_are(url: str) -> None:
 
 def test_a_worker_that_is_interrupted_hands_back_what_runs(url: str) -> None:
     program = """
-import sys, time
+import asyncio, sys
 from everwork.client import SyncClient
 
 async def hold(job):
     print("begun", flush=True)
-    import asyncio
-    await asyncio.Event().wait()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.3)  # Longer than a program takes to its end, if nobody waits.
+        print("tidied", flush=True)
 
 SyncClient(sys.argv[1]).work({"a": hold})
 """
@@ -177,7 +180,7 @@ SyncClient(sys.argv[1]).work({"a": hold})
             assert worker.stdout is not None
             assert worker.stdout.readline() == "begun\n"
             worker.send_signal(signal.SIGINT)
-            worker.wait(30)
+            assert worker.communicate(timeout=30)[0] == "tidied\n"
         assert (client.get(created.key).state, client.get(created.key).attempts) == (State.PENDING, 0)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from everwork.client import ActiveJob, Client
+from everwork.client.worker import Crew
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
@@ -216,6 +217,30 @@ async def test_a_stop_finishes_what_runs_and_hands_back_what_has_not_begun(clien
     assert [(await client.get(one.key)).attempts for one in created] == [1, 0, 0, 0, 0]
 
 
+async def test_jobs_that_arrive_after_a_stop_go_back_unbegun(client: Client) -> None:
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    async def wait(job: ActiveJob) -> None:
+        begun.append(job.key)
+        await gate.wait()
+
+    first = await client.create("wait")
+    stop, stream = asyncio.Event(), client.stream()
+    task = asyncio.create_task(Crew({"wait": wait}, 2).run(stream, stop))
+    await until(lambda: begun)
+    stop.set()
+    await until(lambda: stream._is_draining)
+    late = await client.create("wait")
+    # It was on its way when the worker was told to stop.
+    stream._received(await client.activate("wait", worker=stream.worker))
+    await until(lambda: is_pending(client, late.key))
+    gate.set()
+    await asyncio.wait_for(task, 20)
+    assert begun == [first.key]
+    assert [(await client.get(one.key)).state.label for one in (first, late)] == ["completed", "pending"]
+
+
 async def test_cancelling_the_worker_hands_back_what_runs(client: Client) -> None:
     begun = asyncio.Event()
 
@@ -343,6 +368,10 @@ async def working(client: Client, handlers: Mapping[str, Any], **options: Any) -
 
 async def has_error(client: Client, key: int) -> bool:
     return (await client.get(key)).last_error is not None
+
+
+async def is_pending(client: Client, key: int) -> bool:
+    return (await client.get(key)).state is State.PENDING
 
 
 async def finished(client: Client, key: int) -> Job:
