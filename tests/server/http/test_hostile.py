@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from everwork.server.http import bodies
 from everwork.server.http.bodies import BODY_BYTES_MAX, BULK_BYTES_MAX
 from everwork.server.http.protocol import BoundedProtocol
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem
@@ -49,6 +50,14 @@ async def test_a_body_that_says_it_is_too_large_is_refused(local: Rest) -> None:
 async def test_a_body_that_does_not_say_its_size_is_refused_as_soon_as_it_is_too_large(local: Rest) -> None:
     answer = await local("POST", ACTIVATE, content=chunks(5 << 20), headers=JSON)
     assert problem(answer, 413)["code"] == "body_too_large"
+
+
+async def test_a_body_that_stops_coming_is_not_awaited_for_ever(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "PIECE_SECONDS", 0.05)
+    head = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    answer = await raw(local, f"{head}{{".encode())
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"code":"body_timeout"' in answer
 
 
 async def test_a_list_of_jobs_may_be_large_but_not_endless(local: Rest) -> None:

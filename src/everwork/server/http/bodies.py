@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
@@ -17,6 +18,7 @@ from everwork.server.http.problems import Refusal
 
 BODY_BYTES_MAX: Final = 4 * 1_048_576
 BULK_BYTES_MAX: Final = 32 * 1_048_576
+PIECE_SECONDS: Final = 30.0
 JSON_TYPE: Final = "application/json"
 SLOWLY_MAX: Final = 262_144
 """A body up to this size may be read a second time, slowly, to say what is wrong with it."""
@@ -39,7 +41,7 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        message = await request.receive()
+        message = await _next_piece(request)
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         part = message.get("body", b"")
@@ -49,6 +51,16 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _next_piece(request: Request) -> Message:
+    """What comes next; whoever sends nothing for a while holds his connection for nothing."""
+    try:
+        async with asyncio.timeout(PIECE_SECONDS):
+            return await request.receive()
+    except TimeoutError:
+        detail = f"the body must come without pauses of {PIECE_SECONDS:g} s"
+        raise Refusal(408, "body_timeout", detail, {"Connection": "close"}) from None
 
 
 async def parse_json(raw: bytes) -> Any:

@@ -72,7 +72,7 @@ def _problems(operation: Operation) -> dict[str, Any]:
     if operation.permissions:
         statuses |= {401, 403, 429, 503}
     if operation.body is not None:
-        statuses |= {400, 413, 415}
+        statuses |= {400, 408, 413, 415}
     return {str(status): _problem(status) for status in sorted(statuses)}
 
 
