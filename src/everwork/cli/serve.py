@@ -24,6 +24,9 @@ GrpcPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a fr
 HttpPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27555")]
 Certificate = Annotated[str | None, typer.Option("--tls-certificate", metavar="PATH", help="TLS on both ports (PEM).")]
 CertificateKey = Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="The certificate's key (PEM).")]
+ClientCa = Annotated[
+    str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Callers must show a certificate of these (PEM).")
+]
 NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on a loopback address only.")]
 
 
@@ -36,6 +39,7 @@ def serve(
     http_port: HttpPort = None,
     tls_certificate: Certificate = None,
     tls_key: CertificateKey = None,
+    tls_client_ca: ClientCa = None,
     no_auth: NoAuth = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -56,6 +60,7 @@ def serve(
         "http_port": http_port,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
         "auth": "off" if no_auth else None,
     }
     run_server(load(config, os.environ, flags), as_json=as_json)

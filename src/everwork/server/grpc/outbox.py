@@ -17,6 +17,8 @@ ENVELOPE_BYTES: Final = 200
 REFUSALS_MAX: Final = 2_000
 LOSSES_MAX: Final = 10_000
 """How many one message carries: together with the largest jobs it stays below 3 MiB."""
+WORDS_MAX: Final = 20_000
+"""With so many refusals and losses unwritten no more outcomes are judged: the worker does not listen."""
 WRITE_SECONDS_MAX: Final = 1.0
 """How long the end of a stream waits for a worker that takes nothing."""
 WAITING_MAX: Final = 1_000
@@ -87,7 +89,7 @@ class Outbox:
 
     async def has_room(self) -> None:
         """Wait until the worker has taken most of what it was sent."""
-        while len(self._jobs) >= WAITING_MAX:
+        while len(self._jobs) >= WAITING_MAX or len(self._refusals) + len(self._losses) >= WORDS_MAX:
             await self.turn()
 
     async def turn(self) -> None:

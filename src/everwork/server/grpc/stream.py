@@ -86,21 +86,17 @@ class WorkStreams:
 
         With `by`, only those that were leased with the same key: of others it is not known yet whose they are.
         """
-        for lease in leases:
-            holder = self._holder(lease)
-            if holder is not None and (by is None or holder.desk.principal.id == by.principal.id):
-                holder.held.pop(lease, None)
-                self._orphans.pop(lease, None)
+        wanted = set(leases)
+        for stream in {*self._streams, *(self._orphans[lease] for lease in wanted.intersection(self._orphans))}:
+            if by is None or stream.desk.principal.id == by.principal.id:
+                for lease in wanted.intersection(stream.held):
+                    del stream.held[lease]
+                    self._orphans.pop(lease, None)
 
     def finish(self, desk: Desk, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Outcomes that came before their stream ended are still settled."""
         if outcomes:
             self._later(through_outage(lambda: settled(self._service, desk, outcomes), None))
-
-    def _holder(self, lease: Lease) -> WorkStream | None:
-        """The stream that has an attempt, or had it when it ended."""
-        orphan = self._orphans.get(lease)
-        return orphan or next((stream for stream in self._streams if lease in stream.held), None)
 
     def _leave(self, stream: WorkStream) -> None:
         """A stopping server's workers come back elsewhere, with their leases; others have a moment to come back."""

@@ -28,6 +28,8 @@ POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 100_000
 """How many attempts one message may name."""
+OUTCOMES_MAX: Final = 10_000
+"""How many outcomes one message may carry."""
 PLACES_MAX: Final = 1_000
 UNJUDGED_MAX: Final = 20_000
 """A worker that reports faster than the engine judges is not read from for a while."""
@@ -132,6 +134,9 @@ class WorkStream:
             self.heard_at = self._loop.time()
 
     async def _hear(self, message: work_pb2.FromWorker) -> None:
+        if len(message.outcomes) > OUTCOMES_MAX:
+            problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
+            raise InvalidInput("outcomes", problem)
         for grant in message.grants:
             self._grant(grant)
         if message.outcomes:
@@ -217,6 +222,7 @@ class WorkStream:
             await self._news.wait()
             self._news.clear()
             while self._unjudged:
+                await self._outbox.has_room()
                 self._in_hand, self._unjudged = self._unjudged, []
                 self._room.set()
                 await self._judge(self._in_hand)
