@@ -36,6 +36,8 @@ DAY_MS = 24 * HOUR_MS
 START_MS = 1_699_999_200_000
 """Where the clock of every test begins: a full hour."""
 
+DROPS_MAX: Final = 5
+
 _handed_out: Final[set[str]] = set()
 _connections: Final[dict[str, psycopg.Connection]] = {}
 _clients: Final[dict[str, redis.Redis | redis.RedisCluster]] = {}
@@ -91,9 +93,20 @@ def drop_store(url: str) -> None:
     place, _, parameters = url.partition("?")
     named = dict(part.split("=", 1) for part in parameters.split("&") if part)
     if url.startswith("postgres"):
-        _connection(place).execute(f'DROP SCHEMA IF EXISTS "{named["schema"]}" CASCADE'.encode())
+        _drop_schema(place, named["schema"])
     elif url.startswith("redis"):
         _delete_keys(place, f"*{{{named['namespace']}}}*")
+
+
+def _drop_schema(place: str, schema: str) -> None:
+    """A statement whose caller was cancelled may still be under way, and hold some of the schema's locks."""
+    for left in reversed(range(DROPS_MAX)):
+        try:
+            _connection(place).execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+            return
+        except psycopg.errors.DeadlockDetected:
+            if not left:
+                raise
 
 
 def _delete_keys(place: str, pattern: str) -> None:
