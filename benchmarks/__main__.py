@@ -56,7 +56,8 @@ def main() -> None:
         if not options.json:
             print(f"{name}\n\n{as_text(rows, known)}\n", flush=True)
         if options.write:
-            results.put(name, as_markdown(HOSTS[name], rows, known))
+            parts = options.only or ()
+            results.put(", ".join([name, *parts]), as_markdown(HOSTS[name], rows, known, parts))
     if options.json:
         print(as_json(measured))
 
@@ -88,8 +89,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"also write the tables into {results.RESULTS.name}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the stores are made; default: %(default)s")
     options = parser.parse_args()
-    if options.write and (options.only or options.quick):
-        parser.error("--write is for whole runs: leave --only and --quick out")
+    if options.write and options.quick:
+        parser.error("--write is for full counts: leave --quick out")
     if not options.folder.is_dir():
         parser.error(f"--folder: {options.folder} is not a directory")
     if file_system(options.folder) in ("tmpfs", "ramfs"):

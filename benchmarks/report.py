@@ -97,14 +97,15 @@ def as_json(measured: Mapping[str, tuple[Sequence[Row], Facts]]) -> str:
     )
 
 
-def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts) -> str:
-    """The engine's section of RESULTS.md."""
+def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequence[str] = ()) -> str:
+    """The engine's section of RESULTS.md, or one of some parts only."""
+    only = f" --only {' '.join(parts)}" if parts else ""
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))
-    return f"""### {host.name}
+    return f"""### {", ".join([host.name, *parts])}
 
-    make bench ARGS="--engine {host.name} --write"
+    make bench ARGS="--engine {host.name}{only} --write"
 
 {"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {ROUNDS} rounds. The bare loop is {host.what_bare_is}.
 
