@@ -155,6 +155,7 @@ class _Place:
     def __init__(self, exchange: Exchange, sample: Demand) -> None:
         self._exchange = exchange
         self._type = sample.type
+        self.key = place_of(sample)
         self.asks: dict[_Ask, None] = {}
         self._news = asyncio.Event()
         self._reach = 1
@@ -297,7 +298,8 @@ class Exchange:
 
     def forget(self, place: _Place) -> None:
         """A place where nobody has waited for a while is given up."""
-        self._places = {key: kept for key, kept in self._places.items() if kept is not place}
+        if self._places.get(place.key) is place:
+            del self._places[place.key]
 
     async def close(self) -> None:
         """End every wait, and finish the steps that have begun."""
@@ -309,7 +311,7 @@ class Exchange:
         await self.steps.close()
 
     def _place(self, demand: Demand) -> _Place:
-        key = (demand.type, demand.group, demand.tenants)
+        key = place_of(demand)
         place = self._places.get(key)
         if place is None:
             self._places[key] = place = _Place(self, demand)
@@ -324,6 +326,11 @@ class Exchange:
         self._waiting[type] -= 1
         if not self._waiting[type]:
             del self._waiting[type]
+
+
+def place_of(demand: Demand) -> tuple[str, str, tuple[str, ...]]:
+    """What callers have in common who wait for the same jobs."""
+    return demand.type, demand.group, demand.tenants
 
 
 def pause_ms(activation: Activation) -> int:

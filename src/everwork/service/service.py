@@ -52,12 +52,11 @@ from everwork.exceptions import (
 )
 from everwork.service.blockades import Blockades
 from everwork.service.coalesce import Coalescer
-from everwork.service.exchange import WAIT_MS_MAX, Exchange
+from everwork.service.exchange import Exchange
+from everwork.service.finishing import AWAY_SECONDS_MAX, Finishing
 from everwork.service.loops import BackgroundLoop, pauses
 
 SWEEP_SECONDS = 0.8
-AWAY_SECONDS_MAX = 10.0
-"""How long a caller is kept waiting for an engine that is away: about a restart of its server."""
 
 T = TypeVar("T")
 
@@ -70,6 +69,7 @@ class JobService:
         self.holder = holder
         self._creates: Coalescer[NewJob, Created] = Coalescer(engine.create, CREATE_BATCH_MAX)
         self._exchange = Exchange(engine, self.hand_back, pollers_max)
+        self._finishing = Finishing(engine)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
         self._has_upkeep = False
         self._blockades = Blockades(engine)
@@ -87,6 +87,7 @@ class JobService:
         if self._has_upkeep:
             await self._upkeep.abort()
         await self._exchange.close()
+        await self._finishing.close()
         while self._hand_backs:
             await asyncio.wait(self._hand_backs)
         await self.engine.close()
@@ -147,16 +148,17 @@ class JobService:
         """The result of a job, once it has one; the caller decides how long to wait."""
         loop = asyncio.get_running_loop()
         ends = None if timeout is None else loop.time() + checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
-        while True:
-            mark = self.engine.mark_finished()
-            job = await through_outage(lambda: self.get(key), ends)
-            if job.state in FINISHED_STATES:
-                return _result(job)
-            left_ms = WAIT_MS_MAX if ends is None else int((ends - loop.time()) * 1000)
-            if left_ms <= 0:
-                raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
-            with suppress(EngineUnavailable):  # Only a wake-up is lost; whether more is, the next look tells.
-                await self.engine.wait_finished(min(left_ms, WAIT_MS_MAX), since=mark)
+        mark = self.engine.mark_finished()
+        job = await through_outage(lambda: self.get(key), ends)
+        if job.state not in FINISHED_STATES:
+            try:
+                async with asyncio.timeout_at(ends):
+                    job = await self._finishing.job(key, mark)
+            except TimeoutError:
+                job = await through_outage(lambda: self.get(key), None)
+        if job.state not in FINISHED_STATES:
+            raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
+        return _result(job)
 
     # Changes ------------------------------------------------------------------------------------
 
