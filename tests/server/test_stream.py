@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,7 +15,8 @@ from everwork.engines.values import Demand, Lease
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
 from tests.door.waiting import until
-from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of
+from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of, running
+from tests.stores import url_of
 
 MESSAGE_BYTES_MAX = 3 * 1024 * 1024
 
@@ -137,6 +139,25 @@ async def test_a_worker_that_comes_back_at_once_keeps_its_attempts(whole: Whole)
         await again.until(lambda: again.settled == 1)
         assert not again.refusals
     assert (await whole.job(key)).state is State.COMPLETED
+
+
+async def test_a_worker_that_comes_back_to_another_server_keeps_its_attempts(engine_name: str, tmp_path: Path) -> None:
+    url = url_of(engine_name, tmp_path)
+    async with running(url) as first, running(url) as second:
+        [key] = await first.create()
+        async with first.worker() as worker:
+            await worker.grant(1)
+            [job] = await worker.got(1)
+            [stream] = first.server._streams._streams
+            stream.held = dict.fromkeys(stream.held, asyncio.get_running_loop().time() - 5)  # Its last heartbeat.
+            async with second.worker(resumed=[lease_of(job)]) as again:
+                worker.call.cancel()
+                await until(lambda: not first.server._streams._streams)
+                await _given_up(first)
+                await again.complete(job)
+                await again.until(lambda: again.settled == 1)
+                assert not again.refusals
+        assert (await first.job(key)).state is State.COMPLETED
 
 
 async def test_the_end_of_an_old_stream_takes_nothing_from_the_new_one(whole: Whole) -> None:

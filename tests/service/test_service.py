@@ -323,3 +323,32 @@ async def test_a_page_of_large_jobs_ends_early_and_paging_on_meets_them_all(serv
         met += [job.key for job in page.jobs]
         cursor = page.next
     assert met == created[::-1]
+
+
+async def test_many_who_wait_for_results_share_a_look(service: JobService, engine: Engine) -> None:
+    created = await service.create([NewJob(TYPE)] * 30)
+    leased = await service.lease(DEMAND._replace(limit=30))
+    waiting = [asyncio.create_task(service.result(one.key, None)) for one in created]
+    await until(lambda: len(service._finishing._waiters) == 30)
+    looks = 0
+    get = engine.get
+
+    async def counted(keys: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await get(keys)
+
+    engine.get = counted  # type: ignore[method-assign]
+    await service.settle([Complete(job.key, job.attempt, str(job.key)) for job in leased])
+    assert await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S) == [str(one.key) for one in created]
+    assert looks < 30
+    assert not service._finishing._waiters
+
+
+async def test_a_result_that_nobody_waits_for_any_more_is_forgotten(service: JobService, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    waiting = asyncio.create_task(service.result(job.key, None))
+    await until(lambda: service._finishing._waiters)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not service._finishing._waiters

@@ -10,7 +10,7 @@ from typing import Final
 import grpc.aio
 
 from everwork.core.limits import SETTLE_BATCH_MAX
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Fail, Outcome
 from everwork.engines.values import Lease, LeaseStatus
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
 from everwork.proto import work_pb2
@@ -30,6 +30,9 @@ CREATE: Final = Rpc("stream", SERVICE, "CreateJobs", Permission.JOBS)
 TICK_SECONDS: Final = 1.0
 COME_BACK_SECONDS: Final = 0.5
 """How long the attempts of a stream that broke wait for their worker to come back with another."""
+TOLERANCE_MS: Final = 200
+"""How exactly it is known when a lease was last prolonged by this server."""
+READ_MAX: Final = 200
 
 
 class WorkStreams:
@@ -102,15 +105,32 @@ class WorkStreams:
         """A stopping server's workers come back elsewhere, with their leases; others have a moment to come back."""
         if stream.held and not self._is_closing:
             self._orphans |= dict.fromkeys(stream.held, stream)
-            self._later(self._give_up(list(stream.held)))
+            self._later(self._give_up(stream, list(stream.held)))
 
-    async def _give_up(self, leases: list[Lease]) -> None:
+    async def _give_up(self, stream: WorkStream, leases: list[Lease]) -> None:
+        """Those whose worker has not come back in time have failed."""
         await asyncio.sleep(COME_BACK_SECONDS)
-        gone = [(lease, self._orphans.pop(lease)) for lease in leases if lease in self._orphans]
-        outcomes = [Fail(lease.key, lease.attempt, _gone(stream.worker)) for lease, stream in gone]
-        for start in range(0, len(outcomes), SETTLE_BATCH_MAX):
-            batch = outcomes[start : start + SETTLE_BATCH_MAX]
-            await through_outage(lambda batch=batch: self._service.settle(batch), None)  # type: ignore[misc]
+        gone = [lease for lease in leases if self._orphans.get(lease) is stream]
+        for start in range(0, len(gone), READ_MAX):
+            batch = gone[start : start + READ_MAX]
+            await through_outage(lambda batch=batch: self._fail(stream, batch), None)  # type: ignore[misc]
+
+    async def _fail(self, stream: WorkStream, leases: list[Lease]) -> None:
+        """Fail attempts whose leases nobody has prolonged since: their worker may run on with another server."""
+        now_ms = (await self._service.engine.activate([])).now_ms
+        now = asyncio.get_running_loop().time()
+        outcomes: list[Outcome] = []
+        for lease, job in zip(leases, await self._service.engine.get([one.key for one in leases]), strict=True):
+            if job is None or self._orphans.get(lease) is not stream:
+                continue
+            ends_ms = now_ms - (now - stream.held[lease]) * 1000 + stream.lease_ms + TOLERANCE_MS
+            if (job.lease_until_ms or 0) <= ends_ms:
+                outcomes.append(Fail(lease.key, lease.attempt, _gone(stream.worker)))
+        if outcomes:
+            await self._service.settle(outcomes)
+        for lease in leases:
+            if self._orphans.get(lease) is stream:
+                del self._orphans[lease]
 
     def _later(self, work: Awaitable[object]) -> None:
         """Do something that nobody waits for but `wait_closed`."""

@@ -67,8 +67,9 @@ class WorkStream:
         self._outbox = Outbox(send, self._hold)
         self._loop = asyncio.get_running_loop()
         self.worker = ""
-        self._lease_ms = LEASE_MS_DEFAULT
-        self.held: dict[Lease, None] = {}
+        self.lease_ms = LEASE_MS_DEFAULT
+        self.held: dict[Lease, float] = {}
+        """The attempts that the worker has, and when their leases were last set, by the loop's clock."""
         self._feeds: dict[Place, _Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -153,7 +154,7 @@ class WorkStream:
         if self.worker:
             raise InvalidInput("hello", "must be in the first message only")
         if hello.lease_ms:
-            self._lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
+            self.lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
         # At once: the time in which their worker may come back runs on while the engine is asked.
@@ -162,7 +163,7 @@ class WorkStream:
         self.worker = worker
         kept = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
         self._streams.adopted(kept)
-        self.held |= dict.fromkeys(kept)
+        self.held |= dict.fromkeys(kept, self._loop.time())
         lost = [(lease, status) for lease, status in statuses.items() if lease not in self.held]
         self._outbox.welcome(self._service.holder, self._heartbeat_ms, lost)
 
@@ -198,9 +199,10 @@ class WorkStream:
             if status is not LeaseStatus.HELD:
                 self.held.pop(lease, None)
                 self._outbox.lost(lease, status)
-            elif lease not in self.held:
-                self._streams.adopted([lease])
-                self.held[lease] = None
+            else:
+                if lease not in self.held:
+                    self._streams.adopted([lease])
+                self.held[lease] = self._loop.time()
 
     async def _extended(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
         """The statuses of leases, those prolonged that are the caller's own and hold."""
@@ -213,7 +215,7 @@ class WorkStream:
     async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
         foreign = await self.desk.foreign([lease.key for lease in leases if lease not in self.held])
         mine = [lease for lease in leases if lease.key not in foreign]
-        return dict(zip(mine, await self._service.engine.extend(mine, self._lease_ms), strict=True))
+        return dict(zip(mine, await self._service.engine.extend(mine, self.lease_ms), strict=True))
 
     # What ends attempts -------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class WorkStream:
     async def _feed(self, place: Place) -> None:
         """Lease jobs as long as there is credit for them and the worker takes what it gets."""
         feed = self._feeds[place]
-        demand = Demand(place.type, self.worker, 0, self._lease_ms, place.group, place.tenants)
+        demand = Demand(place.type, self.worker, 0, self.lease_ms, place.group, place.tenants)
         delays = pauses()
         while True:
             await feed.has_credits()
@@ -257,14 +259,15 @@ class WorkStream:
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
         """From now on the worker may have them."""
+        now = self._loop.time()
         for job in jobs:
-            self.held[Lease(job.key, job.attempt)] = None
+            self.held[Lease(job.key, job.attempt)] = now
 
     # The end ------------------------------------------------------------------------------------
 
     @property
     def _heartbeat_ms(self) -> int:
-        return max(min(self._lease_ms // SILENT_BEATS, HEARTBEAT_MS_MAX), 1)
+        return max(min(self.lease_ms // SILENT_BEATS, HEARTBEAT_MS_MAX), 1)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin a part of the stream's work; if it fails, the stream ends."""
