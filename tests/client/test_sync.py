@@ -168,7 +168,9 @@ async def hold(job):
     try:
         await asyncio.Event().wait()
     finally:
-        await asyncio.sleep(0.3)  # Longer than a program takes to its end, if nobody waits.
+        print("tidying", flush=True)
+        # A program that does not wait for its handlers ends before the answer comes.
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         print("tidied", flush=True)
 
 SyncClient(sys.argv[1]).work({"a": hold})
@@ -176,11 +178,13 @@ SyncClient(sys.argv[1]).work({"a": hold})
     with SyncClient(url) as client:
         created = client.create("a")
         command = [sys.executable, "-c", program, url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "begun\n"
             worker.send_signal(signal.SIGINT)
-            assert worker.communicate(timeout=30)[0] == "tidied\n"
+            assert worker.stdout.readline() == "tidying\n"
+            assert worker.communicate("go on\n", timeout=30)[0] == "tidied\n"
         assert (client.get(created.key).state, client.get(created.key).attempts) == (State.PENDING, 0)
 
 

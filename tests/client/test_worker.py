@@ -82,12 +82,15 @@ async def test_plain_functions_run_in_threads(client: Client) -> None:
 
 async def test_no_more_handlers_of_a_type_run_at_once_than_allowed(client: Client) -> None:
     running = most = 0
+    all_places_are_taken = asyncio.Event()
 
     async def count(job: ActiveJob) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.001)
+        if running == 4:
+            all_places_are_taken.set()
+        await all_places_are_taken.wait()
         running -= 1
 
     created = await client.create_many([("count", {})] * 60)
