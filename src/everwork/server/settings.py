@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
-from everwork.core.limits import RATE_PER_SECOND_MAX
+from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
 from everwork.engines.urls import HIDDEN, shown_url
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
@@ -42,7 +42,7 @@ class Settings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
-    pollers_per_type: int = 1_000
+    pollers_per_type: int = POLLERS_MAX
     rate_limit: float = 0
     trusted_proxies: tuple[str, ...] = ()
     shutdown_seconds: float = 10

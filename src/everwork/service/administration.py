@@ -20,7 +20,8 @@ from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
 from everwork.service.desk import BulkChange, Desk
 from everwork.service.keys import KeyRing
-from everwork.service.service import JobService, through_outage
+from everwork.service.loops import through_outage
+from everwork.service.service import JobService
 
 T = TypeVar("T")
 POLICY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))

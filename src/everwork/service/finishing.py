@@ -9,17 +9,15 @@ from typing import Final
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES
 from everwork.engines.base import Engine
-from everwork.exceptions import EngineError, EngineUnavailable, JobNotFound
+from everwork.exceptions import EngineUnavailable, JobNotFound
 from everwork.service.exchange import WAIT_MS_MAX
-from everwork.service.loops import pauses
+from everwork.service.loops import through_outage
 
 LOOK_MAX: Final = 100
 """How many jobs are read at once, with all that they carry."""
 REST_FACTOR: Final = 2.0
 """After a look, so many times as long nothing is looked at: waiting callers never take most of the engine's time."""
 REST_SECONDS_MAX: Final = 1.0
-AWAY_SECONDS_MAX: Final = 10.0
-"""How long those who wait are kept waiting for an engine that is away: about a restart of its server."""
 
 Waiter = asyncio.Future[Job]
 
@@ -70,16 +68,7 @@ class Finishing:
     async def _look_and_rest(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        delays = pauses()
-        while True:
-            try:
-                await self._look()
-                break
-            except EngineError:
-                delay = next(delays)
-                if loop.time() + delay > began + AWAY_SECONDS_MAX:
-                    raise
-                await asyncio.sleep(delay)
+        await through_outage(self._look, None)
         await asyncio.sleep(min(REST_FACTOR * (loop.time() - began), REST_SECONDS_MAX) if len(self._waiters) > 1 else 0)
 
     async def _look(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -42,7 +41,6 @@ from everwork.engines.values import (
 )
 from everwork.exceptions import (
     EngineError,
-    EngineUnavailable,
     InvalidInput,
     JobFailed,
     JobNotFound,
@@ -53,8 +51,8 @@ from everwork.exceptions import (
 from everwork.service.blockades import Blockades
 from everwork.service.coalesce import Coalescer
 from everwork.service.exchange import Exchange
-from everwork.service.finishing import AWAY_SECONDS_MAX, Finishing
-from everwork.service.loops import BackgroundLoop, pauses
+from everwork.service.finishing import Finishing
+from everwork.service.loops import BackgroundLoop, through_outage
 
 SWEEP_SECONDS = 0.8
 
@@ -260,21 +258,6 @@ async def patiently(create: Callable[[], Awaitable[list[Created]]], jobs: Sequen
     if not jobs or any(job.dedupe_key is None for job in jobs):
         return await create()
     return await through_outage(create, None)
-
-
-async def through_outage(call: Callable[[], Awaitable[T]], ends: float | None) -> T:
-    """The answer of a call that may be repeated: while the engine is away, at most so long, it is."""
-    loop = asyncio.get_running_loop()
-    gives_up = min(loop.time() + AWAY_SECONDS_MAX, ends or math.inf)
-    delays = pauses()
-    while True:
-        try:
-            return await call()
-        except EngineUnavailable:
-            delay = next(delays)
-            if loop.time() + delay > gives_up:
-                raise
-            await asyncio.sleep(delay)
 
 
 def _step(jobs: int, size: int) -> int:

@@ -21,8 +21,8 @@ from everwork.server.grpc.work_stream import WorkStream
 from everwork.service.access import Permission
 from everwork.service.desk import Desk
 from everwork.service.keys import KeyRing
-from everwork.service.loops import BackgroundLoop
-from everwork.service.service import JobService, through_outage
+from everwork.service.loops import BackgroundLoop, through_outage
+from everwork.service.service import JobService
 
 SERVICE: Final = "everwork.v1.WorkService"
 WORK: Final = Rpc("stream", SERVICE, "Work", Permission.JOBS)
