@@ -50,6 +50,13 @@ COMPLETED_KEEP_MS: Final = 7 * 86_400_000
 FAILED_KEEP_MS: Final = 90 * 86_400_000
 STATISTICS_KEEP_HOURS: Final = 30 * 24
 
+SOURCES_MAX: Final = 100
+EVENTS_MAX: Final = 10_000
+"""How many events one attempt may emit at most; they are created with its completion, in one transaction."""
+CATCHUP_POINTS_MAX: Final = 10_000
+"""How many missed time points a trigger catches up with: the latest ones."""
+FIRES_STEP_MAX: Final = 100
+
 API_KEY_CHARS_MAX: Final = 512
 API_KEY_CHARS_MIN: Final = 12
 API_KEYS_TENANTS_MAX: Final = 1_000

@@ -11,7 +11,7 @@ Rules that hold for every call:
   is unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
 - A refused item changes nothing: no state, no history, no count.
 
-Only `activate`, and later trigger fire, breaker and limits, decide inside the store. Every other rule is
+Only `activate`, `subscribe`, `fire`, and later breaker and limits, decide inside the store. Every other rule is
 decided by the pure core.
 """
 
@@ -30,6 +30,8 @@ from everwork.engines.values import (
     Demand,
     Durability,
     Explanation,
+    Fire,
+    Fired,
     Health,
     JobFilter,
     JobRecord,
@@ -42,6 +44,7 @@ from everwork.engines.values import (
     Settlement,
     Stats,
     Swept,
+    TriggerMarks,
     TypeInfo,
 )
 
@@ -315,6 +318,33 @@ class Engine(ABC):
     @abstractmethod
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Take or prolong a turn that one holder has at a time; False while somebody else's has not run out."""
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        """The group in which a worker class takes jobs of a type, the same whenever it asks.
+
+        The first worker that asks owns the default group. Each further one has a group of its own, with the
+        worker's name, added now if it is not there: jobs created from now on get a copy for it. Who owns the default
+        group stands in the registry (kind "owner", the type's name, the worker as body), so that it can be taken away.
+        """
+        raise NotImplementedError
+
+    # Triggers -----------------------------------------------------------------------------------
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        """Where triggers stand. One that is not known yet begins now: `began_ms` and `last_ms` are the engine's now.
+
+        Marks stand in the registry (kind "trigger-mark", body "<began_ms> <last_ms>") and move with it to another store.
+        """
+        raise NotImplementedError
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        """Let time points pass, each once, whoever asks and how often (G12).
+
+        Judged one after the other: a point at or before the trigger's mark has passed and creates nothing; a later
+        one becomes the mark and its job is created, as by `create`, all in one transaction. A trigger without mark
+        begins with its point.
+        """
+        raise NotImplementedError
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from everwork.core.job import HistoryEntry, Job, LeasedJob
+from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT
 from everwork.core.states import State
 
@@ -248,6 +248,35 @@ class Registered(NamedTuple):
     name: str
     body: str
     until_ms: int | None
+
+
+class TriggerMark(NamedTuple):
+    """Where a trigger stands: when it was first registered, and the last time point that it has passed."""
+
+    began_ms: int
+    last_ms: int
+
+
+class TriggerMarks(NamedTuple):
+    """Where triggers stand at the engine's now, in the order in which they were asked for."""
+
+    now_ms: int
+    marks: list[TriggerMark]
+
+
+class Fire(NamedTuple):
+    """A time point of a trigger and the job that it creates; None lets the point pass without one."""
+
+    trigger: str
+    point_ms: int
+    job: NewJob | None
+
+
+class Fired(NamedTuple):
+    """What became of a time point: the job that it created, None if it had passed already; where the trigger stands."""
+
+    created: Created | None
+    mark: TriggerMark
 
 
 @dataclass(frozen=True, slots=True)
