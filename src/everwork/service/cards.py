@@ -1,0 +1,195 @@
+"""What the registry says of workers, triggers, managers and processes: cards, and how they are written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+import orjson
+
+from everwork.core import checks
+from everwork.engines.values import Registered
+from everwork.exceptions import InvalidInput
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+
+# Every field that was added after the first version needs a default: cards of other versions are read, too.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCard:
+    """A worker class: what it takes and how."""
+
+    id: str
+    title: str
+    description: str = ""
+    sources: tuple[str, ...] = ()
+    concurrency: int = 1
+    execution_timeout_ms: int = 0
+    has_retry: bool = False
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The job types that it takes: its sources, and the one of its own."""
+        return frozenset((*self.sources, own_source(self.id)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerCard:
+    """A trigger: when it fires (`schedule`, for people) and what (a job of `type` with `variables`, a JSON text)."""
+
+    worker_id: str
+    id: str
+    title: str
+    description: str = ""
+    schedule: str = ""
+    type: str
+    variables: str = "{}"
+    is_catchup: bool = False
+    lifetime_ms: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return f"{self.worker_id}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerCard:
+    """A manager that lives."""
+
+    name: str
+    uuid: str = ""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    started_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCard:
+    """A process that lives. `workers` are ids; `broken` says which of them could not start, and why."""
+
+    name: str
+    manager: str = ""
+    host: str = ""
+    pid: int = 0
+    state: str = "starting"
+    workers: tuple[str, ...] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+    started_at_ms: int = 0
+    running: int = 0
+    ended: int = 0
+    restarts: int = 0
+    memory_bytes: int | None = None
+
+
+class WorkerView(NamedTuple):
+    """A worker as it stands: `processes` run it; `broken` tells those that could not start it, with the reason."""
+
+    card: WorkerCard
+    is_on: bool
+    processes: int
+    broken: tuple[str, ...]
+
+
+class TriggerView(NamedTuple):
+    """A trigger as it stands: since when it is known, and the last time point that has passed; None: none yet."""
+
+    card: TriggerCard
+    is_on: bool
+    began_ms: int | None
+    last_ms: int | None
+
+
+class Off(NamedTuple):
+    """What is switched off: workers by id, triggers by name."""
+
+    workers: frozenset[str]
+    triggers: frozenset[str]
+
+
+Card = WorkerCard | TriggerCard | ManagerCard | ProcessCard
+C = TypeVar("C", WorkerCard, TriggerCard, ManagerCard, ProcessCard)
+
+
+def own_source(worker_id: str) -> str:
+    """The source that every worker has, besides those that it names."""
+    return f"worker:{worker_id}:source"
+
+
+def card_body(card: Card) -> str:
+    """The entry of the registry."""
+    return orjson.dumps(asdict(card)).decode()
+
+
+def read_cards(kind: type[C], entries: list[Registered]) -> list[C]:
+    """The cards of entries; those that cannot be read are left out."""
+    found = [_read(kind.__name__, entry.name, entry.body) for entry in entries]
+    return [card for card in found if isinstance(card, kind)]
+
+
+@lru_cache(maxsize=1024)
+def _read(kind: str, name: str, body: str) -> Card | None:
+    """A card; None, and told once, if somebody has written what is none. Fields of other versions are ignored."""
+    try:
+        said = _object(orjson.loads(body))
+        known = {one.name: one.type for one in fields(_KINDS[kind])}
+        return _KINDS[kind](**{key: _READERS[known[key]](key, value) for key, value in said.items() if key in known})
+    except (ValueError, TypeError) as error:
+        log.error("an entry of the registry cannot be read", card=kind, name=name, error=str(error))
+        return None
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInput("body", f"must be an object, not {checks.shown(value)}")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(name, f"must be true or false, not {checks.shown(value)}")
+    return value
+
+
+def _number(name: str, value: object) -> int:
+    return checks.whole_number(name, value, 0, 2**63 - 1)
+
+
+def _number_or_none(name: str, value: object) -> int | None:
+    return None if value is None else _number(name, value)
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InvalidInput(name, f"must be a list, not {checks.shown(value)}")
+    return tuple(_text(name, one) for one in value)
+
+
+def _text_by_name(name: str, value: object) -> Mapping[str, str]:
+    return {key: _text(name, one) for key, one in _object(value).items()}
+
+
+_KINDS: Final[Mapping[str, type[Card]]] = {
+    kind.__name__: kind for kind in (WorkerCard, TriggerCard, ManagerCard, ProcessCard)
+}
+
+_READERS: Final[Mapping[Any, Callable[[str, object], Any]]] = {
+    "str": _text,
+    "bool": _flag,
+    "int": _number,
+    "int | None": _number_or_none,
+    "tuple[str, ...]": _texts,
+    "Mapping[str, str]": _text_by_name,
+}
+"""How a field is read, by its annotation."""

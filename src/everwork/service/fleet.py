@@ -1,0 +1,251 @@
+"""Who works on a store: its workers and triggers, the processes that live, and what is switched off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from everwork.core.checks import shown
+from everwork.core.job import NewJob
+from everwork.core.limits import DEFAULT_GROUP
+from everwork.engines.base import Engine
+from everwork.engines.values import Fire, Registered, TriggerMark
+from everwork.exceptions import InvalidInput, NotFound
+from everwork.logs import get_logger
+from everwork.service.cards import (
+    ManagerCard,
+    Off,
+    ProcessCard,
+    TriggerCard,
+    TriggerView,
+    WorkerCard,
+    WorkerView,
+    card_body,
+    own_source,
+    read_cards,
+)
+
+__all__ = [
+    "FLEET_TTL_MS",
+    "Fleet",
+    "ManagerCard",
+    "Off",
+    "ProcessCard",
+    "TriggerCard",
+    "TriggerView",
+    "WorkerCard",
+    "WorkerView",
+    "own_source",
+]
+
+FLEET_TTL_MS: Final = 20_000
+"""How long a manager and its processes are taken for alive after their last word."""
+
+WORKER: Final = "worker"
+TRIGGER: Final = "trigger"
+MANAGER: Final = "manager"
+PROCESS: Final = "process"
+WORKER_OFF: Final = "worker-off"
+TRIGGER_OFF: Final = "trigger-off"
+OWNER: Final = "owner"
+TRIGGER_MARK: Final = "trigger-mark"
+
+log = get_logger("everwork")
+
+C = TypeVar("C", WorkerCard, TriggerCard)
+
+
+class Fleet:
+    """The registry's side of workers, over any engine. It keeps nothing: every answer is the store's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # What managers tell -------------------------------------------------------------------------
+
+    async def declare(self, workers: Sequence[WorkerCard], triggers: Sequence[TriggerCard]) -> None:
+        """Let everybody know these workers and all their triggers; only what has changed is written.
+
+        Triggers that these workers no longer have are not shown any more; their marks stay, for a version that is
+        rolled back.
+        """
+        stored = {entry[:2]: entry.body for kind in (WORKER, TRIGGER) for entry in await self._entries(kind)}
+        wanted: dict[tuple[str, str], str] = {(WORKER, card.id): card_body(card) for card in workers}
+        wanted |= {(TRIGGER, card.name): card_body(card) for card in triggers}
+        for (kind, name), body in wanted.items():
+            if stored.get((kind, name)) != body:
+                await self._engine.register(kind, name, body)
+        declared = {card.id for card in workers}
+        for kind, name in stored.keys() - wanted.keys():
+            if kind == TRIGGER and _worker_of(name) in declared:
+                await self._engine.unregister(kind, name)
+
+    async def beat(self, manager: ManagerCard, processes: Sequence[ProcessCard]) -> None:
+        """Say that a manager and its processes live, and how they are."""
+        told: list[tuple[str, ManagerCard | ProcessCard]] = [(MANAGER, manager), *((PROCESS, one) for one in processes)]
+        register = self._engine.register
+        await asyncio.gather(*(register(kind, card.name, card_body(card), FLEET_TTL_MS) for kind, card in told))
+
+    async def leave(self, manager_name: str, process_names: Sequence[str]) -> None:
+        """Say that processes have ended, and then their manager."""
+        for name in process_names:
+            await self._engine.unregister(PROCESS, name)
+        await self._engine.unregister(MANAGER, manager_name)
+
+    # What everybody may ask ---------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerView]:
+        """Every worker that was ever declared, by title."""
+        cards, off, processes = await asyncio.gather(self._workers(), self._names(WORKER_OFF), self.processes())
+        views = [
+            WorkerView(
+                card,
+                card.id not in off,
+                sum(card.id in one.workers and card.id not in one.broken for one in processes),
+                tuple(f"{one.name}: {one.broken[card.id]}" for one in processes if card.id in one.broken),
+            )
+            for card in cards
+        ]
+        return sorted(views, key=lambda view: (view.card.title, view.card.id))
+
+    async def triggers(self) -> list[TriggerView]:
+        """Every trigger that was declared, by worker and id. Asking changes nothing."""
+        cards, off, entries = await asyncio.gather(
+            self._triggers(), self._names(TRIGGER_OFF), self._entries(TRIGGER_MARK)
+        )
+        marks = {entry.name: _mark(entry) for entry in entries}
+        return [_trigger_view(card, card.name not in off, marks.get(card.name)) for card in cards]
+
+    async def processes(self) -> list[ProcessCard]:
+        """Every process that lives, by name."""
+        return read_cards(ProcessCard, await self._entries(PROCESS))
+
+    async def managers(self) -> list[ManagerCard]:
+        """Every manager that lives, by name."""
+        return read_cards(ManagerCard, await self._entries(MANAGER))
+
+    async def off(self) -> Off:
+        """What is switched off."""
+        return Off(*await asyncio.gather(self._names(WORKER_OFF), self._names(TRIGGER_OFF)))
+
+    async def off_workers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[str]:
+        """The titles of those for whom jobs of a type (and group) wait, if all of them are switched off."""
+        cards, off, entries = await asyncio.gather(self._workers(), self._names(WORKER_OFF), self._entries(OWNER))
+        owner = group or next((entry.body for entry in entries if entry.name == type), None)
+        takers = [card for card in cards if type in card.types and owner in (None, card.id)]
+        return [card.title for card in takers] if all(card.id in off for card in takers) else []
+
+    # What people do -----------------------------------------------------------------------------
+
+    async def switch_worker(self, reference: str, is_on: bool) -> bool:
+        """Let a worker, by id or title, take jobs or not; whether that is a change."""
+        card = await self.worker(reference)
+        if is_on:
+            return await self._engine.unregister(WORKER_OFF, card.id)
+        return await self._switch_off(WORKER_OFF, card.id)
+
+    async def switch_trigger(self, reference: str, is_on: bool) -> bool:
+        """Let a trigger, by name or title, fire or not; whether that is a change. What it missed while off is gone."""
+        name = (await self.trigger(reference)).name
+        if not is_on:
+            return await self._switch_off(TRIGGER_OFF, name)
+        if name not in await self._names(TRIGGER_OFF):
+            return False
+        # While it is still off: nobody else lets its time points pass, and a manager must not catch up with them.
+        now_ms = (await self._engine.trigger_marks([name])).now_ms
+        await self._engine.fire([Fire(name, now_ms, None)])
+        return await self._engine.unregister(TRIGGER_OFF, name)
+
+    async def fire(self, reference: str) -> int:
+        """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
+        card = await self.trigger(reference)
+        [created] = await self._engine.create([NewJob(card.type, card.variables)])
+        return created.key
+
+    async def forget_worker(self, reference: str) -> int:
+        """Forget a worker that no process runs: its triggers and groups, too; how many waiting jobs were cancelled."""
+        card = await self.worker(reference)
+        running = [one.name for one in await self.processes() if card.id in one.workers]
+        if running:
+            raise InvalidInput("worker", f"{card.title!r} runs in process {', '.join(running[:3])}; stop it first")
+        cancelled = 0
+        for info in await self._engine.types():
+            if card.id in info.groups:
+                cancelled += await self._engine.drop_group(info.type, card.id)
+        for entry in await self._engine.registered(None):
+            if _belongs_to(entry, card.id):
+                await self._engine.unregister(entry.kind, entry.name)
+        return cancelled
+
+    async def worker(self, reference: str) -> WorkerCard:
+        """The worker that somebody means by an id or a title."""
+        cards = await self._workers()
+        return _meant(reference, "worker", {card.id: card for card in cards})
+
+    async def trigger(self, reference: str) -> TriggerCard:
+        """The trigger that somebody means by a name or a title."""
+        cards = await self._triggers()
+        return _meant(reference, "trigger", {card.name: card for card in cards})
+
+    # Inside -------------------------------------------------------------------------------------
+
+    async def _switch_off(self, kind: str, name: str) -> bool:
+        if name in await self._names(kind):
+            return False
+        await self._engine.register(kind, name, "{}")
+        return True
+
+    async def _workers(self) -> list[WorkerCard]:
+        return read_cards(WorkerCard, await self._entries(WORKER))
+
+    async def _triggers(self) -> list[TriggerCard]:
+        return read_cards(TriggerCard, await self._entries(TRIGGER))
+
+    async def _names(self, kind: str) -> frozenset[str]:
+        return frozenset(entry.name for entry in await self._entries(kind))
+
+    async def _entries(self, kind: str) -> list[Registered]:
+        return await self._engine.registered(kind)
+
+
+def _meant(reference: str, what: str, cards: dict[str, C]) -> C:
+    if reference in cards:
+        return cards[reference]
+    names = [name for name, card in cards.items() if card.title == reference]
+    if not names:
+        raise NotFound(what, reference)
+    if len(names) > 1:
+        raise InvalidInput(what, f"{shown(reference)} is the title of several; name one of {', '.join(names)}")
+    return cards[names[0]]
+
+
+def _worker_of(trigger: str) -> str:
+    return trigger.partition("/")[0]
+
+
+def _belongs_to(entry: Registered, worker_id: str) -> bool:
+    match entry.kind:
+        case "worker" | "worker-off":
+            return entry.name == worker_id
+        case "trigger" | "trigger-off" | "trigger-mark":
+            return _worker_of(entry.name) == worker_id
+        case "owner":
+            return entry.body == worker_id
+        case _:
+            return False
+
+
+def _mark(entry: Registered) -> TriggerMark | None:
+    try:
+        began, last = map(int, entry.body.split())
+    except ValueError:
+        log.error("a trigger's mark cannot be read", trigger=entry.name, body=shown(entry.body))
+        return None
+    return TriggerMark(began, last)
+
+
+def _trigger_view(card: TriggerCard, is_on: bool, mark: TriggerMark | None) -> TriggerView:
+    if mark is None:
+        return TriggerView(card, is_on, None, None)
+    return TriggerView(card, is_on, mark.began_ms, mark.last_ms if mark.last_ms > mark.began_ms else None)
