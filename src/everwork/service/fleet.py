@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from shlex import quote
 from typing import Final, TypeVar
 
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.engines.base import Engine
-from everwork.engines.values import Fire, Registered, TriggerMark
+from everwork.engines.values import Explanation, Fire, Reason, Registered, TriggerMark
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
 from everwork.service.cards import (
@@ -37,6 +39,7 @@ __all__ = [
     "WorkerCard",
     "WorkerView",
     "own_source",
+    "switched_off",
 ]
 
 FLEET_TTL_MS: Final = 20_000
@@ -207,6 +210,17 @@ class Fleet:
 
     async def _entries(self, kind: str) -> list[Registered]:
         return await self._engine.registered(kind)
+
+
+def switched_off(explanation: Explanation, titles: Sequence[str]) -> Explanation:
+    """Why a job waits, if these workers, for whom it waits, are switched off; as it was if there are none."""
+    if not titles:
+        return explanation
+    names, commands = " and ".join(map(repr, titles)), "; ".join(f"everwork workers on {quote(one)}" for one in titles)
+    these, them = ("worker", "it") if len(titles) == 1 else ("workers", "them")
+    are = "is" if len(titles) == 1 else "are"
+    text = f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
+    return replace(explanation, reason=Reason.NOT_ASKED, text=text)
 
 
 def _meant(reference: str, what: str, cards: dict[str, C]) -> C:

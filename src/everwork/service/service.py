@@ -36,6 +36,7 @@ from everwork.engines.values import (
     Lease,
     LeaseStatus,
     Page,
+    Reason,
     Stats,
     Verdict,
 )
@@ -52,6 +53,7 @@ from everwork.service.blockades import Blockades
 from everwork.service.coalesce import Coalescer
 from everwork.service.exchange import Exchange
 from everwork.service.finishing import Finishing
+from everwork.service.fleet import Fleet, switched_off
 from everwork.service.loops import BackgroundLoop, through_outage
 
 SWEEP_SECONDS = 0.8
@@ -217,7 +219,10 @@ class JobService:
         explanation = await self.engine.explain(checks.job_key(key))
         if explanation is None:
             raise JobNotFound(key)
-        return explanation
+        if explanation.reason not in (Reason.QUEUED, Reason.NOT_ASKED):
+            return explanation
+        job = await self.get(key)
+        return switched_off(explanation, await Fleet(self.engine).off_workers_of(job.type, job.group))
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""
