@@ -319,24 +319,26 @@ class Engine(ABC):
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         """Take or prolong a turn that one holder has at a time; False while somebody else's has not run out."""
 
+    @abstractmethod
     async def subscribe(self, type: str, worker: str) -> str:
         """The group in which a worker class takes jobs of a type, the same whenever it asks.
 
         The first worker that asks owns the default group. Each further one has a group of its own, with the
         worker's name, added now if it is not there: jobs created from now on get a copy for it. Who owns the default
-        group stands in the registry (kind "owner", the type's name, the worker as body), so that it can be taken away.
+        group stands in the registry (kind "owner", the type's name, the worker as body), so that it can be taken away:
+        then the next worker without a group of its own has it.
         """
-        raise NotImplementedError
 
     # Triggers -----------------------------------------------------------------------------------
 
+    @abstractmethod
     async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
         """Where triggers stand. One that is not known yet begins now: `began_ms` and `last_ms` are the engine's now.
 
-        Marks stand in the registry (kind "trigger-mark", body "<began_ms> <last_ms>") and move with it to another store.
+        Marks stand in the registry (kind "trigger-mark", body "<began_ms> <last_ms>"); they move to other stores with it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
         """Let time points pass, each once, whoever asks and how often (G12).
 
@@ -344,7 +346,6 @@ class Engine(ABC):
         one becomes the mark and its job is created, as by `create`, all in one transaction. A trigger without mark
         begins with its point.
         """
-        raise NotImplementedError
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 

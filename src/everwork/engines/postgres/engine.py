@@ -19,6 +19,7 @@ from everwork.engines.postgres.opened import opened, stored_schema
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.settle import activate, settle
 from everwork.engines.postgres.sweep import sweep
+from everwork.engines.postgres.triggers import fire, trigger_marks
 from everwork.engines.postgres.wake import POLL_ONLY_MS, Bell
 from everwork.engines.values import (
     Activation,
@@ -27,6 +28,8 @@ from everwork.engines.values import (
     Demand,
     Durability,
     Explanation,
+    Fire,
+    Fired,
     Health,
     JobFilter,
     JobRecord,
@@ -39,6 +42,7 @@ from everwork.engines.values import (
     Settlement,
     Stats,
     Swept,
+    TriggerMarks,
     TypeInfo,
 )
 from everwork.exceptions import EngineUnavailable
@@ -265,6 +269,17 @@ class PostgresEngine(Engine):
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         return await registry.take_turn(self._parts, name, holder, ttl_ms)
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        return await registry.subscribe(self._parts, type, worker)
+
+    # Triggers -----------------------------------------------------------------------------------
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        return await trigger_marks(self._parts, triggers)
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        return await fire(self._parts, fires)
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 

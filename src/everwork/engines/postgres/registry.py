@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from everwork.core.limits import SWEEP_STEP_MAX
+import asyncpg
+
+from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
 from everwork.core.states import Cause
 from everwork.engines.codec import decode_policy
 from everwork.engines.postgres.change import cancel_rows
@@ -90,6 +92,20 @@ async def last_registered(parts: Parts, kind: str, limit: int, below: str | None
 async def take_turn(parts: Parts, name: str, holder: str, ttl_ms: int) -> bool:
     """Take or prolong a turn."""
     return bool(await parts.connections.rows(parts.sql("registry")["take_turn"], name, holder, ttl_ms, parts.now_ms()))
+
+
+async def subscribe(parts: Parts, type: str, worker: str) -> str:
+    """The group of a worker class: the default one for the first that asks, one of its own for each other."""
+    sql = parts.sql("registry")
+
+    async def act(connection: asyncpg.Connection) -> str:
+        await connection.execute(sql["make_type"], type)
+        if await connection.fetchval(sql["subscribe"], type, worker) == worker:
+            return DEFAULT_GROUP
+        await connection.execute(sql["add_group"], type, worker)
+        return worker
+
+    return await parts.connections.run(act, in_transaction=True)
 
 
 async def turn_left_ms(parts: Parts, name: str, holder: str) -> int:

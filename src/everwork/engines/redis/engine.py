@@ -19,6 +19,7 @@ from everwork.engines.redis.place import Place
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.sweep import KEEP_MS, sweep
 from everwork.engines.redis.texts import LETTERS, activation, created, demand_words, id_of, job_words
+from everwork.engines.redis.triggers import fire, trigger_marks
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Word
 from everwork.engines.values import (
@@ -28,6 +29,8 @@ from everwork.engines.values import (
     Demand,
     Durability,
     Explanation,
+    Fire,
+    Fired,
     Health,
     JobFilter,
     JobRecord,
@@ -40,6 +43,7 @@ from everwork.engines.values import (
     Settlement,
     Stats,
     Swept,
+    TriggerMarks,
     TypeInfo,
     Verdict,
 )
@@ -254,6 +258,17 @@ class RedisEngine(Engine):
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         return await registry.take_turn(self._link, name, holder, ttl_ms)
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        return await registry.subscribe(self._link, type, worker)
+
+    # Triggers -----------------------------------------------------------------------------------
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        return await trigger_marks(self._link, triggers)
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        return await fire(self._link, fires)
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 

@@ -87,6 +87,12 @@ async def take_turn(link: Link, name: str, holder: str, ttl_ms: int) -> bool:
     return bool(await link.call("registry", "take_turn", name, holder, ttl_ms))
 
 
+async def subscribe(link: Link, type: str, worker: str) -> str:
+    """The group of a worker class: the default one for the first that asks, one of its own for each other."""
+    group: bytes = await link.call("registry", "subscribe", type, worker)
+    return group.decode()
+
+
 def _type_info(name: str, told: list[Any], now_ms: int) -> TypeInfo:
     fields = {told[at].decode(): told[at + 1].decode() for at in range(0, len(told), 2)}
     asked = [int(value) for field, value in fields.items() if field.startswith("asked\n")]

@@ -24,6 +24,7 @@ from everwork.engines.sqlite.place import Place, check_place, connect, require_j
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.sweep import has_lapsed, look, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.triggers import begun_marks, fire, known_marks
 from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
 from everwork.engines.values import (
     Activation,
@@ -32,6 +33,8 @@ from everwork.engines.values import (
     Demand,
     Durability,
     Explanation,
+    Fire,
+    Fired,
     Health,
     JobFilter,
     JobRecord,
@@ -44,6 +47,7 @@ from everwork.engines.values import (
     Settlement,
     Stats,
     Swept,
+    TriggerMarks,
     TypeInfo,
 )
 from everwork.exceptions import EngineUnavailable
@@ -283,6 +287,20 @@ class SqliteEngine(Engine):
 
     async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
         return await self._parts.writer.submit(lambda tx: registry.take_turn(tx, name, holder, ttl_ms))
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        return await self._parts.writer.submit(lambda tx: registry.subscribe(tx, type, worker))
+
+    # Triggers -----------------------------------------------------------------------------------
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        known = await self._parts.ask(lambda cursor, now_ms: known_marks(cursor, triggers, now_ms))
+        if known is not None:
+            return known
+        return await self._parts.writer.submit(lambda tx: begun_marks(tx, triggers))
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        return await self._parts.writer.submit(lambda tx: fire(tx, fires))
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 

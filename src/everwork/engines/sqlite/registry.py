@@ -102,6 +102,20 @@ def take_turn(tx: Transaction, name: str, holder: str, ttl_ms: int) -> bool:
     return tx.cursor.execute(SQL["take_turn"], parameters).rowcount == 1
 
 
+def subscribe(tx: Transaction, type: str, worker: str) -> str:
+    """The group of a worker class: the default one for the first that asks, one of its own for each other."""
+    row = tx.cursor.execute(SQL["owner"], (type,)).fetchone()
+    if row == (worker,):
+        return DEFAULT_GROUP
+    has_group = any(group == worker for _, group in tx.type(type).queues)
+    if row is None and not has_group:
+        tx.cursor.execute(SQL["own"], (type, worker))
+        return DEFAULT_GROUP
+    if not has_group:
+        add_group(tx, type, worker)
+    return worker
+
+
 def turn_left_ms(cursor: sqlite3.Cursor, name: str, holder: str, now_ms: int) -> int:
     """How long a holder still has its turn: 0 if nobody has it, negative if somebody else does."""
     row = cursor.execute(SQL["holder"], (name,)).fetchone()

@@ -55,3 +55,22 @@ WHERE r.body = excluded.body OR r.until_ms <= {schema}.now_ms($4) RETURNING name
 
 -- name: turn
 SELECT body, until_ms - {schema}.now_ms($2) FROM {schema}.registry WHERE kind = '#turn' AND name = $1;
+
+-- name: subscribe
+-- Answers the owner of the default group; nothing if the worker has a group of its own already.
+INSERT INTO {schema}.registry AS r (kind, name, body) SELECT 'owner', $1, $2
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.type = $1 AND q.grp = $2 AND NOT q.dropped)
+OR EXISTS (SELECT 1 FROM {schema}.registry o WHERE o.kind = 'owner' AND o.name = $1 AND o.body = $2)
+ON CONFLICT (kind, name) DO UPDATE SET body = r.body RETURNING r.body;
+
+-- name: marks
+-- One row at least, for the sake of now.
+SELECT {schema}.now_ms($2), r.name, r.body FROM (VALUES (1)) AS one(row)
+LEFT JOIN {schema}.registry r ON r.kind = 'trigger-mark' AND r.name = ANY($1::text[]);
+
+-- name: begin_marks
+-- In the order of their names, so that no two callers wait for each other.
+INSERT INTO {schema}.registry AS r (kind, name, body)
+SELECT DISTINCT 'trigger-mark', g.name COLLATE "C", concat_ws(' ', {schema}.now_ms($2), {schema}.now_ms($2))
+FROM unnest($1::text[]) AS g(name) ORDER BY 2
+ON CONFLICT (kind, name) DO UPDATE SET body = r.body RETURNING {schema}.now_ms($2), r.name, r.body;

@@ -1,7 +1,6 @@
 -- Purpose: types and their switches, groups, entries with or without an end, turns.
 -- Inputs: now; what to do; its values. Returns: see each.
--- Entries stand in a hash by kind and name in one text; a sorted set of these texts keeps them in order.
--- Parts: records effects places endings removal upkeep
+-- Parts: records effects places endings removal entries upkeep marks
 local A, B, C = ARGV[3], ARGV[4], ARGV[5]
 local T = P .. ':t:' .. (A or '')
 
@@ -87,8 +86,7 @@ end
 
 function act.register() -- kind and name in one text, ttl or '', body.
   local till = B == '' and '' or fmt('%.0f', now + tonumber(B))
-  call('HSET', ENTRIES, A, till .. '\n' .. C)
-  call('ZADD', ENTRY_NAMES, 0, A)
+  put_entry(A, till, C)
 end
 
 function act.unregister() -- kind and name -> 1 if it was there and had not run out.
@@ -128,6 +126,33 @@ function act.take_turn() -- name, holder, ttl -> 1 if the holder has it now.
   if who ~= B and tonumber(till) > now then return 0 end
   call('HSET', P .. ':turns', A, fmt('%.0f', now + tonumber(C)) .. '\n' .. B)
   return 1
+end
+
+function act.subscribe() -- type, worker -> the worker's group.
+  local owner = call('HGET', ENTRIES, 'owner\0' .. A)
+  if owner and string.match(owner, '\n(.*)$') == B then return '' end
+  local has_group = false
+  for _, group in ipairs(groups_of(A)) do if group == B then has_group = true end end
+  if owner or has_group then
+    if not has_group then act.add_group() end
+    return B
+  end
+  see(A)
+  put_entry('owner\0' .. A, '', B)
+  return ''
+end
+
+function act.trigger_marks() -- triggers -> now; per trigger when it began and the last point that has passed.
+  local out = {NOW}
+  for i = 3, #ARGV do
+    local began, last = mark_of(ARGV[i])
+    if not began then
+      began, last = NOW, NOW
+      put_mark(ARGV[i], began, last)
+    end
+    out[i - 1] = began .. ' ' .. last
+  end
+  return out
 end
 
 local out = act[ARGV[2]]()

@@ -2,7 +2,7 @@
 -- Inputs: now; holder; turn_ms; ms that completed and cancelled jobs, and ms that failed jobs are kept; hours of statistics kept.
 -- Returns: per lapsed lease its id, state and the policy that holds, in a list of its own: then nothing else was done, and it is called again
 --   after they are written; else an empty list, how many expired, how many were deleted, and whether there is more ('1').
--- Parts: records effects places endings removal upkeep
+-- Parts: records effects places endings removal entries upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed} end
 write_though_full()

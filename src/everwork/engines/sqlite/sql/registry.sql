@@ -50,3 +50,15 @@ ON CONFLICT DO UPDATE SET body = ?2, until_ms = ?4 WHERE body = ?2 OR until_ms <
 
 -- name: holder
 SELECT body, until_ms FROM ew_registry WHERE kind = '#turn' AND name = ?;
+
+-- name: owner
+SELECT body FROM ew_registry WHERE kind = 'owner' AND name = ?;
+
+-- name: own
+INSERT INTO ew_registry (kind, name, body) VALUES ('owner', ?, ?);
+
+-- name: marks
+SELECT name, body FROM ew_registry WHERE kind = 'trigger-mark' AND name IN (SELECT value FROM json_each(?));
+
+-- name: begin_mark
+INSERT INTO ew_registry (kind, name, body) VALUES ('trigger-mark', ?, ?) ON CONFLICT DO NOTHING;

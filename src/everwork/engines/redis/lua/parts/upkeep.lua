@@ -1,11 +1,5 @@
--- Purpose: the steps of a sweep. Inputs: records, effects, places, endings, removal.
+-- Purpose: the steps of a sweep. Inputs: records, effects, places, endings, removal, entries.
 local TIDY_EVERY_MS, LANES_KEPT = 3600000, 100000
-local ENTRIES, ENTRY_NAMES = P .. ':registry', P .. ':registered' -- See registry.lua.
-
-local function forget_entry(name)
-  call('HDEL', ENTRIES, name)
-  call('ZREM', ENTRY_NAMES, name)
-end
 
 local function lapsed_leases()
   local ids = call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, STEP)

@@ -1,0 +1,65 @@
+"""What every engine says alike of triggers: how a mark is written, which time points pass, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from everwork.core.job import NewJob
+from everwork.engines.values import Created, Fire, Fired, TriggerMark
+
+
+class Passage(NamedTuple):
+    """Whether a time point passes now, and where its trigger stands afterwards."""
+
+    passes: bool
+    mark: TriggerMark
+
+
+def mark_of(body: str) -> TriggerMark:
+    """A mark as the registry holds it."""
+    began, last = body.split()
+    return TriggerMark(int(began), int(last))
+
+
+def mark_text(mark: TriggerMark) -> str:
+    """A mark as it is written."""
+    return f"{mark.began_ms} {mark.last_ms}"
+
+
+def before(point_ms: int) -> TriggerMark:
+    """Where a trigger without mark stands before its first point: it begins with that one."""
+    return TriggerMark(point_ms, point_ms - 1)
+
+
+def passages(fires: Sequence[Fire], marks: Mapping[str, TriggerMark]) -> list[Passage]:
+    """Judge time points one after the other; each that passes is the mark for those behind it."""
+    stands = dict(marks)
+    judged: list[Passage] = []
+    for fire in fires:
+        mark = stands.get(fire.trigger) or before(fire.point_ms)
+        passes = fire.point_ms > mark.last_ms
+        stands[fire.trigger] = mark = TriggerMark(mark.began_ms, fire.point_ms) if passes else mark
+        judged.append(Passage(passes, mark))
+    return judged
+
+
+def marks_passed(fires: Sequence[Fire], judged: Sequence[Passage]) -> dict[str, str]:
+    """The marks to write, by trigger."""
+    pairs = zip(fires, judged, strict=True)
+    return {fire.trigger: mark_text(passage.mark) for fire, passage in pairs if passage.passes}
+
+
+def jobs_of(fires: Sequence[Fire], judged: Sequence[Passage]) -> list[NewJob]:
+    """The jobs to create, in the order of their points."""
+    pairs = zip(fires, judged, strict=True)
+    return [fire.job for fire, passage in pairs if passage.passes and fire.job is not None]
+
+
+def fired(fires: Sequence[Fire], judged: Sequence[Passage], created: Sequence[Created]) -> list[Fired]:
+    """The answer for each point; `created` are those of `jobs_of`."""
+    keys = iter(created)
+    return [
+        Fired(next(keys) if passage.passes and fire.job is not None else None, passage.mark)
+        for fire, passage in zip(fires, judged, strict=True)
+    ]
