@@ -95,6 +95,11 @@ class WorkerView(NamedTuple):
     processes: int
     broken: tuple[str, ...]
 
+    @property
+    def status(self) -> str:
+        """On or off, as people say it."""
+        return "on" if self.is_on else "off"
+
 
 class TriggerView(NamedTuple):
     """A trigger as it stands: since when it is known, and the last time point that has passed; None: none yet."""
@@ -103,6 +108,11 @@ class TriggerView(NamedTuple):
     is_on: bool
     began_ms: int | None
     last_ms: int | None
+
+    @property
+    def status(self) -> str:
+        """On or off, as people say it."""
+        return "on" if self.is_on else "off"
 
 
 class Off(NamedTuple):

@@ -1,0 +1,1 @@
+"""Worker classes, and the processes that run them."""
