@@ -27,6 +27,8 @@ COMMANDS: Final = {
     for name in (
         "up",
         "serve",
+        "workers",
+        "triggers",
         "jobs",
         "types",
         "groups",

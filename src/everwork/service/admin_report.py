@@ -1,4 +1,4 @@
-"""Keys, types, groups, policies and the audit log as JSON objects: one shape for the command line and REST."""
+"""Keys, types, groups, workers, triggers and the audit log as JSON objects: one shape for the command line and REST."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from everwork.core.instants import utc_text
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy
-from everwork.service.administration import GroupView, PolicyView, TypeView
+from everwork.engines.codec import decode, decode_policy, require_object
+from everwork.service.administration import GroupView, PolicyView, TriggerSwitch, TypeView, WorkerSwitch
 from everwork.service.api_key import ApiKey
 from everwork.service.audit import AuditEntry
+from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
 
 
 def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
@@ -58,6 +59,90 @@ def group_report(view: GroupView) -> dict[str, Any]:
     }
 
 
+def worker_report(view: WorkerView) -> dict[str, Any]:
+    """A worker class as it stands."""
+    card = view.card
+    return {
+        "id": card.id,
+        "title": card.title,
+        "description": card.description,
+        "on": view.is_on,
+        "processes": view.processes,
+        "broken": list(view.broken),
+        "sources": sorted(card.types),
+        "concurrency": card.concurrency,
+        "execution_timeout_ms": card.execution_timeout_ms,
+        "retries": card.has_retry,
+    }
+
+
+def trigger_report(view: TriggerView) -> dict[str, Any]:
+    """A trigger as it stands; `last` is the last time point that has passed."""
+    card = view.card
+    return {
+        **_trigger(card),
+        "description": card.description,
+        "on": view.is_on,
+        "schedule": card.schedule,
+        "type": card.type,
+        "variables": _variables(card),
+        "catch_up": card.is_catchup,
+        "lifetime_ms": card.lifetime_ms,
+        "began": _time(view.began_ms),
+        "last": _time(view.last_ms),
+    }
+
+
+def manager_report(card: ManagerCard) -> dict[str, Any]:
+    """A manager that lives."""
+    return {
+        "name": card.name,
+        "uuid": card.uuid,
+        "host": card.host,
+        "pid": card.pid,
+        "version": card.version,
+        "started_at": utc_text(card.started_at_ms),
+    }
+
+
+def process_report(card: ProcessCard) -> dict[str, Any]:
+    """A process that lives."""
+    return {
+        "name": card.name,
+        "manager": card.manager,
+        "host": card.host,
+        "pid": card.pid,
+        "state": card.state,
+        "workers": list(card.workers),
+        "broken": dict(card.broken),
+        "started_at": utc_text(card.started_at_ms),
+        "running": card.running,
+        "ended": card.ended,
+        "restarts": card.restarts,
+        "memory_bytes": card.memory_bytes,
+    }
+
+
+def worker_switch_report(done: WorkerSwitch) -> dict[str, Any]:
+    """A worker that was switched."""
+    return {**_worker(done.card), "on": done.is_on, "changed": done.is_changed}
+
+
+def trigger_switch_report(done: TriggerSwitch) -> dict[str, Any]:
+    """A trigger that was switched."""
+    return {**_trigger(done.card), "on": done.is_on, "changed": done.is_changed}
+
+
+def forgotten_report(card: WorkerCard, cancelled: int) -> dict[str, Any]:
+    """A worker that was forgotten, and how many of its waiting jobs were cancelled."""
+    return {**_worker(card), "cancelled": cancelled}
+
+
+def fired_report(card: TriggerCard, key: int) -> dict[str, Any]:
+    """A trigger that was fired by hand, and the job that it has made."""
+    return {**_trigger(card), "key": str(key)}
+
+
 def audit_report(entry: AuditEntry) -> dict[str, Any]:
     """One entry of the audit log."""
     return {
@@ -70,6 +155,22 @@ def audit_report(entry: AuditEntry) -> dict[str, Any]:
         "origin": entry.origin,
         "detail": dict(entry.detail),
     }
+
+
+def _worker(card: WorkerCard) -> dict[str, Any]:
+    return {"id": card.id, "title": card.title}
+
+
+def _trigger(card: TriggerCard) -> dict[str, Any]:
+    return {"worker": card.worker_id, "id": card.id, "title": card.title}
+
+
+def _variables(card: TriggerCard) -> Any:
+    """What a trigger passes on; nothing, if somebody has written what cannot be read."""
+    try:
+        return require_object("variables", decode(card.variables))
+    except ValueError:
+        return None
 
 
 def _counts(counts: Mapping[State, int]) -> dict[str, int]:

@@ -18,7 +18,9 @@ from everwork.exceptions import EngineError, InvalidInput, NotFound
 from everwork.service.access import Permission, Principal
 from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
+from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
 from everwork.service.desk import BulkChange, Desk
+from everwork.service.fleet import Fleet
 from everwork.service.keys import KeyRing
 from everwork.service.loops import through_outage
 from everwork.service.service import JobService
@@ -50,14 +52,31 @@ class GroupView(NamedTuple):
     last_asked_ms: int | None
 
 
+class WorkerSwitch(NamedTuple):
+    """A worker that was switched; `is_changed` False: it was like that before."""
+
+    card: WorkerCard
+    is_on: bool
+    is_changed: bool
+
+
+class TriggerSwitch(NamedTuple):
+    """The same of a trigger."""
+
+    card: TriggerCard
+    is_on: bool
+    is_changed: bool
+
+
 class Administration:
     """What the holder of one key may do to the store. `origin` says where the call came from."""
 
-    __slots__ = ("_audit", "_desk", "_engine", "_keys", "origin", "principal")
+    __slots__ = ("_audit", "_desk", "_engine", "_fleet", "_keys", "origin", "principal")
 
     def __init__(self, service: JobService, keys: KeyRing, audit: Audit, principal: Principal, origin: str) -> None:
         self._engine = service.engine
         self._desk = Desk(service, principal)
+        self._fleet = Fleet(service.engine)
         self._keys = keys
         self._audit = audit
         self.principal = principal
@@ -129,6 +148,63 @@ class Administration:
         if group not in (await self._known(type)).groups:
             raise NotFound(f"type '{type}': group", group)
         return await self._noted("groups.drop", f"{type}/{group}", lambda: self._engine.drop_group(type, group))
+
+    # Workers and triggers ----------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerView]:
+        """Every worker that a manager has ever declared, by title."""
+        self._may_read()
+        return await self._fleet.workers()
+
+    async def triggers(self) -> list[TriggerView]:
+        """Every trigger of these workers."""
+        self._may_read()
+        return await self._fleet.triggers()
+
+    async def managers(self) -> list[ManagerCard]:
+        """The managers that live."""
+        self._may_read()
+        return await self._fleet.managers()
+
+    async def processes(self) -> list[ProcessCard]:
+        """The processes that live."""
+        self._may_read()
+        return await self._fleet.processes()
+
+    async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
+        """Let a worker, by id or title, take jobs or not; what runs goes on."""
+        self._may_change(worker=worker)
+        card = await self._fleet.worker(worker)
+        action = "workers.on" if is_on else "workers.off"
+        is_changed = await self._noted(action, card.id, lambda: self._fleet.switch_worker(card.id, is_on), _title(card))
+        return WorkerSwitch(card, is_on, is_changed)
+
+    async def forget_worker(self, worker: str) -> tuple[WorkerCard, int]:
+        """Forget a worker that no process runs, with its triggers; how many waiting jobs were cancelled."""
+        self._may_change(worker=worker)
+        card = await self._fleet.worker(worker)
+        forget = self._noted("workers.forget", card.id, lambda: self._fleet.forget_worker(card.id), _title(card))
+        return card, await forget
+
+    async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
+        """Let a trigger, by name or title, fire or not."""
+        self._may_change()
+        card = await self._fleet.trigger(trigger)
+        action = "triggers.on" if is_on else "triggers.off"
+        switch = self._noted(action, card.name, lambda: self._fleet.switch_trigger(card.name, is_on), _title(card))
+        return TriggerSwitch(card, is_on, await switch)
+
+    async def fire_trigger(self, trigger: str) -> tuple[TriggerCard, int]:
+        """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
+        self._may_change()
+        card = await self._fleet.trigger(trigger)
+
+        async def fire() -> int:
+            key = await self._fleet.fire(card.name)
+            await self._record("triggers.fire", card.name, {**_title(card), "key": str(key)})
+            return key
+
+        return card, await _to_the_end(fire())
 
     # Keys and audit -----------------------------------------------------------------------------
 
@@ -241,6 +317,10 @@ def policy_from(said: Mapping[str, Any], base: RetryPolicy = DEFAULT_POLICY) -> 
             allowed = ", ".join(POLICY_FIELDS)
             raise InvalidInput("policy", f"{checks.shown(name)} is no field of it; allowed are {allowed}")
     return RetryPolicy(**{**asdict(base), **said})
+
+
+def _title(card: WorkerCard | TriggerCard) -> dict[str, str]:
+    return {"title": card.title}
 
 
 def _told(wanted: JobFilter) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from everwork.service.access import Permission
+from tests.fleets import a_trigger
 from tests.server.http.serving import JOBS, Rest
 from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected
 
@@ -58,6 +59,16 @@ async def group(rest: Rest) -> str:
     return TYPE
 
 
+async def worker(rest: Rest) -> str:
+    """The id of a worker that nobody runs."""
+    return (await a_trigger(rest.engine)).worker_id
+
+
+async def trigger(rest: Rest) -> str:
+    """The name of its trigger."""
+    return (await a_trigger(rest.engine)).name
+
+
 async def spare_key(rest: Rest) -> str:
     """The id of a key that nobody needs."""
     return (await rest.keys.create("spare", ["jobs"])).key.id
@@ -73,6 +84,8 @@ LOOKS: Final = (Row(Permission.JOBS_READ, Scope.STORE), *ADMIN)
 """Either permission will do."""
 KEY: Final = f"{JOBS}/{{}}"
 ON_TYPE: Final = "/api/v1/types/{}"
+ON_WORKER: Final = "/api/v1/workers/{}"
+ON_TRIGGER: Final = "/api/v1/triggers/{}"
 
 CALLS: Final = {
     "listJobs": Call(LISTS, JOBS),
@@ -102,6 +115,15 @@ CALLS: Final = {
     "deletePolicy": Call(ADMIN, f"{ON_TYPE}/policy", 204, prepare=known_type),
     "listGroups": Call(LOOKS, "/api/v1/groups"),
     "dropGroup": Call(ADMIN, f"{ON_TYPE}/groups/auditors", prepare=group),
+    "listWorkers": Call(LOOKS, "/api/v1/workers"),
+    "workerOn": Call(ADMIN, f"{ON_WORKER}/on", prepare=worker),
+    "workerOff": Call(ADMIN, f"{ON_WORKER}/off", prepare=worker),
+    "forgetWorker": Call(ADMIN, ON_WORKER, prepare=worker),
+    "listTriggers": Call(LOOKS, "/api/v1/triggers"),
+    "triggerOn": Call(ADMIN, f"{ON_TRIGGER}/on", prepare=trigger),
+    "triggerOff": Call(ADMIN, f"{ON_TRIGGER}/off", prepare=trigger),
+    "fireTrigger": Call(ADMIN, f"{ON_TRIGGER}/fire", prepare=trigger),
+    "listProcesses": Call(LOOKS, "/api/v1/processes"),
     "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["jobs"]}),
     "listKeys": Call(ADMIN, "/api/v1/keys"),
     "revokeKey": Call(ADMIN, "/api/v1/keys/{}", prepare=spare_key),

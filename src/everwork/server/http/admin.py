@@ -158,19 +158,21 @@ _NEW_KEY: Final = Shape(
     ),
     {"name": "ci", "permissions": ["jobs"], "tenants": ["acme"]},
 )
-_READ: Final = (Permission.JOBS_READ, Permission.ADMIN)
+READS: Final = (Permission.JOBS_READ, Permission.ADMIN)
 _ADMIN: Final = (Permission.ADMIN,)
 _TYPE: Final = "/api/v1/types/{type}"
 
 
-def _row(id: str, route: str, handler: Handler, about: str, done: Answer, **more: Any) -> Operation:
+def row(id: str, route: str, handler: Handler, about: str, done: Answer, **more: Any) -> Operation:
+    """A call of administrators, unless `permissions` says more."""
     method, path = route.split(" ")
     status = 204 if done.schema is None else 201 if id == "createKey" else 200
     wanted = {"permissions": _ADMIN, "is_unbound": True, "tag": "administration", **more}
     return Operation(id, method, path, handler, about, {status: done}, problems=(404,) if "{" in path else (), **wanted)
 
 
-def _done(schema: str) -> Answer:
+def done(schema: str) -> Answer:
+    """The one answer that a call has when all is well."""
     return Answer("Done.", ref(schema))
 
 
@@ -185,26 +187,24 @@ OPERATIONS: Final = (
         (Permission.JOBS_READ,),
         query=(Field("hours", Whole(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
     ),
-    _row("listTypes", "GET /api/v1/types", list_types, "List the types", _done("Types"), permissions=_READ),
-    _row("pauseType", f"PUT {_TYPE}/pause", pause_type, "Let no job start", _done("Pause"), body=NOTHING),
-    _row("resumeType", f"PUT {_TYPE}/resume", resume_type, "Let jobs start again", _done("Pause"), body=NOTHING),
-    _row(
-        "resetBreaker", f"PUT {_TYPE}/breaker/reset", reset_breaker, "Close the breaker", _done("Reset"), body=NOTHING
-    ),
-    _row("getPolicy", f"GET {_TYPE}/policy", get_policy, "The retry policy", _done("Policy"), permissions=_READ),
-    _row("putPolicy", f"PUT {_TYPE}/policy", put_policy, "Set the retry policy", _done("Policy"), body=_POLICY),
-    _row("deletePolicy", f"DELETE {_TYPE}/policy", delete_policy, "Back to the default policy", Answer("It is gone.")),
-    _row("listGroups", "GET /api/v1/groups", list_groups, "List the groups", _done("Groups"), permissions=_READ),
-    _row("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, "Forget a group", _done("DroppedGroup")),
-    _row("createKey", "POST /api/v1/keys", create_key, "Make a key, shown this once", _done("NewKey"), body=_NEW_KEY),
-    _row("listKeys", "GET /api/v1/keys", list_keys, "List the keys", _done("Keys")),
-    _row("revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, "Refuse a key from now on", _done("Key")),
-    _row(
+    row("listTypes", "GET /api/v1/types", list_types, "List the types", done("Types"), permissions=READS),
+    row("pauseType", f"PUT {_TYPE}/pause", pause_type, "Let no job start", done("Pause"), body=NOTHING),
+    row("resumeType", f"PUT {_TYPE}/resume", resume_type, "Let jobs start again", done("Pause"), body=NOTHING),
+    row("resetBreaker", f"PUT {_TYPE}/breaker/reset", reset_breaker, "Close the breaker", done("Reset"), body=NOTHING),
+    row("getPolicy", f"GET {_TYPE}/policy", get_policy, "The retry policy", done("Policy"), permissions=READS),
+    row("putPolicy", f"PUT {_TYPE}/policy", put_policy, "Set the retry policy", done("Policy"), body=_POLICY),
+    row("deletePolicy", f"DELETE {_TYPE}/policy", delete_policy, "Back to the default policy", Answer("It is gone.")),
+    row("listGroups", "GET /api/v1/groups", list_groups, "List the groups", done("Groups"), permissions=READS),
+    row("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, "Forget a group", done("DroppedGroup")),
+    row("createKey", "POST /api/v1/keys", create_key, "Make a key, shown this once", done("NewKey"), body=_NEW_KEY),
+    row("listKeys", "GET /api/v1/keys", list_keys, "List the keys", done("Keys")),
+    row("revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, "Refuse a key from now on", done("Key")),
+    row(
         "listAudit",
         "GET /api/v1/audit",
         list_audit,
         "Who did what, newest first",
-        _done("Audit"),
+        done("Audit"),
         query=(
             Field("limit", Whole(1, LIST_LIMIT_MAX), "How many.", default=LIST_LIMIT_DEFAULT),
             Field("cursor", NAME, "`next` of the page before."),

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from everwork.exceptions import EverworkError, InvalidInput
-from everwork.server.http import admin, changes, jobs, outcomes, polling, probes
+from everwork.server.http import admin, changes, fleet, jobs, outcomes, polling, probes
 from everwork.server.http.front import Front
 from everwork.server.http.openapi import describe
 from everwork.server.http.operations import Answer, Call, Operation, PathDoor
@@ -27,6 +27,7 @@ _ROWS: Final = (
     *outcomes.OPERATIONS,
     *changes.OPERATIONS,
     *admin.OPERATIONS,
+    *fleet.OPERATIONS,
     *probes.OPERATIONS,
 )
 

@@ -98,6 +98,9 @@ _API_KEY: Final[dict[str, Any]] = {
     "rate_per_second": {"type": ["number", "null"]},
 }
 
+_WORKER: Final[dict[str, Any]] = {"id": _TEXT, "title": _TEXT}
+_TRIGGER: Final[dict[str, Any]] = {"worker": _TEXT, "id": _TEXT, "title": _TEXT}
+
 SCHEMAS: Final[dict[str, Schema]] = {
     "Problem": {
         "type": "object",
@@ -170,6 +173,51 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Group": exactly(type=_TEXT, group=_TEXT, last_asked=_MAYBE_TIME, jobs=_BY_STATE),
     "Groups": exactly(groups=list_of(ref("Group"))),
     "DroppedGroup": exactly(type=_TEXT, group=_TEXT, cancelled=_COUNT),
+    "Worker": exactly(
+        **_WORKER,
+        description=_TEXT,
+        on=_FLAG,
+        processes={**_COUNT, "description": "How many live processes run it."},
+        broken={**list_of(_TEXT), "description": "The processes that could not start it, and why."},
+        sources={**list_of(_TEXT), "description": "The job types that it takes."},
+        concurrency=_COUNT,
+        execution_timeout_ms=_COUNT,
+        retries={**_FLAG, "description": "Whether a failure is tried again."},
+    ),
+    "Workers": exactly(workers=list_of(ref("Worker"))),
+    "WorkerSwitch": exactly(**_WORKER, on=_FLAG, changed=_FLAG),
+    "ForgottenWorker": exactly(**_WORKER, cancelled=_COUNT),
+    "Trigger": exactly(
+        **_TRIGGER,
+        description=_TEXT,
+        on=_FLAG,
+        schedule=_TEXT,
+        type=_TEXT,
+        variables=_MAYBE_OBJECT,
+        catch_up=_FLAG,
+        lifetime_ms={"type": ["integer", "null"], "minimum": 0},
+        began={**_MAYBE_TIME, "description": "When it was first known."},
+        last={**_MAYBE_TIME, "description": "The last time point that has passed."},
+    ),
+    "Triggers": exactly(triggers=list_of(ref("Trigger"))),
+    "TriggerSwitch": exactly(**_TRIGGER, on=_FLAG, changed=_FLAG),
+    "FiredTrigger": exactly(**_TRIGGER, key=_KEY),
+    "Manager": exactly(name=_TEXT, uuid=_TEXT, host=_TEXT, pid=_COUNT, version=_TEXT, started_at=_TIME),
+    "Process": exactly(
+        name=_TEXT,
+        manager=_TEXT,
+        host=_TEXT,
+        pid=_COUNT,
+        state=_TEXT,
+        workers={**list_of(_TEXT), "description": "By id."},
+        broken={"type": "object", "additionalProperties": _TEXT},
+        started_at=_TIME,
+        running=_COUNT,
+        ended=_COUNT,
+        restarts=_COUNT,
+        memory_bytes={"type": ["integer", "null"], "minimum": 0},
+    ),
+    "Processes": exactly(managers=list_of(ref("Manager")), processes=list_of(ref("Process"))),
     "Key": exactly(**_API_KEY),
     "NewKey": exactly(**{**_API_KEY, "key": {"type": "string", "description": "The key itself, shown this once."}}),
     "Keys": exactly(keys=list_of(ref("Key"))),

@@ -1,0 +1,113 @@
+"""everwork triggers: list, on, off, fire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from everwork.cli.jobs import now_ms
+from everwork.cli.options import AsJson, EngineUrl
+from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
+from everwork.cli.session import administer
+from everwork.cli.workers import switched
+from everwork.service.admin_report import fired_report, trigger_report, trigger_switch_report
+from everwork.service.administration import Administration
+from everwork.service.cards import TriggerView
+
+COLUMNS = (
+    Column("TRIGGER", width_min=20),
+    Column("WORKER", width_min=12),
+    Column("STATUS", whole=True),
+    Column("SCHEDULE", width_min=16),
+    Column("CATCHES UP", whole=True),
+    Column("LAST", whole=True, right=True),
+    Column("NAME", whole=True),
+)
+TriggerName = Annotated[
+    str, typer.Argument(metavar="TRIGGER", help="The trigger's title or its name.", show_default=False)
+]
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def triggers(ctx: typer.Context) -> None:
+    """List triggers, switch them on and off, and fire them by hand.
+
+    [bold]Example:[/bold] everwork triggers fire nightly-report
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command("list")
+def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """List triggers with their schedules and when they last fired.
+
+    [bold]Example:[/bold] everwork triggers list
+    """
+    found, titles = administer(engine, _found)
+    if as_json:
+        write_json({"triggers": [trigger_report(view) for view in found]})
+    elif found:
+        write_rich(table(COLUMNS, [_row(view, titles) for view in found]))
+    else:
+        write("no worker has declared a trigger yet\n")
+
+
+@app.command()
+def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a trigger fire again; the times that it missed while it was off are not caught up.
+
+    [bold]Example:[/bold] everwork triggers on nightly-report
+    """
+    _switch(trigger, engine, is_on=True, as_json=as_json)
+
+
+@app.command()
+def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a trigger fire no more, in whatever manager.
+
+    [bold]Example:[/bold] everwork triggers off nightly-report
+    """
+    _switch(trigger, engine, is_on=False, as_json=as_json)
+
+
+@app.command()
+def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a trigger create its job now, also if it is off; its schedule stays as it is.
+
+    [bold]Example:[/bold] everwork triggers fire nightly-report
+    """
+    card, key = administer(engine, lambda desk: desk.fire_trigger(trigger))
+    if as_json:
+        write_json(fired_report(card, key))
+    else:
+        write(f"{one_line(card.title)}: fired, job {key}\n")
+
+
+async def _found(desk: Administration) -> tuple[list[TriggerView], dict[str, str]]:
+    """The triggers, and the titles of workers by their ids."""
+    return await desk.triggers(), {view.card.id: view.card.title for view in await desk.workers()}
+
+
+def _switch(trigger: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
+    done = administer(engine, lambda desk: desk.switch_trigger(trigger, is_on))
+    if as_json:
+        write_json(trigger_switch_report(done))
+    else:
+        write(f"{one_line(done.card.title)}: {switched(is_on, done.is_changed)}\n")
+
+
+def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
+    card = view.card
+    return (
+        one_line(card.title),
+        one_line(titles.get(card.worker_id, card.worker_id)),
+        "on" if view.is_on else "off",
+        one_line(card.schedule),
+        "yes" if card.is_catchup else "no",
+        "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
+        one_line(card.name),
+    )

@@ -1,0 +1,104 @@
+"""Workers, their triggers, and the processes that run them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from everwork.server.http.admin import READS, done, row
+from everwork.server.http.answers import NOTHING
+from everwork.server.http.operations import Call, answer
+from everwork.service.admin_report import (
+    fired_report,
+    forgotten_report,
+    manager_report,
+    process_report,
+    trigger_report,
+    trigger_switch_report,
+    worker_report,
+    worker_switch_report,
+)
+
+
+async def list_workers(call: Call) -> Response:
+    """Every worker that was ever declared."""
+    return answer({"workers": [worker_report(view) for view in await call.administration.workers()]})
+
+
+async def switch_worker_on(call: Call) -> Response:
+    """Let a worker take jobs."""
+    return await _switch_worker(call, is_on=True)
+
+
+async def switch_worker_off(call: Call) -> Response:
+    """Let a worker take no jobs."""
+    return await _switch_worker(call, is_on=False)
+
+
+async def forget_worker(call: Call) -> Response:
+    """Forget a worker that no process runs."""
+    return answer(forgotten_report(*await call.administration.forget_worker(call.named("id"))))
+
+
+async def list_triggers(call: Call) -> Response:
+    """Every trigger."""
+    return answer({"triggers": [trigger_report(view) for view in await call.administration.triggers()]})
+
+
+async def switch_trigger_on(call: Call) -> Response:
+    """Let a trigger fire."""
+    return await _switch_trigger(call, is_on=True)
+
+
+async def switch_trigger_off(call: Call) -> Response:
+    """Let a trigger fire no more."""
+    return await _switch_trigger(call, is_on=False)
+
+
+async def fire_trigger(call: Call) -> Response:
+    """Let a trigger create its job now."""
+    await call.body()
+    return answer(fired_report(*await call.administration.fire_trigger(_trigger(call))))
+
+
+async def list_processes(call: Call) -> Response:
+    """The managers and processes that live."""
+    managers = await call.administration.managers()
+    processes = await call.administration.processes()
+    told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in processes]}
+    return answer(told)
+
+
+async def _switch_worker(call: Call, *, is_on: bool) -> Response:
+    await call.body()
+    return answer(worker_switch_report(await call.administration.switch_worker(call.named("id"), is_on)))
+
+
+async def _switch_trigger(call: Call, *, is_on: bool) -> Response:
+    await call.body()
+    return answer(trigger_switch_report(await call.administration.switch_trigger(_trigger(call), is_on)))
+
+
+def _trigger(call: Call) -> str:
+    return f"{call.named('worker')}/{call.named('trigger')}"
+
+
+_WORKERS: Final = "/api/v1/workers"
+_WORKER: Final = f"{_WORKERS}/{{id}}"
+_TRIGGERS: Final = "/api/v1/triggers"
+_TRIGGER: Final = f"{_TRIGGERS}/{{worker}}/{{trigger}}"
+_SWITCHED_WORKER: Final = done("WorkerSwitch")
+_SWITCHED_TRIGGER: Final = done("TriggerSwitch")
+
+OPERATIONS: Final = (
+    row("listWorkers", f"GET {_WORKERS}", list_workers, "List the workers", done("Workers"), permissions=READS),
+    row("workerOn", f"POST {_WORKER}/on", switch_worker_on, "Let it take jobs", _SWITCHED_WORKER, body=NOTHING),
+    row("workerOff", f"POST {_WORKER}/off", switch_worker_off, "Let it take no jobs", _SWITCHED_WORKER, body=NOTHING),
+    row("forgetWorker", f"DELETE {_WORKER}", forget_worker, "Forget a worker", done("ForgottenWorker")),
+    row("listTriggers", f"GET {_TRIGGERS}", list_triggers, "List the triggers", done("Triggers"), permissions=READS),
+    row("triggerOn", f"POST {_TRIGGER}/on", switch_trigger_on, "Let it fire", _SWITCHED_TRIGGER, body=NOTHING),
+    row("triggerOff", f"POST {_TRIGGER}/off", switch_trigger_off, "Let it not fire", _SWITCHED_TRIGGER, body=NOTHING),
+    row("fireTrigger", f"POST {_TRIGGER}/fire", fire_trigger, "Fire it now", done("FiredTrigger"), body=NOTHING),
+    row("listProcesses", "GET /api/v1/processes", list_processes, "What lives", done("Processes"), permissions=READS),
+)

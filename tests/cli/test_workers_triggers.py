@@ -1,0 +1,67 @@
+"""everwork workers and triggers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.factories import the_job
+from tests.fleets import WORKER_ID, a_process, a_trigger
+
+if TYPE_CHECKING:
+    from everwork.engines.base import Engine
+    from tests.cli.conftest import Cli
+
+
+async def test_a_worker_is_listed_and_switched(cli: Cli, engine: Engine) -> None:
+    await a_trigger(engine)
+    await a_process(engine)
+    assert cli("workers", "off", "mailer").out == "mailer: switched off\n"
+    head, row = (line.split() for line in cli("workers", "list").out.splitlines())
+    assert head == ["WORKER", "ID", "STATUS", "PROCESSES", "AT", "ONCE", "TIME-OUT", "SOURCES"]
+    assert row == ["mailer", WORKER_ID, "off", "1", "2", "90s", "mails"]
+    assert cli("workers", "on", WORKER_ID, "--json").json == {
+        "id": WORKER_ID,
+        "title": "mailer",
+        "on": True,
+        "changed": True,
+    }
+    assert cli("workers", "on", "mailer").out == "mailer: was on already\n"
+    assert [one["on"] for one in cli("workers", "list", "--json").json["workers"]] == [True]
+
+
+async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli: Cli, engine: Engine) -> None:
+    await a_trigger(engine)
+    await a_process(engine, memory_bytes=50 * 1_048_576, broken={WORKER_ID: "startup: no such host"}, running=3)
+    assert cli("workers", "list").out.splitlines()[-1] == "mailer does not start in m1/0: startup: no such host"
+    row = cli("workers", "processes").out.splitlines()[1].split()
+    assert row[:5] == ["m1/0", "running", "m1", "here", "17"]
+    assert row[6:] == ["3", "0", "0", "50", "MB", WORKER_ID]
+    assert [one["name"] for one in cli("workers", "processes", "--json").json["managers"]] == ["m1"]
+
+
+async def test_a_trigger_is_listed_switched_and_fired(cli: Cli, engine: Engine) -> None:
+    card = await a_trigger(engine)
+    assert cli("triggers", "off", "nightly-report").out == "nightly-report: switched off\n"
+    row = cli("triggers", "list").out.splitlines()[1].split()
+    assert row == ["nightly-report", "mailer", "off", "every", "day", "no", "never", card.name]
+    fired = cli("triggers", "fire", card.name, "--json").json
+    assert (await the_job(engine, int(fired["key"]))).type == card.type
+    assert cli("triggers", "on", card.name).out == "nightly-report: switched on\n"
+    assert [one["on"] for one in cli("triggers", "list", "--json").json["triggers"]] == [True]
+
+
+async def test_a_worker_is_forgotten_with_its_triggers(cli: Cli, engine: Engine) -> None:
+    await a_trigger(engine)
+    assert cli("workers", "forget", "mailer").out == "mailer: forgotten; 0 pending jobs cancelled\n"
+    assert cli("workers", "list").out == "no worker has been declared yet: run one by everwork worker\n"
+    assert cli("triggers", "list").out == "no worker has declared a trigger yet\n"
+    assert cli("workers", "processes").out == "no process lives\n"
+
+
+@pytest.mark.parametrize("command", ["workers on", "workers forget", "triggers off", "triggers fire"])
+async def test_what_is_not_there_is_not_found(cli: Cli, engine: Engine, command: str) -> None:
+    answer = cli(*command.split(), "nobody")
+    what = command.split(maxsplit=1)[0].removesuffix("s")
+    assert (answer.code, answer.complaint) == (1, f"{what} 'nobody' not found")

@@ -1,0 +1,29 @@
+"""Workers, triggers and processes in the registry, told there as a manager tells them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from everwork.engines.base import Engine
+from everwork.service.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
+
+WORKER_ID: Final = "0123456789abcdef"
+NOON_MS: Final = 1_767_268_800_000
+
+
+async def a_trigger(engine: Engine, **fields: Any) -> TriggerCard:
+    """A trigger of a worker that nobody runs; any field of the trigger may be given."""
+    worker = WorkerCard(id=WORKER_ID, title="mailer", sources=("mails",), concurrency=2, execution_timeout_ms=90_000)
+    said = {"id": "nightly", "title": "nightly-report", "schedule": "every day", "variables": '{"pages":3}', **fields}
+    trigger = TriggerCard(worker_id=worker.id, type=own_source(worker.id), **said)
+    await Fleet(engine).declare([worker], [trigger])
+    return trigger
+
+
+async def a_process(engine: Engine, **fields: Any) -> ProcessCard:
+    """A process that lives and runs that worker, with its manager."""
+    manager = ManagerCard(name="m1", uuid="u1", host="here", pid=16, version="1", started_at_ms=NOON_MS)
+    said = {"workers": (WORKER_ID,), "state": "running", "pid": 17, "started_at_ms": NOON_MS, **fields}
+    process = ProcessCard(name="m1/0", manager=manager.name, host="here", **said)
+    await Fleet(engine).beat(manager, [process])
+    return process

@@ -1,0 +1,86 @@
+"""Workers, triggers and processes over REST."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fleets import WORKER_ID, a_process, a_trigger
+from tests.server.http.serving import JOBS, Rest
+
+WORKER = f"/api/v1/workers/{WORKER_ID}"
+TRIGGER = f"/api/v1/triggers/{WORKER_ID}/nightly"
+
+
+async def test_a_worker_is_listed_switched_off_and_on_by_its_id_or_title(rest: Rest) -> None:
+    await a_trigger(rest.engine)
+    await a_process(rest.engine, broken={WORKER_ID: "no such host"})
+    switched = await rest.ok("POST", f"{WORKER}/off")
+    assert switched == {"id": WORKER_ID, "title": "mailer", "on": False, "changed": True}
+    [listed] = (await rest.ok("GET", "/api/v1/workers"))["workers"]
+    assert (listed["title"], listed["on"], listed["processes"]) == ("mailer", False, 0)
+    assert listed["sources"] == ["mails", f"worker:{WORKER_ID}:source"]
+    assert listed["broken"] == ["m1/0: no such host"]
+    assert (await rest.ok("POST", "/api/v1/workers/mailer/on"))["changed"] is True
+    assert (await rest.ok("POST", f"{WORKER}/on"))["changed"] is False
+
+
+async def test_a_trigger_is_listed_switched_and_fired_by_hand(rest: Rest) -> None:
+    await a_trigger(rest.engine, lifetime_ms=5_000)
+    assert (await rest.ok("POST", f"{TRIGGER}/off"))["on"] is False
+    [listed] = (await rest.ok("GET", "/api/v1/triggers"))["triggers"]
+    assert (listed["worker"], listed["id"], listed["on"], listed["last"]) == (WORKER_ID, "nightly", False, None)
+    assert (listed["variables"], listed["lifetime_ms"]) == ({"pages": 3}, 5_000)
+    fired = await rest.ok("POST", f"{TRIGGER}/fire")
+    job = await rest.ok("GET", f"{JOBS}/{fired['key']}")
+    assert (job["type"], job["variables"]) == (f"worker:{WORKER_ID}:source", {"pages": 3})
+    assert (await rest.ok("POST", f"{TRIGGER}/on"))["changed"] is True
+    [listed] = (await rest.ok("GET", "/api/v1/triggers"))["triggers"]
+    assert (listed["on"], listed["began"] is not None) == (True, True)
+
+
+async def test_what_lives_is_listed(local: Rest) -> None:
+    process = await a_process(local.engine, memory_bytes=1_000)
+    alive = await local.ok("GET", "/api/v1/processes")
+    assert [one["name"] for one in alive["managers"]] == [process.manager]
+    [shown] = alive["processes"]
+    assert (shown["pid"], shown["state"], shown["workers"]) == (17, "running", [WORKER_ID])
+    assert (shown["started_at"], shown["memory_bytes"]) == ("2026-01-01T12:00:00.000Z", 1_000)
+
+
+async def test_a_worker_is_forgotten_once_nobody_runs_it(local: Rest) -> None:
+    await a_trigger(local.engine)
+    process = await a_process(local.engine)
+    refused = await local.refused(422, "DELETE", WORKER)
+    assert "runs in process m1/0" in refused["detail"]
+    await local.engine.unregister("process", process.name)
+    assert await local.ok("DELETE", WORKER) == {"id": WORKER_ID, "title": "mailer", "cancelled": 0}
+    assert (await local.ok("GET", "/api/v1/triggers"))["triggers"] == []
+    assert (await local.refused(404, "DELETE", WORKER))["code"] == "not_found"
+
+
+async def test_switches_and_fires_stand_in_the_audit_log(local: Rest) -> None:
+    await a_trigger(local.engine)
+    for path in (f"{WORKER}/off", f"{WORKER}/on", f"{TRIGGER}/off", f"{TRIGGER}/on", f"{TRIGGER}/fire"):
+        await local.ok("POST", path)
+    await local.ok("DELETE", "/api/v1/workers/mailer")
+    entries = (await local.ok("GET", "/api/v1/audit"))["entries"]
+    assert [(one["action"], one["target"]) for one in reversed(entries)] == [
+        ("workers.off", WORKER_ID),
+        ("workers.on", WORKER_ID),
+        ("triggers.off", f"{WORKER_ID}/nightly"),
+        ("triggers.on", f"{WORKER_ID}/nightly"),
+        ("triggers.fire", f"{WORKER_ID}/nightly"),
+        ("workers.forget", WORKER_ID),
+    ]
+
+
+@pytest.mark.parametrize("path", ["workers/none/on", "workers/none/off", "triggers/a/b/on", "triggers/a/b/fire"])
+async def test_what_nobody_has_declared_is_not_found(local: Rest, path: str) -> None:
+    assert (await local.refused(404, "POST", f"/api/v1/{path}"))["code"] == "not_found"
+
+
+async def test_a_card_that_somebody_has_spoilt_does_not_spoil_the_list(local: Rest) -> None:
+    await a_trigger(local.engine, variables="{")
+    await local.engine.register("trigger", "x/y", "[]")
+    [listed] = (await local.ok("GET", "/api/v1/triggers"))["triggers"]
+    assert (listed["id"], listed["variables"]) == ("nightly", None)
