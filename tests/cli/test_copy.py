@@ -75,6 +75,8 @@ async def test_everything_is_copied(cli: Cli, engine_name: str, source: str, tar
     await filled.pause("due", True)
     await filled.set_policy("due", OWN_POLICY)
     await filled.register("key", "k1", '{"tenants":["acme"]}')
+    assert await filled.subscribe("due", "mail") == ""
+    marks = (await filled.trigger_marks(["nightly"])).marks
     seen = await whole(filled)
     await filled.close()
     answer = cli("copy", source, target)
@@ -84,7 +86,10 @@ async def test_everything_is_copied(cli: Cli, engine_name: str, source: str, tar
         assert await whole(copied) == seen
         [info] = [info for info in await copied.types() if info.type == "due"]
         assert (info.paused, info.policy) == (True, OWN_POLICY)
-        assert await copied.registered(None) == [("key", "k1", '{"tenants":["acme"]}', None)]
+        [key] = await copied.registered("key")
+        assert (key.name, key.body, key.until_ms) == ("k1", '{"tenants":["acme"]}', None)
+        assert await copied.subscribe("due", "audit") == "audit"
+        assert (await copied.trigger_marks(["nightly"])).marks == marks
 
 
 async def test_a_copy_that_was_cut_short_goes_on_when_it_is_repeated(cli: Cli, source: str, target: str) -> None:

@@ -111,6 +111,7 @@ class Model:
         self.jobs: dict[int, ModelJob] = {}
         self.dedupe: dict[tuple[str, str, str], int] = {}
         self.paused: set[str] = set()
+        self.passed: dict[str, int] = {}
 
     # Creating and leasing -------------------------------------------------------------------------
 
@@ -123,6 +124,13 @@ class Model:
         self.jobs[key] = ModelJob(new, self.now_ms, run_at_ms, new.max_attempts or 5, new.priority)
         if new.dedupe_key is not None:
             self.dedupe[new.tenant, new.type, new.dedupe_key] = key
+
+    def passes(self, trigger: str, point_ms: int) -> bool:
+        """Whether a time point has not passed; then it passes now."""
+        if point_ms <= self.passed.get(trigger, -1):
+            return False
+        self.passed[trigger] = point_ms
+        return True
 
     def eligible(self, demand: Demand) -> dict[int, ModelJob]:
         """The jobs that a demand may lease."""

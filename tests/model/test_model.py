@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
-from everwork.engines.values import Demand, Lease, LeaseStatus, Verdict
+from everwork.engines.values import Created, Demand, Fire, Lease, LeaseStatus, Verdict
 from tests.model.model import Model
 from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, drop_stores, open_store
 
@@ -152,10 +152,14 @@ class EngineBesideModel(RuleBasedStateMachine):
         for demand, outcome in past:
             self.activate(demand, outcome)
 
-    @rule(batch=st.lists(new_jobs, min_size=1, max_size=3))
-    def create(self, batch: list[NewJob]) -> None:
+    @rule(batch=st.lists(new_jobs, min_size=1, max_size=3), point=st.none() | st.integers(0, 30))
+    def create(self, batch: list[NewJob], point: int | None = None) -> None:
+        """Create jobs; or let time points of a trigger pass, which create those that have not passed before."""
         batch = [new._replace(expires_at_ms=self.instant(new.expires_at_ms)) for new in batch]
-        created = self.run(self.engine.create(batch))
+        if point is not None:
+            batch, created = self.fire([Fire("trigger", point + at % 2, new) for at, new in enumerate(batch)])
+        else:
+            created = self.run(self.engine.create(batch))
         assert len(created) == len(batch)
         for new, answer in zip(batch, created, strict=True):
             known = self.model.known_key(new)
@@ -233,6 +237,13 @@ class EngineBesideModel(RuleBasedStateMachine):
             if not (step.lapsed or step.expired or step.deleted or step.more):
                 break
         assert (lapsed, expired, deleted) == self.model.sweep()
+
+    def fire(self, fires: list[Fire]) -> tuple[list[NewJob], list[Created]]:
+        """The jobs whose points pass, and what the engine says of them."""
+        fired = self.run(self.engine.fire(fires))
+        passing = [fire.job for fire in fires if self.model.passes(fire.trigger, fire.point_ms) and fire.job]
+        assert [one.mark.last_ms for one in fired][-1] == self.model.passed[fires[-1].trigger]
+        return passing, [one.created for one in fired if one.created]
 
     def end(self, batch: list[Outcome], demand: Demand | None) -> list[LeasedJob]:
         answer = self.run(self.engine.settle(batch, [demand] if demand else []))

@@ -14,7 +14,7 @@ from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Fail
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.engines.values import Demand, Lease
+from everwork.engines.values import Demand, Fire, Lease
 
 Role = Callable[..., Awaitable[Any]]
 
@@ -69,13 +69,42 @@ async def extend(engine: Engine, *, keys: list[int], attempt: int, lease_ms: int
     return [status.value for (status,) in statuses]
 
 
+async def fire(engine: Engine, *, type: str, triggers: list[str], points: int, seed: int) -> dict[str, int]:
+    """Let points of several triggers pass at once, in an order of one's own; the keys created."""
+    order = random.Random(seed)
+    created: dict[str, int] = {}
+    for point in range(1, points + 1):
+        chosen = order.sample(triggers, len(triggers))
+        fires = [Fire(name, point, NewJob(type, dedupe_key=f"{name} {point}")) for name in chosen]
+        fired = await engine.fire(fires)
+        created |= {f"{name} {point}": one.created.key for name, one in zip(chosen, fired, strict=True) if one.created}
+    return created
+
+
+async def subscribe(engine: Engine, *, types: list[str], worker: str) -> list[str]:
+    """Subscribe to types; the groups."""
+    return [await engine.subscribe(type, worker) for type in types]
+
+
 async def open_and_create(engine: Engine, *, type: str) -> int:
     """Create one job; its key."""
     return (await engine.create([NewJob(type)]))[0].key
 
 
 ROLES: dict[str, Role] = {
-    role.__name__: role for role in (drain, create_deduplicated, fail, complete, cancel, sweep, extend, open_and_create)
+    role.__name__: role
+    for role in (
+        drain,
+        create_deduplicated,
+        fail,
+        complete,
+        cancel,
+        sweep,
+        extend,
+        fire,
+        subscribe,
+        open_and_create,
+    )
 }
 
 

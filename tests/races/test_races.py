@@ -19,6 +19,10 @@ async def _states(engine: Engine) -> dict[State, int]:
     return {one.state: one.jobs for one in await engine.count()}
 
 
+async def _jobs(engine: Engine) -> int:
+    return sum((await _states(engine)).values())
+
+
 async def test_eight_processes_run_each_of_20000_jobs_exactly_once(url: str, engine: Engine) -> None:
     created = [key for _ in range(4) for key, _ in await engine.create([NewJob(TYPE)] * 5_000)]
     crew = [("drain", {"type": TYPE, "worker": f"worker-{n}", "batch": 50}) for n in range(8)]
@@ -81,6 +85,23 @@ async def test_extend_against_sweep_keeps_the_leases_that_were_told_to_be_held(u
     states = [job.state if job else None for job in await engine.get(keys)]
     assert states == [State.PROCESSING if one == "held" else State.PENDING for one in told]
     assert lapsed == told.count("lost")
+
+
+async def test_eight_processes_that_fire_the_same_points_let_each_pass_once(url: str, engine: Engine) -> None:
+    rings = [f"t{number}" for number in range(8)]
+    sets = [["t0"], ["t0"], *([rings[at], rings[(at + 1) % 8], rings[(at + 4) % 8]] for at in range(6))]
+    crew = [("fire", {"type": TYPE, "triggers": names, "points": 50, "seed": at}) for at, names in enumerate(sets)]
+    fired = [key for answer in act_at_once(url, crew) for key in answer.items()]
+    assert Counter(point for point, _ in fired) == {f"{name} {n}": 1 for name in rings for n in range(1, 51)}
+    assert len({key for _, key in fired}) == await _jobs(engine) == 400
+
+
+async def test_of_worker_classes_that_subscribe_at_once_one_owns_each_default_group(url: str, engine: Engine) -> None:
+    types = [f"{TYPE}-{number}" for number in range(20)]
+    workers = ["a", "a", "b", "c"]
+    told = act_at_once(url, [("subscribe", {"types": types, "worker": worker}) for worker in workers])
+    owners = {entry.name: entry.body for entry in await engine.registered("owner")}
+    assert told == [["" if owners[type] == worker else worker for type in types] for worker in workers]
 
 
 async def test_an_old_attempt_in_the_same_batch_as_the_live_one_does_not_hold(engine: Engine) -> None:

@@ -42,6 +42,8 @@ IN_REGISTRY = {
     "last_registered",
     "reset_breaker",
     "take_turn",
+    "subscribe",
+    "trigger_marks",
 }
 
 

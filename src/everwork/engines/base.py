@@ -335,7 +335,7 @@ class Engine(ABC):
     async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
         """Where triggers stand. One that is not known yet begins now: `began_ms` and `last_ms` are the engine's now.
 
-        Marks stand in the registry (kind "trigger-mark", body "<began_ms> <last_ms>"); they move to other stores with it.
+        Marks stand in the registry (kind "trigger-mark", body "<began_ms> <last_ms>") and move with it to other stores.
         """
 
     @abstractmethod
