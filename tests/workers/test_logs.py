@@ -1,0 +1,129 @@
+"""What a program sees of the log: lines for people, or objects for machines, whole and without passwords."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from everwork import logs
+
+LINES = 200
+
+LOGGED = """
+import logging, structlog
+from everwork.logs import configure, get_logger
+
+configure({format!r}, level="info")
+log = get_logger("everwork").bind(process="p1", worker="a1")
+log.info("the attempt is over", key=42, attempt=3, kind="complete", time="mine")
+log.debug("too much")
+try:
+    raise RuntimeError("cannot reach redis://user:hunter2@host:6379/0?password=hunter2")
+except RuntimeError:
+    log.exception("the attempt failed", url="postgresql://u:hunter2@h/db", number=2**70, odd="\\ud800", what=object)
+with structlog.contextvars.bound_contextvars(key=7):
+    logging.getLogger("mine").warning("from %s", "a handler")
+    structlog.get_logger("mine").warning("from structlog", order=5)
+"""
+
+
+def _stderr_of(program: str) -> str:
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout == ""
+    return answer.stderr
+
+
+def test_json_has_one_object_per_line_with_every_fact() -> None:
+    done, failed, foreign, own = (json.loads(line) for line in _stderr_of(LOGGED.format(format="json")).splitlines())
+
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", done.pop("time"))
+    assert done == {
+        "level": "info",
+        "logger": "everwork",
+        "event": "the attempt is over",
+        "process": "p1",
+        "worker": "a1",
+        "key": 42,
+        "attempt": 3,
+        "kind": "complete",
+        "time_": "mine",
+    }
+    assert (failed["level"], failed["worker"], failed["number"]) == ("error", "a1", str(2**70))
+    assert failed["exception"].startswith("Traceback (most recent call last):")
+    assert failed["exception"].endswith("RuntimeError: cannot reach redis://user:***@host:6379/0?password=***")
+    assert (foreign["event"], foreign["logger"], foreign["key"]) == ("from a handler", "mine", 7)
+    assert (own["event"], own["order"], own["key"]) == ("from structlog", 5, 7)
+
+
+def test_the_console_shows_time_level_and_facts() -> None:
+    written = _stderr_of(LOGGED.format(format="console"))
+
+    first = written.splitlines()[0]
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT[\d:.]+Z INFO     everwork: the attempt is over  "
+        r"process='p1' worker='a1' key=42 attempt=3 kind='complete' time='mine'",
+        first,
+    )
+    assert "RuntimeError: cannot reach redis://user:***@host" in written
+    assert "WARNING  mine: from a handler  key=7" in written
+    assert "hunter2" not in written
+    assert "too much" not in written
+
+
+def test_a_program_with_handlers_of_its_own_is_left_alone_unless_it_asks() -> None:
+    written = _stderr_of(
+        "import logging, sys\n"
+        "from everwork.logs import configure, get_logger\n"
+        "logging.basicConfig(format='mine: %(message)s', stream=sys.stderr, level='INFO')\n"
+        "assert not configure('json')\n"
+        "get_logger('everwork').info('hello', key=1)\n"
+        "assert configure('json', force=True)\n"
+        "get_logger('everwork').info('hello', key=2)\n"
+        "assert configure('console')\n"
+        "get_logger('everwork').info('hello', key=3)\n"
+    )
+
+    own, asked, again = written.splitlines()
+    assert own == "mine: hello: key=1"
+    assert json.loads(asked)["key"] == 2
+    assert again.endswith("everwork: hello  key=3")
+
+
+def test_lines_of_several_processes_are_not_torn() -> None:
+    child = (
+        "from everwork.logs import configure, get_logger\n"
+        "configure('json')\n"
+        f"for n in range({LINES}): get_logger('everwork').info('x' * 3_000, n=n)\n"
+    )
+    program = (
+        "import subprocess, sys\n"
+        f"children = [subprocess.Popen([sys.executable, '-c', {child!r}]) for _ in range(2)]\n"
+        "assert [child.wait() for child in children] == [0, 0]\n"
+    )
+
+    numbers = [json.loads(line)["n"] for line in _stderr_of(program).splitlines()]
+
+    assert sorted(numbers) == sorted([*range(LINES)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"format": "xml"}, "format: must be one of console, json, not 'xml'"),
+        ({"level": "loud"}, "level: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'"),
+        ({"level": 7}, "level: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 7"),
+    ],
+)
+def test_a_wrong_setting_is_told_by_name(settings: dict[str, Any], told: str) -> None:
+    handlers = list(logging.getLogger().handlers)
+
+    with pytest.raises(ValueError, match=told):
+        logs.configure(**settings)
+
+    assert logging.getLogger().handlers == handlers
