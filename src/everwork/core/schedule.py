@@ -1,0 +1,128 @@
+"""Time points of triggers: which are due, and which comes next. Nobody looks at a clock here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, assert_never
+
+from everwork.core.limits import CATCHUP_POINTS_MAX, INSTANT_MS_MAX
+
+GRACE_MS: Final = 5_000
+"""A time point that is not older than this was not missed: somebody is just a little late."""
+
+
+class Every(NamedTuple):
+    """Time points at equal distances from when the trigger began; the first is one interval after it."""
+
+    interval_ms: int
+
+
+class Calendar(NamedTuple):
+    """Time points that only `next_after` knows: the first one after an instant, None if it knows of none."""
+
+    next_after: Callable[[int], int | None]
+
+
+Schedule = Every | Calendar
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When a trigger fires: its schedule, what becomes of missed points, and how long it lives from its beginning."""
+
+    schedule: Schedule
+    is_catchup: bool = True
+    lifetime_ms: int | None = None
+
+
+class Due(NamedTuple):
+    """Time points whose time has come, oldest first, and how many older ones are skipped (`is_more`: at least)."""
+
+    points: list[int]
+    skipped: int = 0
+    is_more: bool = False
+
+
+def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
+    """What is to be fired now by a trigger whose last time point was `last_ms`.
+
+    Points after the end of the trigger's life never are, those before it are caught up with like any other.
+    """
+    end_ms = min(now_ms, _end_of_life(plan, began_ms))
+    if plan.is_catchup:
+        return _latest(plan.schedule, began_ms, _Span(last_ms, end_ms), CATCHUP_POINTS_MAX)
+    recent = _Span(max(last_ms, now_ms - GRACE_MS - 1), end_ms)
+    return Due(_latest(plan.schedule, began_ms, recent, 1).points)
+
+
+def next_point(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> int | None:
+    """The first time point that is still to come, None if there is none that is known of."""
+    point_ms = _next(plan.schedule, began_ms, max(last_ms, now_ms))
+    return None if point_ms is None or point_ms > _end_of_life(plan, began_ms) else point_ms
+
+
+class _Span(NamedTuple):
+    """The instants after one, up to another."""
+
+    after_ms: int
+    end_ms: int
+
+
+def _end_of_life(plan: Plan, began_ms: int) -> int:
+    return INSTANT_MS_MAX if plan.lifetime_ms is None else began_ms + plan.lifetime_ms
+
+
+def _next(schedule: Schedule, began_ms: int, after_ms: int) -> int | None:
+    match schedule:
+        case Every(interval_ms):
+            return began_ms + max(1, (after_ms - began_ms) // interval_ms + 1) * interval_ms
+        case Calendar(next_after):
+            return next_after(after_ms)
+        case _:
+            assert_never(schedule)
+
+
+def _latest(schedule: Schedule, began_ms: int, span: _Span, most: int) -> Due:
+    """The latest points within a span, at most so many."""
+    match schedule:
+        case Every(interval_ms):
+            return _latest_of_interval(interval_ms, began_ms, span, most)
+        case Calendar(next_after):
+            return _latest_of_calendar(next_after, span, most)
+        case _:
+            assert_never(schedule)
+
+
+def _latest_of_interval(interval_ms: int, began_ms: int, span: _Span, most: int) -> Due:
+    first = max(1, (span.after_ms - began_ms) // interval_ms + 1)
+    last = (span.end_ms - began_ms) // interval_ms
+    skipped = max(0, last - first + 1 - most)
+    return Due([began_ms + at * interval_ms for at in range(first + skipped, last + 1)], skipped)
+
+
+def _latest_of_calendar(next_after: Callable[[int], int | None], span: _Span, most: int) -> Due:
+    """Walks from ever earlier instants, because only a walk can tell, and one from the beginning may take for ever."""
+    too_early, too_late = span.after_ms - 1, span.end_ms
+    is_too_many = False
+    while span.after_ms < span.end_ms:
+        back_ms = max(2 * (span.end_ms - too_late), 1_000 * most, GRACE_MS + 1)
+        begin_ms = (too_early + too_late) // 2 if is_too_many else max(span.after_ms, span.end_ms - back_ms)
+        points = _walk(next_after, _Span(begin_ms, span.end_ms), 2 * most)
+        if len(points) > 2 * most:
+            too_early, is_too_many = begin_ms, True
+        elif len(points) >= most or begin_ms <= span.after_ms:
+            return Due(points[-most:], max(0, len(points) - most), is_more=begin_ms > span.after_ms)
+        else:
+            too_late = begin_ms
+    return Due([])
+
+
+def _walk(next_after: Callable[[int], int | None], span: _Span, most: int) -> list[int]:
+    """Points within a span, one after the other; one more than `most` says that there are too many."""
+    points: list[int] = []
+    point_ms = next_after(span.after_ms)
+    while point_ms is not None and point_ms <= span.end_ms and len(points) <= most:
+        points.append(point_ms)
+        point_ms = next_after(point_ms)
+    return points

@@ -1,0 +1,274 @@
+"""Triggers: jobs by the clock. Every program that knows a trigger tries; the store lets each time point pass once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from everwork.core.job import NewJob
+from everwork.core.limits import FIRES_STEP_MAX
+from everwork.core.schedule import GRACE_MS, Due, Plan, due_points, next_point
+from everwork.engines.base import Engine
+from everwork.engines.values import Fire, TriggerMark
+from everwork.exceptions import InvalidInput
+from everwork.logs import Outage, get_logger
+from everwork.service.loops import BackgroundLoop
+
+log = get_logger("everwork")
+
+LOOK_MS: Final = 5_000
+"""How often all triggers are looked at, however long nothing is due: clocks may be set, marks may be moved."""
+LONG_MS: Final = 3_600_000
+"""Points of an absence longer than this are counted in a thread: there may be many."""
+BROKEN_MS_MIN: Final = 1_000
+BROKEN_MS_MAX: Final = 60_000
+
+Off = Callable[[], Awaitable[frozenset[str]]]
+"""Which triggers are switched off, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """A trigger as the loop knows it: when it fires, and the job that each of its time points creates.
+
+    `cache_ms`: how long it counts as switched on after a look (None: each time it is looked again); `check_every_ms`:
+    how often it is looked whether one that is switched off is on again.
+    """
+
+    worker_id: str
+    trigger_id: str
+    type: str
+    plan: Plan
+    variables: str = "{}"
+    check_every_ms: int = 60_000
+    cache_ms: int | None = 5_000
+    max_attempts: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return f"{self.worker_id}/{self.trigger_id}"
+
+    def fire(self, point_ms: int) -> Fire:
+        """A time point with its job."""
+        job = NewJob(
+            type=self.type,
+            variables=self.variables,
+            max_attempts=self.max_attempts,
+            dedupe_key=f"trigger:{self.worker_id}:{self.trigger_id}:{point_ms}",
+        )
+        return Fire(self.name, point_ms, job)
+
+
+class TriggerLoop(BackgroundLoop):
+    """Fires triggers at their time points, by the engine's clock, until it is stopped."""
+
+    def __init__(self, engine: Engine, triggers: Iterable[Scheduled], off: Off) -> None:
+        super().__init__("triggers", self._step, LOOK_MS / 1000)
+        self._engine = engine
+        self._off = off
+        self._standings = {one.name: _Standing(one) for one in triggers}
+        self._expected = list(self._standings)
+        self._now_ms = 0
+        self._seconds_left: float | None = None
+        self.fired = 0
+
+    def start(self) -> None:
+        """Begin to fire, if there is anything to be fired."""
+        if self._standings:
+            super().start()
+
+    async def tick(self) -> float:
+        """Fire what is due; the seconds until the next time point or look, at most a few."""
+        now_ms = await self._read_marks()
+        due = [one for one in self._standings.values() if one.look_ms <= now_ms]
+        for one in due:
+            await one.find_points(now_ms)
+        if any(one.wants_status(now_ms) for one in due):
+            await self._read_status(now_ms)
+        share = max(1, FIRES_STEP_MAX // max(1, len(due)))
+        fires = [fire for one in due for fire in one.next_fires(share)]
+        for start in range(0, len(fires), FIRES_STEP_MAX):
+            await self._fire(fires[start : start + FIRES_STEP_MAX])
+        for one in due:
+            one.plan_look(now_ms)
+        return self._until_next(now_ms)
+
+    async def _read_marks(self) -> int:
+        """The engine's now; where those triggers stand that are expected to be due."""
+        answer = await self._engine.trigger_marks(self._expected)
+        if answer.now_ms < self._now_ms:
+            for one in self._standings.values():
+                one.look_ms = 0  # The clock was set back: nothing that was planned by it holds.
+        self._now_ms = answer.now_ms
+        for name, mark in zip(self._expected, answer.marks, strict=True):
+            self._standings[name].adopt(mark)
+        return answer.now_ms
+
+    async def _read_status(self, now_ms: int) -> None:
+        off = await self._off()
+        for name, one in self._standings.items():
+            one.learn_status(now_ms, is_off=name in off)
+
+    async def _fire(self, fires: Sequence[Fire]) -> None:
+        try:
+            answers = await self._engine.fire(fires)
+        except InvalidInput as error:
+            await self._fire_apart(fires, error)
+            return
+        for fire, answer in zip(fires, answers, strict=True):
+            self.fired += answer.created is not None
+            self._standings[fire.trigger].adopt(answer.mark)
+
+    async def _fire_apart(self, fires: Sequence[Fire], error: InvalidInput) -> None:
+        """One of them is refused: the others must not wait for it."""
+        names = dict.fromkeys(fire.trigger for fire in fires)
+        if len(names) == 1:
+            self._standings[fires[0].trigger].fail(self._now_ms, error)
+            return
+        for name in names:
+            await self._fire([fire for fire in fires if fire.trigger == name])
+
+    def _until_next(self, now_ms: int) -> float:
+        looks = [one.look_ms for one in self._standings.values()]
+        wake_ms = min([*looks, now_ms + LOOK_MS])
+        is_soon = wake_ms < now_ms + LOOK_MS
+        self._expected = [name for name, one in self._standings.items() if not is_soon or one.look_ms <= wake_ms]
+        return max(0, wake_ms - now_ms) / 1000
+
+    async def _step(self) -> bool:
+        clock = asyncio.get_running_loop()
+        began, self._seconds_left = clock.time(), None
+        seconds = await self.tick()
+        self._seconds_left = seconds - (clock.time() - began)
+        return seconds == 0
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until the next time point, not earlier and hardly later; after an error, as long as any loop does."""
+        if self._seconds_left is None:
+            await super()._sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), max(self._seconds_left, 0.0) + 0.001)
+
+
+class _Standing:
+    """Where one trigger stands in this process."""
+
+    def __init__(self, scheduled: Scheduled) -> None:
+        self.look_ms = 0
+        self._scheduled = scheduled
+        self._mark = TriggerMark(0, 0)
+        self._points: deque[int] = deque()
+        self._pass_ms: int | None = None
+        """Points up to here are to pass without a job."""
+        self._is_off = False
+        self._status_ms: int | None = None
+        self._left_ms: int | None = None
+        """Up to where points have passed when it was last seen switched off; None: it was on."""
+        self._broken_until_ms = 0
+        self._broken_ms = BROKEN_MS_MIN
+        self._breakage = Outage(
+            log, "a trigger is broken, it waits", "a trigger works again", trigger=scheduled.name, type=scheduled.type
+        )
+
+    def adopt(self, mark: TriggerMark) -> None:
+        """Believe the store: points that have passed are not ours to fire."""
+        if mark != self._mark:
+            self._mark = mark
+            self.look_ms = 0
+        if self._pass_ms is not None and self._pass_ms <= mark.last_ms:
+            self._pass_ms = None
+        while self._points and self._points[0] <= mark.last_ms:
+            self._points.popleft()
+
+    async def find_points(self, now_ms: int) -> None:
+        """Find out what is due."""
+        if self._is_off or self._points or now_ms < self._broken_until_ms:
+            return
+        self._return(now_ms)
+        try:
+            due = await self._due(max(self._mark.last_ms, self._pass_ms or 0), now_ms)
+        except Exception as error:  # noqa: BLE001 - the schedule may be code of the user
+            self.fail(now_ms, error)
+            return
+        self._points.extend(due.points)
+        if due.skipped:
+            log.warning(
+                "a trigger has missed more time points than it catches up with, the oldest are skipped",
+                trigger=self._scheduled.name,
+                skipped=f"at least {due.skipped}" if due.is_more else due.skipped,
+                catches_up_with=len(due.points),
+            )
+
+    def _return(self, now_ms: int) -> None:
+        """Switched on again: what was missed while it was off is not caught up with.
+
+        If the mark has moved, somebody else has seen to that, and may have fired since.
+        """
+        if self._left_ms is not None and self._left_ms == self._mark.last_ms:
+            self._pass_ms = max(self._left_ms, now_ms - GRACE_MS)
+        self._left_ms = None
+
+    async def _due(self, last_ms: int, now_ms: int) -> Due:
+        arguments = (self._scheduled.plan, self._mark.began_ms, last_ms, now_ms)
+        if now_ms - last_ms > LONG_MS:
+            return await asyncio.to_thread(due_points, *arguments)
+        return due_points(*arguments)
+
+    def wants_status(self, now_ms: int) -> bool:
+        """Whether it must be looked up if it is switched on, before it does anything."""
+        if not self._is_off and not self._points:
+            return False
+        if self._status_ms is None or now_ms < self._status_ms:
+            return True
+        holds_ms = self._scheduled.check_every_ms if self._is_off else self._scheduled.cache_ms
+        return holds_ms is None or now_ms - self._status_ms >= holds_ms
+
+    def learn_status(self, now_ms: int, *, is_off: bool) -> None:
+        """Take what the registry says now."""
+        self._status_ms = now_ms
+        if is_off != self._is_off:
+            self._is_off = is_off
+            self.look_ms = 0
+        if is_off:
+            self._pass_ms = self._left_ms = now_ms
+            self._points.clear()
+
+    def next_fires(self, most: int) -> list[Fire]:
+        """What is to be fired now, the oldest point first."""
+        fires = [] if self._pass_ms is None else [Fire(self._scheduled.name, self._pass_ms, None)]
+        return fires + [self._scheduled.fire(point_ms) for point_ms in islice(self._points, most)]
+
+    def plan_look(self, now_ms: int) -> None:
+        """Decide when to look at it again."""
+        if self._is_off:
+            self.look_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
+        elif now_ms < self._broken_until_ms:
+            self.look_ms = self._broken_until_ms
+        elif self._points or self._left_ms is not None:
+            self.look_ms = now_ms
+        else:
+            self._plan_next(now_ms)
+
+    def _plan_next(self, now_ms: int) -> None:
+        try:
+            point_ms = next_point(self._scheduled.plan, self._mark.began_ms, self._mark.last_ms, now_ms)
+        except Exception as error:  # noqa: BLE001 - the schedule may be code of the user
+            self.fail(now_ms, error)
+            return
+        self.look_ms = now_ms + LOOK_MS if point_ms is None else point_ms
+        self._broken_ms = BROKEN_MS_MIN
+        self._breakage.over()
+
+    def fail(self, now_ms: int, error: Exception) -> None:
+        """It is broken: it waits, ever longer."""
+        self._breakage.tell(error)
+        self._points.clear()
+        self.look_ms = self._broken_until_ms = now_ms + self._broken_ms
+        self._broken_ms = min(2 * self._broken_ms, BROKEN_MS_MAX)

@@ -1,0 +1,201 @@
+"""Cron: the built-in schedule, schedules of users' own, and the time points that the runtime makes of them."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from everwork.core.checks import shown
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.retry import RetryPolicy
+from everwork.core.schedule import Calendar, Every, Plan
+from everwork.engines.codec import encode_object
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.service.triggers import Scheduled
+from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings, check_expression
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class AbstractCronSchedule(ABC):
+    """Says when a cron expression matches next. Each manager makes one, without arguments.
+
+    `next_execution` may also take `after`, an aware datetime from which to look instead of from now, and `timezone`,
+    the name of the trigger's zone. Without `after`, points that were missed cannot be caught up with. Managers must
+    come to the same points, so that each fires once.
+    """
+
+    @abstractmethod
+    def next_execution(self, cron_expression: str) -> datetime:
+        """The next instant that the expression matches; without time zone, it is one of the trigger's zone."""
+
+    def check(self, cron_expression: str) -> None:
+        """Raise an error that says what is wrong with an expression, if something is. Called before anything starts."""
+        if not isinstance(found := self.next_execution(cron_expression), datetime):
+            raise TypeError(f"next_execution must answer a datetime, not {shown(found)}")
+
+
+class CronSchedule(AbstractCronSchedule):
+    """Five fields (or six, with seconds first), by the rules of Debian's cron.
+
+    When clocks go forward, what stands at a fixed time in the hour that is left out runs right after it; when they go
+    back, it runs in the first of both hours. What stands at every so many minutes or hours follows real time.
+    """
+
+    def next_execution(
+        self, cron_expression: str, after: datetime | None = None, timezone: str | None = None
+    ) -> datetime:
+        """The first match after `after`, or after now, in the zone named or in that of `after`."""
+        zone = ZoneInfo(timezone) if timezone else (after.tzinfo if after else None) or UTC
+        for point_ms in matches(cron_expression, zone, _ms_of(after or datetime.now(UTC))):
+            return _at(point_ms).astimezone(zone)
+        raise ValueError(f"nothing ever matches {cron_expression!r}")
+
+    def check(self, cron_expression: str) -> None:
+        """Refuse what cannot be read or never matches."""
+        check_expression(cron_expression)
+
+
+def scheduled_triggers(settings: WorkerSettings, cron_schedule: AbstractCronSchedule) -> list[Scheduled]:
+    """The triggers of a worker, ready to be fired. What is wrong with one is told by name, before anything starts."""
+    return [_scheduled(settings, trigger, cron_schedule) for trigger in settings.triggers]
+
+
+def scheduled_function(type: str, cron: str | Cron | Interval, retry: RetryPolicy | None = None) -> Scheduled:
+    """The schedule of a job function: it fires straight into the function's type."""
+    schedule = Cron(expression=cron) if isinstance(cron, str) else cron
+    if not isinstance(schedule, Cron | Interval):
+        raise InvalidInput("cron", f"must be a cron expression, a Cron or an Interval, not {shown(cron)}")
+    settings = WorkerSettings(title=type, retry=retry)
+    return replace(_scheduled(settings, Trigger(title="cron", schedule=schedule), CronSchedule()), type=type)
+
+
+def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) -> Every | Calendar:
+    """The time points of a schedule."""
+    if isinstance(schedule, Interval):
+        return Every(schedule.total_ms)
+    if type(cron_schedule) is CronSchedule:
+        return Calendar(_Matches(schedule))
+    takes = _names_taken(cron_schedule)
+    return Calendar(
+        _Asked(schedule, cron_schedule, takes) if "after" in takes else _Awaited(schedule, cron_schedule, takes)
+    )
+
+
+def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
+    """The instants after one at which an expression matches in a zone, in order."""
+    last_ms = after_ms
+    # In UTC nothing needs to be found out about clocks that change.
+    for found in CronSim(expression, _at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone)):
+        # Begun inside an hour that comes twice, it answers the first of both again.
+        if (point_ms := _ms_of(found)) > last_ms:
+            last_ms = point_ms
+            yield point_ms
+
+
+class _Matches:
+    """The next match of an expression; whoever goes from point to point pays for one walk."""
+
+    def __init__(self, cron: Cron) -> None:
+        self._cron = cron
+        self._at_ms: int | None = None
+        self._walk: Iterator[int] = iter(())
+
+    def __call__(self, after_ms: int) -> int | None:
+        if after_ms != self._at_ms:
+            self._walk = matches(self._cron.expression, self._cron.zone, after_ms)
+        self._at_ms = next(self._walk, None)
+        return self._at_ms
+
+
+class _Asked:
+    """The next point of a user's own schedule that can be asked from any instant."""
+
+    def __init__(self, cron: Cron, schedule: AbstractCronSchedule, takes: frozenset[str]) -> None:
+        self._cron = cron
+        self._schedule = schedule
+        self._takes = takes
+
+    def __call__(self, after_ms: int) -> int | None:
+        point_ms = self._ask(after_ms)
+        if point_ms <= after_ms:
+            raise BadConfiguration(f"{self._call} must answer an instant after {_at(after_ms)}, not {_at(point_ms)}")
+        return point_ms
+
+    def _ask(self, after_ms: int) -> int:
+        given = {"after": _at(after_ms).astimezone(self._cron.zone), "timezone": self._cron.timezone}
+        taken = {name: value for name, value in given.items() if name in self._takes}
+        found = self._schedule.next_execution(self._cron.expression, **taken)
+        if not isinstance(found, datetime):
+            raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
+        return _ms_of(found if found.tzinfo else found.replace(tzinfo=self._cron.zone))
+
+    @property
+    def _call(self) -> str:
+        return f"{type(self._schedule).__name__}.next_execution({self._cron.expression!r})"
+
+
+class _Awaited(_Asked):
+    """The next point of a user's own schedule that knows only its own now: it is kept until its time has come."""
+
+    _kept_ms = 0
+
+    def __call__(self, after_ms: int) -> int | None:
+        if self._kept_ms <= after_ms:
+            self._kept_ms = self._ask(after_ms)
+        # Its clock may be a little behind the engine's: a point that has passed is no error, it is asked again later.
+        return self._kept_ms if self._kept_ms > after_ms else None
+
+
+def _scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> Scheduled:
+    _check(settings, trigger, cron_schedule)
+    return Scheduled(
+        worker_id=settings.id,
+        trigger_id=trigger.id,
+        type=settings.default_source,
+        variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
+        plan=Plan(time_points(trigger.schedule, cron_schedule), trigger.is_catchup, _ms(trigger.lifetime)),
+        check_every_ms=round(trigger.status_check_interval * 1000),
+        cache_ms=_ms(trigger.status_cache_ttl),
+        max_attempts=settings.retry.max_attempts if settings.retry else None,
+    )
+
+
+def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> None:
+    if isinstance(trigger.schedule, Interval):
+        return
+    try:
+        cron_schedule.check(trigger.schedule.expression)
+    except Exception as error:
+        raise BadConfiguration(
+            f"trigger '{trigger.title}' of worker '{settings.title}': {shown(trigger.schedule.expression)} is refused "
+            f"by {type(cron_schedule).__name__}: {str(error) or type(error).__name__}"
+        ) from error
+
+
+def _names_taken(schedule: AbstractCronSchedule) -> frozenset[str]:
+    """What `next_execution` takes beside the expression."""
+    parameters = inspect.signature(schedule.next_execution).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return frozenset({"after", "timezone"})
+    return frozenset(parameters)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _ms_of(instant: datetime) -> int:
+    return (instant - _EPOCH) // _MILLISECOND
+
+
+def _at(instant_ms: int) -> datetime:
+    return _EPOCH + instant_ms * _MILLISECOND
