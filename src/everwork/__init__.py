@@ -12,18 +12,82 @@ if TYPE_CHECKING:
     from everwork.core.states import State
     from everwork.workers.app import Everwork
     from everwork.workers.context import JobContext
+    from everwork.workers.cron import AbstractCronSchedule, CronSchedule
+    from everwork.workers.event import Event, EventCollector
     from everwork.workers.function import JobFunction, JobKey
+    from everwork.workers.manager import ProcessManager
+    from everwork.workers.process import Process, ProcessGroup, Reconnect, Recycle
+    from everwork.workers.settings import Cron, EventSettings, Interval, Trigger, WorkerSettings
+    from everwork.workers.stores import (
+        PostgresBackend,
+        PostgresBroker,
+        RedisBackend,
+        RedisBroker,
+        SqliteBackend,
+        SqliteBroker,
+    )
+    from everwork.workers.worker import AbstractWorker
 
-__all__ = ["Everwork", "Job", "JobContext", "JobFunction", "JobKey", "RetryPolicy", "State"]
+__all__ = [
+    "AbstractCronSchedule",
+    "AbstractWorker",
+    "Cron",
+    "CronSchedule",
+    "Event",
+    "EventCollector",
+    "EventSettings",
+    "Everwork",
+    "Interval",
+    "Job",
+    "JobContext",
+    "JobFunction",
+    "JobKey",
+    "PostgresBackend",
+    "PostgresBroker",
+    "Process",
+    "ProcessGroup",
+    "ProcessManager",
+    "Reconnect",
+    "Recycle",
+    "RedisBackend",
+    "RedisBroker",
+    "RetryPolicy",
+    "SqliteBackend",
+    "SqliteBroker",
+    "State",
+    "Trigger",
+    "WorkerSettings",
+]
 
 _HOMES = {
+    "AbstractCronSchedule": "everwork.workers.cron",
+    "AbstractWorker": "everwork.workers.worker",
+    "Cron": "everwork.workers.settings",
+    "CronSchedule": "everwork.workers.cron",
+    "Event": "everwork.workers.event",
+    "EventCollector": "everwork.workers.event",
+    "EventSettings": "everwork.workers.settings",
     "Everwork": "everwork.workers.app",
+    "Interval": "everwork.workers.settings",
     "Job": "everwork.core.job",
     "JobContext": "everwork.workers.context",
     "JobFunction": "everwork.workers.function",
     "JobKey": "everwork.workers.function",
+    "PostgresBackend": "everwork.workers.stores",
+    "PostgresBroker": "everwork.workers.stores",
+    "Process": "everwork.workers.process",
+    "ProcessGroup": "everwork.workers.process",
+    "ProcessManager": "everwork.workers.manager",
+    "Reconnect": "everwork.workers.process",
+    "Recycle": "everwork.workers.process",
+    "RedisBackend": "everwork.workers.stores",
+    "RedisBroker": "everwork.workers.stores",
     "RetryPolicy": "everwork.core.retry",
+    "SqliteBackend": "everwork.workers.stores",
+    "SqliteBroker": "everwork.workers.stores",
     "State": "everwork.core.states",
+    "Trigger": "everwork.workers.settings",
+    "WorkerSettings": "everwork.workers.settings",
 }
 
 

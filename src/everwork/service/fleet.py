@@ -92,9 +92,13 @@ class Fleet:
 
     async def leave(self, manager_name: str, process_names: Sequence[str]) -> None:
         """Say that processes have ended, and then their manager."""
-        for name in process_names:
-            await self._engine.unregister(PROCESS, name)
+        await self.end_processes(process_names)
         await self._engine.unregister(MANAGER, manager_name)
+
+    async def end_processes(self, names: Sequence[str]) -> None:
+        """Say that processes have ended."""
+        for name in names:
+            await self._engine.unregister(PROCESS, name)
 
     # What everybody may ask ---------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Final
 
 from everwork.core.checks import shown
@@ -35,13 +36,12 @@ def declared(worker: type[AbstractWorker]) -> Declared:
     _require_importable(worker)
     try:
         settings = worker._get_settings()  # noqa: SLF001 - the name is a promise to users
-    except Exception as error:  # noqa: BLE001 - user code
+    except Exception as error:
         raise BadConfiguration(f"worker {name}: its settings cannot be read: {_told(error)}") from error
     if not isinstance(settings, WorkerSettings):
         raise BadConfiguration(f"worker {name}: _get_settings must return a WorkerSettings, not {shown(settings)}")
     try:
-        # Of the class, where the first parameter is the instance.
-        Arguments(worker.__call__, skip_first=True)
+        Arguments(MethodType(worker.__call__, worker))
     except BadConfiguration as error:
         raise BadConfiguration(f"worker {name}: {error}") from None
     return Declared(worker, settings)

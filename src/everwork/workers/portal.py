@@ -26,8 +26,9 @@ Use = Callable[[JobService], Coroutine[Any, Any, T]]
 class Portal:
     """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
 
-    def __init__(self, make_service: Callable[[], JobService]) -> None:
+    def __init__(self, make_service: Callable[[], JobService], *, upkeep: bool = True) -> None:
         self._make_service = make_service
+        self._upkeep = upkeep
         self._service: JobService | None = None
         self._ready: Future[None] = Future()
         self._may_open = threading.Lock()
@@ -121,7 +122,7 @@ class Portal:
     async def _open(self, prepare: Use[None]) -> None:
         service = self._make_service()
         try:
-            await service.open()
+            await service.open(upkeep=self._upkeep)
             await prepare(service)
         except BaseException as error:  # noqa: BLE001 - it goes to whoever opens
             await service.close()

@@ -26,9 +26,9 @@ class Reconnect(_Settings):
     `give_up_after` seconds without an answer the process ends for good; None: never.
     """
 
-    delays: tuple[Delay, ...] = Field((0.1, 0.2, 0.5, 1.0, 2.0, 5.0), min_length=1, max_length=100)
-    jitter: float = Field(0.5, ge=0, le=1)
-    give_up_after: float | None = Field(None, gt=0, le=86_400)
+    delays: tuple[Delay, ...] = Field(default=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0), min_length=1, max_length=100)
+    jitter: float = Field(default=0.5, ge=0, le=1)
+    give_up_after: float | None = Field(default=None, gt=0, le=86_400)
 
     def pauses(self) -> Iterator[float]:
         """Seconds to wait, one after the other; it ends where to give up."""
@@ -45,19 +45,19 @@ class Reconnect(_Settings):
 class Recycle(_Settings):
     """When a process is replaced by a new one: after so many jobs, seconds, or bytes of memory. None: never."""
 
-    jobs: int | None = Field(None, ge=1)
-    age: float | None = Field(None, ge=1)
-    memory: int | None = Field(None, ge=MEBIBYTE)
+    jobs: int | None = Field(default=None, ge=1)
+    age: float | None = Field(default=None, ge=1)
+    memory: int | None = Field(default=None, ge=MEBIBYTE)
 
 
 class Process(_Settings):
     """One operating system process with one or several workers in it.
 
-    `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before the process is killed.
+    `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
     """
 
     workers: tuple[type[AbstractWorker], ...] = Field(min_length=1, max_length=1_000)
-    shutdown_timeout: float = Field(20.0, ge=0.1, le=3_600)
+    shutdown_timeout: float = Field(default=20.0, ge=0.1, le=3_600)
     reconnect: Reconnect = Reconnect()
     recycle: Recycle = Recycle()
 
@@ -79,4 +79,4 @@ class ProcessGroup(_Settings):
     """Several replicas of one process."""
 
     process: Process
-    replicas: int = Field(1, ge=1, le=REPLICAS_MAX)
+    replicas: int = Field(default=1, ge=1, le=REPLICAS_MAX)

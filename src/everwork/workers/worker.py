@@ -23,10 +23,10 @@ class AbstractWorker(ABC):
     def _get_settings(cls) -> WorkerSettings:
         """The worker's settings."""
 
-    async def startup(self) -> None:
+    async def startup(self) -> None:  # noqa: B027 - not everybody needs it
         """Called once in each process before the first job."""
 
-    async def shutdown(self) -> None:
+    async def shutdown(self) -> None:  # noqa: B027 - not everybody needs it
         """Called once in each process after the last job."""
 
     @abstractmethod

@@ -1,0 +1,69 @@
+"""What a dead process leaves behind: attempts that nobody ends any more, unless its parent does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.outcome import Fail, Outcome, Release
+from everwork.core.states import State
+from everwork.core.texts import error_text
+from everwork.engines.values import JobFilter
+from everwork.exceptions import EngineError
+from everwork.service.loops import through_outage
+from everwork.service.service import JobService
+from everwork.workers.ledger import Entry, SlotState
+from everwork.workers.spawned import Spawned
+
+
+async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
+    """End the attempts of a dead process: unbegun ones go back, begun ones fail with the reason.
+
+    Failing this, because the engine is away, their leases lapse.
+    """
+    entries = spawned.entries()
+    outcomes = [outcome for entry in entries if (outcome := outcome_of(spawned, entry)) is not None]
+    try:
+        if outcomes:
+            await through_outage(lambda: service.settle(outcomes), None)
+        strays = await through_outage(lambda: _strays(service, spawned.name, entries), None)
+        if strays:
+            await through_outage(lambda: service.settle(strays), None)
+    except EngineError as error:
+        log.error("the attempts of a dead process are left to their leases", attempts=len(outcomes), error=str(error))
+
+
+def outcome_of(spawned: Spawned, entry: Entry) -> Outcome | None:
+    """How an attempt ended with its process."""
+    match entry.state:
+        case SlotState.WAITING:
+            return Release(entry.key, entry.attempt)
+        case SlotState.BEGUN:
+            return _of_begun(spawned, entry)
+        case _:
+            return None
+
+
+def _of_begun(spawned: Spawned, entry: Entry) -> Outcome:
+    said = spawned.culprits.get((entry.key, entry.attempt))
+    if said is not None:
+        is_final = next((post.is_final for post in spawned.posts if post.index == entry.worker), False)
+        return Fail(entry.key, entry.attempt, error_text(said), final=is_final)
+    if spawned.is_leaving:
+        return Release(entry.key, entry.attempt)
+    return Fail(entry.key, entry.attempt, error_text(f"its process {spawned.verdict or spawned.end}"))
+
+
+async def _strays(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:
+    """Attempts that were leased by a step whose answer never reached the table: no handler has seen them."""
+    seen = {(entry.key, entry.attempt) for entry in known}
+    wanted = JobFilter(worker=worker, states=frozenset([State.PROCESSING]))
+    strays: list[Outcome] = []
+    cursor: int | None = None
+    while True:
+        page = await service.list(wanted, LIST_LIMIT_MAX, cursor)
+        strays += [Release(job.key, job.attempt) for job in page.jobs if (job.key, job.attempt) not in seen]
+        cursor = page.next
+        if cursor is None:
+            return strays

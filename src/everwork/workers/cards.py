@@ -1,0 +1,55 @@
+"""What the registry is told of workers and triggers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.engines.codec import encode_object
+from everwork.service.fleet import TriggerCard, WorkerCard
+from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings
+
+_UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
+
+
+def worker_card(settings: WorkerSettings) -> WorkerCard:
+    """A worker as everybody may see it."""
+    return WorkerCard(
+        id=settings.id,
+        title=settings.title,
+        description=settings.description,
+        sources=tuple(sorted(settings.sources)),
+        concurrency=settings.concurrency,
+        execution_timeout_ms=round(settings.execution_timeout * 1000),
+        has_retry=settings.retry is not None,
+    )
+
+
+def trigger_cards(settings: WorkerSettings) -> list[TriggerCard]:
+    """The triggers of a worker as everybody may see them."""
+    return [_trigger_card(settings, trigger) for trigger in settings.triggers]
+
+
+def schedule_text(schedule: Interval | Cron) -> str:
+    """A schedule in words."""
+    if isinstance(schedule, Cron):
+        return f"{schedule.expression} {schedule.timezone}"
+    total_ms = schedule.total_ms
+    for size_ms, name in _UNITS:
+        if total_ms % size_ms == 0:
+            return f"every {total_ms // size_ms} {name}"
+    return f"every {total_ms / 1000:g} s"
+
+
+def _trigger_card(settings: WorkerSettings, trigger: Trigger) -> TriggerCard:
+    return TriggerCard(
+        worker_id=settings.id,
+        id=trigger.id,
+        title=trigger.title,
+        description=trigger.description,
+        schedule=schedule_text(trigger.schedule),
+        type=settings.default_source,
+        variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
+        is_catchup=trigger.is_catchup,
+        lifetime_ms=None if trigger.lifetime is None else round(trigger.lifetime * 1000),
+    )

@@ -1,0 +1,235 @@
+"""A worker process, from the inside: its workers, its loops, and how it stops.
+
+The main thread runs the handlers' event loop, a second one the engine's. A third only listens to the parent, so that
+it is heard while a handler blocks the first and an outage the second; when the pipe ends, the parent has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final, Literal
+
+import orjson
+
+from everwork.engines.open import open_engine
+from everwork.exceptions import EngineUnavailable
+from everwork.logs import configure, get_logger
+from everwork.service.loops import engine_outage, new_loop
+from everwork.service.service import JobService
+from everwork.workers.crew import Crew, Post
+from everwork.workers.ledger import Ledger, Phase
+from everwork.workers.portal import Portal
+from everwork.workers.process import Reconnect
+from everwork.workers.runtime import Runtime, StopSignal
+
+log = get_logger("everwork")
+
+TURN_SECONDS: Final = 0.5
+BLOCKED_SECONDS: Final = 1.0
+"""A loop that has not turned for this long is blocked by a handler."""
+GAVE_UP: Final = 69
+"""The exit code of a process whose engine stayed away for longer than its reconnect strategy allows."""
+LOOK: Final = b"look"
+STOP: Final = b"stop"
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised inside a handler that blocks its event loop when its process has to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a parent tells a new process. Without `log_format` logging is the program's own."""
+
+    url: str
+    name: str
+    posts: tuple[Post, ...]
+    shutdown_timeout: float
+    reconnect: Reconnect
+    log_format: Literal["console", "json"] | None
+    log_level: str
+
+
+def main(orders: Orders, memory: Any, control: Connection, dump: Connection) -> None:
+    """Run until told to stop, or until the parent has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Written without the help of Python, so that it works while Python code cannot run.
+    faulthandler.register(signal.SIGUSR2, file=dump.fileno(), all_threads=True, chain=False)
+    if orders.log_format is not None:
+        configure(orders.log_format, orders.log_level)
+    sys.exit(Child(orders, Ledger(memoryview(memory).cast("B")), control).run())
+
+
+class Child:
+    """One life of a worker process."""
+
+    def __init__(self, orders: Orders, ledger: Ledger, control: Connection) -> None:
+        self._orders = orders
+        self._ledger = ledger
+        self._control = control
+        self._loop = loop = new_loop()
+        self._log = log.bind(process=orders.name)
+        self._crew = Crew(orders.posts, self._log)
+        self._turned_at = time.monotonic()
+        self._stopped = StopSignal(loop)
+        self._runtime: Runtime | None = None
+        self._code = 0
+
+    def run(self) -> int:
+        """Live; the exit code."""
+        asyncio.set_event_loop(self._loop)
+        life = self._loop.create_task(self._live())
+        while True:
+            try:
+                self._loop.run_until_complete(life)
+            except Interrupted:
+                continue  # It hit code outside of a call; the stop goes on.
+            return self._code
+
+    async def _live(self) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: self._stop_soft())
+        signal.signal(signal.SIGTERM, lambda *_: self._stop_hard())
+        threading.Thread(target=self._listen, name="everwork-control", daemon=True).start()
+        turning = asyncio.ensure_future(self._turn())
+        try:
+            await self._work()
+        except EngineUnavailable as error:
+            self._log.error("the engine stays away: this process gives up", error=str(error))
+            self._code = GAVE_UP
+        finally:
+            turning.cancel()
+
+    async def _work(self) -> None:
+        """Reach the engine, start the workers, run until stopped, shut down."""
+        portal = await self._until_soft(self._opened())
+        if portal is None:
+            return
+        try:
+            runtime = self._runtime = self._new_runtime(portal)
+            starting = asyncio.ensure_future(self._crew.start(runtime.add, self._tell_broken))
+            announcing = asyncio.ensure_future(self._announce())
+            try:
+                await runtime.run(None)
+            finally:
+                self._ledger.enter_phase(Phase.STOPPING)
+                for task in (starting, announcing):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+                await self._crew.shutdown()
+        finally:
+            await asyncio.to_thread(portal.close)
+
+    def _new_runtime(self, portal: Portal) -> Runtime:
+        return Runtime(
+            portal,
+            (),
+            self._orders.name,
+            self._stopped,
+            owns_name=True,
+            ledger=self._ledger,
+            pauses=self._orders.reconnect.pauses,
+        )
+
+    async def _announce(self) -> None:
+        await self._crew.first_round.wait()
+        self._ledger.enter_phase(Phase.RUNNING)
+        self._say(phase="running")
+
+    # The engine ---------------------------------------------------------------------------------
+
+    async def _opened(self) -> Portal:
+        """The engine's thread, with an open engine; while that is away, as often as the strategy says."""
+        outage = engine_outage(self._orders.name)
+        problem: EngineUnavailable | None = None
+        for seconds in self._orders.reconnect.pauses():
+            portal = Portal(self._make_service, upkeep=False)
+            try:
+                await asyncio.shield(asyncio.wrap_future(portal.open(_nothing)))
+            except EngineUnavailable as error:
+                problem = error
+                outage.tell(error)
+                await asyncio.sleep(seconds)
+            else:
+                outage.over()
+                return portal
+        raise problem or EngineUnavailable("the reconnect strategy allows no attempt")
+
+    def _make_service(self) -> JobService:
+        return JobService(open_engine(self._orders.url, own_loop=True), self._orders.name)
+
+    async def _until_soft(self, opening: Coroutine[Any, Any, Portal]) -> Portal | None:
+        task = asyncio.ensure_future(opening)
+
+        async def opened() -> None:
+            await asyncio.wait([task])
+
+        if await self._stopped.comes_before(opened()):
+            task.cancel()
+            return None
+        return task.result()
+
+    # Life signs and stops -----------------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        while True:
+            self._turned_at = time.monotonic()
+            self._ledger.turn_handlers(self._turned_at)
+            await asyncio.sleep(TURN_SECONDS)
+
+    def _stop_soft(self) -> None:
+        """Take no new job; what runs may finish."""
+        self._stopped.ask_soft()
+
+    def _stop_hard(self) -> None:
+        """Cancel what runs. A handler that blocks the loop hears it as an exception, if it runs Python at all."""
+        self._stopped.ask_hard()
+        if time.monotonic() - self._turned_at > BLOCKED_SECONDS and self._runtime is not None:
+            self._turned_at = time.monotonic()
+            self._runtime.stop_running()
+            raise Interrupted("the process is being stopped")
+
+    # The parent ---------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """In a thread of its own: act on what the parent says, until it has gone."""
+        while True:
+            try:
+                word = self._control.recv_bytes()
+            except (EOFError, OSError):
+                self._be_orphaned()
+                return
+            if word == STOP:
+                self._stop_soft()
+            if self._runtime is not None:
+                (self._runtime.stop_fetching if word == STOP else self._runtime.look_at_flags)()
+
+    def _be_orphaned(self) -> None:
+        """Nobody keeps the leases any more: stop, give everything back, and in no case stay."""
+        self._log.error("the parent process has gone: this process stops")
+        os.kill(os.getpid(), signal.SIGTERM)
+        if self._runtime is not None:
+            self._runtime.stop_fetching()
+        time.sleep(self._orders.shutdown_timeout)
+        os._exit(1)
+
+    def _tell_broken(self, worker: str, problem: str | None) -> None:
+        self._say(worker=worker, problem=problem)
+
+    def _say(self, **facts: Any) -> None:
+        with suppress(OSError):  # The parent has gone, which the listener finds out.
+            self._control.send_bytes(orjson.dumps(facts))
+
+
+async def _nothing(_service: JobService) -> None:
+    """Policies and groups are the parent's business."""

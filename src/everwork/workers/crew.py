@@ -1,0 +1,113 @@
+"""The workers of one process: made, started, and shut down. One that breaks down does not stop the others."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from everwork.workers.arguments import Arguments
+from everwork.workers.handler import Handler, Place
+from everwork.workers.settings import WorkerSettings
+from everwork.workers.worker import AbstractWorker
+
+RETRY_SECONDS_MAX: Final = 60.0
+
+Add = Callable[[Handler], None]
+Tell = Callable[[str, str | None], None]
+"""Takes a worker's id and what is wrong with it; None: nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """A worker's post in a process: its class, where it takes jobs from, its number; `is_final` as of its handler."""
+
+    worker: type[AbstractWorker]
+    places: tuple[Place, ...]
+    index: int
+    id: str
+    is_final: bool
+
+
+class Crew:
+    """The workers of one process. It lives in the handlers' loop."""
+
+    def __init__(self, posts: Sequence[Post], log: Any) -> None:
+        self._posts = posts
+        self._log = log
+        self._tried = 0
+        self._started: list[AbstractWorker] = []
+        self.first_round = asyncio.Event()
+        """Set when every worker has been tried once."""
+
+    async def start(self, add: Add, tell: Tell) -> None:
+        """Start all workers at once; each serves as soon as it is ready. One that fails is tried again, ever later."""
+        await asyncio.gather(*(self._bring_up(post, add, tell) for post in self._posts))
+
+    async def shutdown(self) -> None:
+        """Let every worker that was started clean up."""
+        await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
+
+    async def _bring_up(self, post: Post, add: Add, tell: Tell) -> None:
+        settings = post.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+        for seconds in _delays():
+            problem = await self._try(post, settings, add)
+            self._note_tried(seconds)
+            tell(settings.id, problem)
+            if problem is None:
+                return
+            await asyncio.sleep(seconds)
+
+    async def _try(self, post: Post, settings: WorkerSettings, add: Add) -> str | None:
+        """Make and start a worker; what went wrong."""
+        try:
+            worker = post.worker()
+            await worker.startup()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code
+            self._log.error("a worker cannot start", worker=settings.id, title=settings.title, exc_info=error)
+            return f"{type(error).__name__}: {error}"
+        self._started.append(worker)
+        add(handler_of(worker, settings, post))
+        return None
+
+    def _note_tried(self, seconds: float) -> None:
+        self._tried += seconds == 1.0
+        if self._tried == len(self._posts):
+            self.first_round.set()
+
+    async def _shut_down(self, worker: AbstractWorker) -> None:
+        try:
+            await worker.shutdown()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code
+            self._log.error("a worker's shutdown failed", worker=type(worker).__name__, exc_info=error)
+
+
+def handler_of(worker: AbstractWorker, settings: WorkerSettings, post: Post) -> Handler:
+    """What the runtime must know of a worker."""
+    return Handler(
+        name=settings.id,
+        places=post.places,
+        function=worker.__call__,
+        arguments=Arguments(worker.__call__),
+        is_async=inspect.iscoroutinefunction(worker.__call__),
+        is_final=settings.retry is None,
+        concurrency=settings.concurrency,
+        timeout=settings.execution_timeout,
+        events_max=settings.event_settings.max_events_in_memory,
+        settle_events_max=settings.event_settings.max_batch_size,
+        index=post.index,
+    )
+
+
+def _delays() -> Iterator[float]:
+    """1, 2, 4 seconds and so on between attempts to start a worker."""
+    seconds = 1.0
+    while True:
+        yield seconds
+        seconds = min(seconds * 2, RETRY_SECONDS_MAX)

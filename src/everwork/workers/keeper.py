@@ -1,0 +1,72 @@
+"""Keeps the leases of all processes of a manager, in one batch, whatever their own loops are doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from everwork.core.limits import LEASE_MS_DEFAULT
+from everwork.engines.base import Engine
+from everwork.engines.values import Lease, LeaseStatus
+from everwork.service.loops import BackgroundLoop
+from everwork.workers.attempt import Stop
+from everwork.workers.ledger import Entry, SlotState
+from everwork.workers.spawned import Spawned
+
+KEEP_SECONDS: Final = 0.9
+EXTEND_SECONDS: Final = LEASE_MS_DEFAULT / 3_000
+YOUNG_SECONDS: Final = 0.5
+"""Attempts that are younger are not asked about: most have ended by then."""
+
+Held = tuple[Spawned, Entry]
+
+
+class Keeper:
+    """Once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
+
+    def __init__(self, engine: Engine, children: Callable[[], Iterable[Spawned]]) -> None:
+        self._engine = engine
+        self._children = children
+        self._extended_at: dict[tuple[int, int], float] = {}
+        self.loop = BackgroundLoop("everwork-keeper", self.tick, KEEP_SECONDS)
+
+    async def tick(self) -> bool:
+        """One round over all processes."""
+        now = time.monotonic()
+        held = [
+            (child, entry) for child in self._children() for entry in child.ledger.entries() if _is_kept(entry, now)
+        ]
+        due = [one for one in held if now - self._fresh_at(one[1]) > EXTEND_SECONDS]
+        self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
+        if due:
+            statuses = await self._engine.extend(_leases(due), LEASE_MS_DEFAULT)
+            self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
+            _tell(due, statuses)
+        rest = [one for one in held if one not in due]
+        if rest:
+            _tell(rest, await self._engine.check(_leases(rest)))
+        return False
+
+    def _fresh_at(self, entry: Entry) -> float:
+        return self._extended_at.get((entry.key, entry.attempt), entry.leased_at)
+
+
+def _is_kept(entry: Entry, now: float) -> bool:
+    """A lease is kept while its attempt is within its time, and no longer."""
+    return entry.state is not SlotState.HUNG and now - entry.leased_at > YOUNG_SECONDS and not entry.is_overdue(now)
+
+
+def _leases(held: Sequence[Held]) -> list[Lease]:
+    return [Lease(entry.key, entry.attempt) for _, entry in held]
+
+
+def _tell(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
+    """Let the processes know which of their attempts have no lease any more."""
+    told = set()
+    for (child, entry), status in zip(held, statuses, strict=True):
+        if status is not LeaseStatus.HELD:
+            child.ledger.flag(entry, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
+            told.add(child)
+    for child in told:
+        child.look()

@@ -1,0 +1,173 @@
+"""The manager: what users run."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from everwork.core import checks
+from everwork.engines.open import open_engine
+from everwork.exceptions import BadConfiguration
+from everwork.logs import configure, get_logger
+from everwork.service.service import JobService
+from everwork.workers.cron import AbstractCronSchedule, CronSchedule, scheduled_triggers
+from everwork.workers.declared import all_declared, flat
+from everwork.workers.operation import Operation, Setup
+from everwork.workers.process import Process, ProcessGroup, Reconnect
+from everwork.workers.spawned import Context
+from everwork.workers.stores import AbstractBackend, AbstractBroker
+
+log = get_logger("everwork")
+
+StartMethod = Literal["spawn", "forkserver"]
+START_METHODS: Final = ("spawn", "forkserver")
+
+
+class ProcessManager:
+    """Starts processes with workers in them, watches them, keeps their leases, fires their triggers, and stops them.
+
+    `uuid` is any name. `backend` and `broker` name the same store. SIGINT or SIGTERM stop it: what runs may finish;
+    a second signal cancels what runs. `log_format` None leaves logging to the program.
+    """
+
+    def __init__(
+        self,
+        *,
+        uuid: str,
+        processes: Sequence[Process | ProcessGroup],
+        backend: AbstractBackend,
+        broker: AbstractBroker,
+        cron_schedule: type[AbstractCronSchedule] = CronSchedule,
+        start_method: StartMethod | None = None,
+        reconnect: Reconnect | None = None,
+        log_format: Literal["console", "json"] | None = "console",
+        log_level: str = "INFO",
+    ) -> None:
+        self.uuid = checks.name("uuid", uuid)
+        self.log_format = log_format
+        self.log_level = log_level
+        self._url = _one_store(backend, broker)
+        self._processes = flat(processes)
+        self._workers = all_declared(self._processes)
+        self._reconnect = reconnect or Reconnect()
+        self._start_method = start_method
+        schedule = _made(cron_schedule)
+        settings = [one.settings for one in self._workers.values()]
+        self._triggers = [trigger for one in settings for trigger in scheduled_triggers(one, schedule)]
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, asyncio.Event] | None = None
+        self._stops_asked = 0
+
+    async def run(self) -> None:
+        """Work until SIGINT, SIGTERM or `stop()`."""
+        context = _context(self._start_method)
+        if self._running is not None:
+            raise BadConfiguration("the manager runs already")
+        if self.log_format is not None:
+            configure(self.log_format, self.log_level)
+        soft, hard = asyncio.Event(), asyncio.Event()
+        self._running = (asyncio.get_running_loop(), soft, hard)
+        try:
+            with self._signals():
+                for _ in range(self._stops_asked):
+                    self._ask()
+                service = JobService(open_engine(self._url), f"{self.uuid}-{os.getpid()}")
+                await Operation(self._setup(context), service, log).run(soft, hard)
+        finally:
+            self._running = None
+            self._stops_asked = 0
+
+    def stop(self) -> None:
+        """Ask to stop, from any thread: finish what runs, begin nothing. The second call cancels what runs."""
+        running = self._running
+        if running is None:
+            self._stops_asked += 1
+        else:
+            running[0].call_soon_threadsafe(self._ask)
+
+    def _ask(self) -> None:
+        if self._running is not None:
+            _, soft, hard = self._running
+            if soft.is_set():
+                hard.set()
+            soft.set()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Take the signals that stop a program while the manager runs, if this is the thread that may."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        for number in numbers:
+            loop.add_signal_handler(number, self._ask)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _setup(self, context: Context) -> Setup:
+        return Setup(
+            uuid=self.uuid,
+            url=self._url,
+            processes=self._processes,
+            workers=self._workers,
+            triggers=self._triggers,
+            context=context,
+            reconnect=self._reconnect,
+            log_format=self.log_format,
+            log_level=self.log_level,
+        )
+
+
+def _one_store(backend: object, broker: object) -> str:
+    """The URL that both name."""
+    if not isinstance(backend, AbstractBackend):
+        raise BadConfiguration(
+            f"backend: must be a SqliteBackend, PostgresBackend or RedisBackend, not {checks.shown(backend)}"
+        )
+    if not isinstance(broker, AbstractBroker):
+        raise BadConfiguration(
+            f"broker: must be a SqliteBroker, PostgresBroker or RedisBroker, not {checks.shown(broker)}"
+        )
+    if backend.url != broker.url:
+        raise BadConfiguration(
+            "backend and broker: must name the same store, because jobs and registry change together, "
+            f"not {backend!r} and {broker!r}"
+        )
+    if backend.url.partition("?")[0].endswith(":memory:"):
+        raise BadConfiguration("backend: a store in memory cannot be shared by several processes; name a file")
+    return backend.url
+
+
+def _made(cron_schedule: object) -> AbstractCronSchedule:
+    if not (isinstance(cron_schedule, type) and issubclass(cron_schedule, AbstractCronSchedule)):
+        raise BadConfiguration(
+            f"cron_schedule: must be a subclass of AbstractCronSchedule, not {checks.shown(cron_schedule)}"
+        )
+    try:
+        return cron_schedule()
+    except Exception as error:
+        raise BadConfiguration(
+            f"cron_schedule: {cron_schedule.__name__}() failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _context(method: object) -> Context:
+    """How processes are started: never by fork, which takes over locks and connections."""
+    if sys.platform != "linux":
+        raise BadConfiguration(
+            f"the process manager needs Linux, not {sys.platform}; an Everwork application runs anywhere"
+        )
+    chosen = method or multiprocessing.get_start_method(allow_none=True) or "spawn"
+    if chosen not in START_METHODS:
+        raise BadConfiguration(
+            f"start_method: must be spawn or forkserver, not {checks.shown(chosen)}: "
+            "a forked process would share the locks and connections of its parent"
+        )
+    return multiprocessing.get_context(chosen)  # type: ignore[return-value]

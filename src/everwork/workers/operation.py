@@ -1,0 +1,287 @@
+"""One run of a manager: its processes, their leases, its triggers, its entries in the registry, and the stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final, Literal
+
+from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.retry import RetryPolicy
+from everwork.exceptions import EngineError, EngineUnavailable
+from everwork.service.fleet import Fleet, ManagerCard, ProcessCard
+from everwork.service.loops import BackgroundLoop, engine_outage
+from everwork.service.policies import declare_policies
+from everwork.service.service import JobService
+from everwork.service.triggers import Scheduled, TriggerLoop
+from everwork.workers.aftermath import clear_up
+from everwork.workers.cards import trigger_cards, worker_card
+from everwork.workers.child import Orders
+from everwork.workers.crew import Post
+from everwork.workers.declared import Declared
+from everwork.workers.handler import Place
+from everwork.workers.keeper import Keeper
+from everwork.workers.process import Process, Reconnect
+from everwork.workers.spawned import Context, Spawned
+from everwork.workers.supervisor import Supervisor
+from everwork.workers.watch import Watch
+from everwork.workers.worker import AbstractWorker
+
+BEAT_SECONDS: Final = 5.0
+SWITCH_SECONDS_MIN: Final = 0.5
+SLOTS_PER_PLACE: Final = 3
+"""A process holds what runs, as much fetched ahead, and what has ended and is being settled."""
+SLOTS_SPARE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a manager runs, checked."""
+
+    uuid: str
+    url: str
+    processes: Sequence[Process]
+    workers: Mapping[type[AbstractWorker], Declared]
+    triggers: Sequence[Scheduled]
+    context: Context
+    reconnect: Reconnect
+    log_format: Literal["console", "json"] | None
+    log_level: str
+
+
+class Operation:
+    """Runs once, in the event loop of whoever runs the manager."""
+
+    def __init__(self, setup: Setup, service: JobService, log: Any) -> None:
+        self._setup = setup
+        self._service = service
+        self._fleet = Fleet(service.engine)
+        self._host = socket.gethostname()
+        self._name = f"{setup.uuid}-{secrets.token_hex(3)}"
+        self._log = log.bind(manager=setup.uuid)
+        self._started_at_ms = _now_ms()
+        self._places: dict[type[AbstractWorker], tuple[Place, ...]] = {}
+        self._off: frozenset[str] = frozenset()
+        self._told: set[str] = set()
+        self._supervisors = [self._supervisor(process) for process in setup.processes]
+        self._watch = Watch(self._supervisors, self._log)
+        self._keeper = Keeper(service.engine, self._children)
+        self._beat = BackgroundLoop("everwork-registry", self._tell_registry, BEAT_SECONDS)
+        self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(setup))
+        self._triggers = TriggerLoop(service.engine, setup.triggers, self._triggers_off)
+
+    async def run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
+        """Prepare, start everything, work until told to stop, and stop in stages."""
+        opening = asyncio.ensure_future(self._prepare())
+        try:
+            if await _comes_first(soft, opening):
+                return
+            opening.result()
+            await self._work(soft, hard)
+        finally:
+            opening.cancel()
+            with suppress(asyncio.CancelledError, EngineError):
+                await opening
+            with suppress(EngineError):
+                await self._service.close()
+
+    async def _prepare(self) -> None:
+        """Reach the store, and let everybody know what runs here. An engine that is away is waited for."""
+        outage = engine_outage(self._setup.uuid)
+        problem = EngineUnavailable("the reconnect strategy allows no attempt")
+        for seconds in self._setup.reconnect.pauses():
+            try:
+                await self._service.open()
+                await self._declare()
+            except EngineUnavailable as error:
+                problem = error
+                outage.tell(error)
+                await self._service.close()
+                await asyncio.sleep(seconds)
+            else:
+                outage.over()
+                return
+        raise problem
+
+    async def _declare(self) -> None:
+        engine = self._service.engine
+        policies: dict[str, RetryPolicy | None] = {}
+        for worker, one in self._setup.workers.items():
+            settings = one.settings
+            groups = {source: await engine.subscribe(source, settings.id) for source in sorted(settings.sources)}
+            self._places[worker] = tuple(Place(source, group) for source, group in groups.items())
+            # Whoever owns a source's default group says how its jobs are retried.
+            policies |= {source: settings.retry for source, group in groups.items() if group == DEFAULT_GROUP}
+        await declare_policies(engine, policies)
+        declared = [one.settings for one in self._setup.workers.values()]
+        triggers = [card for one in declared for card in trigger_cards(one)]
+        await self._fleet.declare([worker_card(one) for one in declared], triggers)
+        self._off = (await self._fleet.off()).workers
+
+    # Running ------------------------------------------------------------------------------------
+
+    async def _work(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
+        loops = (self._watch.loop, self._keeper.loop, self._beat, self._switches)
+        for supervisor in self._supervisors:
+            supervisor.start()
+        for loop in loops:
+            loop.start()
+        self._triggers.start()
+        self._log.info("the manager runs", processes=len(self._supervisors), workers=len(self._setup.workers))
+        try:
+            await self._until_over(soft)
+        finally:
+            await self._triggers.abort()
+            await self._stop(hard)
+            for loop in loops:
+                await loop.abort()
+            await self._sign_off()
+        if all(supervisor.has_given_up for supervisor in self._supervisors):
+            raise EngineUnavailable("every process has given up: the engine stayed away for too long")
+
+    async def _until_over(self, soft: asyncio.Event) -> None:
+        """Wait for the stop, or for the end of every process."""
+        rest = asyncio.gather(*(supervisor.gone.wait() for supervisor in self._supervisors))
+        try:
+            await _comes_first(soft, rest)
+        finally:
+            rest.cancel()
+
+    async def _stop(self, hard: asyncio.Event) -> None:
+        """All processes at once, each in its stages; a second request skips the first stage."""
+        self._log.info("the manager stops", processes=len(self._supervisors))
+        stopping = asyncio.ensure_future(asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors)))
+        try:
+            if await _comes_first(hard, stopping):
+                self._hurry()
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            self._hurry()
+            await stopping
+            raise
+
+    def _hurry(self) -> None:
+        for supervisor in self._supervisors:
+            supervisor.urgent.set()
+
+    async def _sign_off(self) -> None:
+        with suppress(EngineError):
+            await self._fleet.leave(self._name, sorted(self._told))
+        self._log.info("the manager has stopped")
+
+    # Processes ----------------------------------------------------------------------------------
+
+    def _supervisor(self, process: Process) -> Supervisor:
+        patience = max(self._setup.workers[worker].settings.execution_timeout for worker in process.workers)
+        return Supervisor(process, patience, lambda: self._spawn(process), self._clear_up, self._log)
+
+    def _spawn(self, process: Process) -> Spawned:
+        posts = tuple(self._post(worker, index) for index, worker in enumerate(process.workers))
+        orders = Orders(
+            url=self._setup.url,
+            name=f"{self._host}-{secrets.token_hex(5)}",
+            posts=posts,
+            shutdown_timeout=process.shutdown_timeout,
+            reconnect=process.reconnect,
+            log_format=self._setup.log_format,
+            log_level=self._setup.log_level,
+        )
+        off = {post.index for post in posts if post.id in self._off}
+        concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)
+        return Spawned(self._setup.context, orders, concurrency * SLOTS_PER_PLACE + SLOTS_SPARE, off)
+
+    def _post(self, worker: type[AbstractWorker], index: int) -> Post:
+        settings = self._setup.workers[worker].settings
+        places, is_final = self._places[worker], settings.retry is None
+        return Post(worker=worker, places=places, index=index, id=settings.id, is_final=is_final)
+
+    async def _clear_up(self, spawned: Spawned) -> None:
+        await clear_up(self._service, spawned, self._log)
+
+    def _children(self) -> Iterator[Spawned]:
+        """Those that have not ended; the attempts of the others are nobody's any more."""
+        for supervisor in self._supervisors:
+            yield from (spawned for spawned in supervisor.live if not spawned.ended.is_set())
+
+    # The registry -------------------------------------------------------------------------------
+
+    async def _tell_registry(self) -> bool:
+        cards = [
+            self._process_card(supervisor, spawned)
+            for supervisor in self._supervisors
+            for spawned in supervisor.live
+            if not spawned.ended.is_set()
+        ]
+        gone = self._told - {card.name for card in cards}
+        self._told |= {card.name for card in cards}
+        await self._fleet.beat(self._card(), cards)
+        await self._fleet.end_processes(sorted(gone))
+        self._told -= gone
+        return False
+
+    def _card(self) -> ManagerCard:
+        return ManagerCard(
+            name=self._name,
+            uuid=self._setup.uuid,
+            host=self._host,
+            pid=os.getpid(),
+            version=version("everwork"),
+            started_at_ms=self._started_at_ms,
+        )
+
+    def _process_card(self, supervisor: Supervisor, spawned: Spawned) -> ProcessCard:
+        vitals = spawned.ledger.vitals()
+        return ProcessCard(
+            name=spawned.name,
+            manager=self._name,
+            host=self._host,
+            pid=spawned.pid,
+            state=spawned.phase.name.lower(),
+            workers=tuple(post.id for post in spawned.posts),
+            broken=dict(spawned.broken),
+            started_at_ms=_now_ms() - round((time.monotonic() - spawned.started_at) * 1000),
+            running=vitals.held,
+            ended=vitals.ended,
+            restarts=supervisor.restarts,
+            memory_bytes=self._watch.memory_of(spawned),
+        )
+
+    async def _read_switches(self) -> bool:
+        self._off = (await self._fleet.off()).workers
+        for spawned in self._children():
+            if spawned.switch({post.index for post in spawned.posts if post.id in self._off}):
+                spawned.look()
+        return False
+
+    async def _triggers_off(self) -> frozenset[str]:
+        return (await self._fleet.off()).triggers
+
+
+def _switch_seconds(setup: Setup) -> float:
+    """How often it is looked whether a worker is switched on or off: as its settings promise it."""
+    wanted = [
+        min(one.settings.status_cache_ttl or SWITCH_SECONDS_MIN, one.settings.status_check_interval)
+        for one in setup.workers.values()
+    ]
+    return max(min(wanted), SWITCH_SECONDS_MIN)
+
+
+async def _comes_first(event: asyncio.Event, work: asyncio.Future[Any]) -> bool:
+    """Whether an event comes before some work has ended."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([waiting, work], return_when=asyncio.FIRST_COMPLETED)
+        return not work.done()
+    finally:
+        waiting.cancel()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
