@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -28,6 +28,7 @@ from everwork.service.loops import engine_outage, new_loop
 from everwork.service.service import JobService
 from everwork.workers.crew import Crew, Post
 from everwork.workers.ledger import Ledger, Phase
+from everwork.workers.own import OwnStore
 from everwork.workers.portal import Portal
 from everwork.workers.process import Reconnect
 from everwork.workers.runtime import Runtime, StopSignal
@@ -56,6 +57,7 @@ class Orders:
     posts: tuple[Post, ...]
     shutdown_timeout: float
     reconnect: Reconnect
+    lease_ms: int
     log_format: Literal["console", "json"] | None
     log_level: str
 
@@ -77,11 +79,11 @@ class Child:
         self._orders = orders
         self._ledger = ledger
         self._control = control
-        self._loop = loop = new_loop()
+        self._loop = new_loop()
         self._log = log.bind(process=orders.name)
         self._crew = Crew(orders.posts, self._log)
         self._turned_at = time.monotonic()
-        self._stopped = StopSignal(loop)
+        self._stopped: StopSignal
         self._runtime: Runtime | None = None
         self._code = 0
 
@@ -97,6 +99,7 @@ class Child:
             return self._code
 
     async def _live(self) -> None:
+        self._stopped = StopSignal()
         signal.signal(signal.SIGUSR1, lambda *_: self._stop_soft())
         signal.signal(signal.SIGTERM, lambda *_: self._stop_hard())
         threading.Thread(target=self._listen, name="everwork-control", daemon=True).start()
@@ -131,14 +134,17 @@ class Child:
             await asyncio.to_thread(portal.close)
 
     def _new_runtime(self, portal: Portal) -> Runtime:
+        orders = self._orders
         return Runtime(
             portal,
-            (),
-            self._orders.name,
+            orders.name,
             self._stopped,
+            OwnStore(open_engine(orders.url)),
+            process=orders.name,
             owns_name=True,
             ledger=self._ledger,
-            pauses=self._orders.reconnect.pauses,
+            lease_ms=orders.lease_ms,
+            pauses=orders.reconnect.pauses,
         )
 
     async def _announce(self) -> None:
@@ -189,15 +195,20 @@ class Child:
 
     def _stop_soft(self) -> None:
         """Take no new job; what runs may finish."""
-        self._stopped.ask_soft()
+        self._in_loop(self._stopped.soft.set)
 
     def _stop_hard(self) -> None:
         """Cancel what runs. A handler that blocks the loop hears it as an exception, if it runs Python at all."""
-        self._stopped.ask_hard()
+        self._in_loop(self._stopped.soft.set)
+        self._in_loop(self._stopped.hard.set)
         if time.monotonic() - self._turned_at > BLOCKED_SECONDS and self._runtime is not None:
             self._turned_at = time.monotonic()
             self._runtime.stop_running()
             raise Interrupted("the process is being stopped")
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # The loop is closed: all has stopped.
+            self._loop.call_soon_threadsafe(act)
 
     # The parent ---------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.engines.base import Engine
 from everwork.engines.values import Lease, LeaseStatus
 from everwork.service.loops import BackgroundLoop
@@ -14,8 +13,7 @@ from everwork.workers.attempt import Stop
 from everwork.workers.ledger import Entry, SlotState
 from everwork.workers.spawned import Spawned
 
-KEEP_SECONDS: Final = 0.9
-EXTEND_SECONDS: Final = LEASE_MS_DEFAULT / 3_000
+KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
 """Attempts that are younger are not asked about: most have ended by then."""
 
@@ -23,13 +21,14 @@ Held = tuple[Spawned, Entry]
 
 
 class Keeper:
-    """Once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
+    """About once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
 
-    def __init__(self, engine: Engine, children: Callable[[], Iterable[Spawned]]) -> None:
+    def __init__(self, engine: Engine, children: Callable[[], Iterable[Spawned]], lease_ms: int) -> None:
         self._engine = engine
+        self._lease_ms = lease_ms
         self._children = children
         self._extended_at: dict[tuple[int, int], float] = {}
-        self.loop = BackgroundLoop("everwork-keeper", self.tick, KEEP_SECONDS)
+        self.loop = BackgroundLoop("everwork-keeper", self.tick, min(KEEP_SECONDS_MAX, lease_ms / 5_000))
 
     async def tick(self) -> bool:
         """One round over all processes."""
@@ -37,10 +36,10 @@ class Keeper:
         held = [
             (child, entry) for child in self._children() for entry in child.ledger.entries() if _is_kept(entry, now)
         ]
-        due = [one for one in held if now - self._fresh_at(one[1]) > EXTEND_SECONDS]
+        due = [one for one in held if now - self._fresh_at(one[1]) > self._lease_ms / 3_000]
         self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
         if due:
-            statuses = await self._engine.extend(_leases(due), LEASE_MS_DEFAULT)
+            statuses = await self._engine.extend(_leases(due), self._lease_ms)
             self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
             _tell(due, statuses)
         rest = [one for one in held if one not in due]

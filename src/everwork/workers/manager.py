@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from everwork.core import checks
+from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 from everwork.logs import configure, get_logger
@@ -34,7 +35,8 @@ class ProcessManager:
     """Starts processes with workers in them, watches them, keeps their leases, fires their triggers, and stops them.
 
     `uuid` is any name. `backend` and `broker` name the same store. SIGINT or SIGTERM stop it: what runs may finish;
-    a second signal cancels what runs. `log_format` None leaves logging to the program.
+    a second signal cancels what runs. `lease`: seconds after which the jobs of a machine that has gone are given to
+    others. `log_format` None leaves logging to the program.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ProcessManager:
         cron_schedule: type[AbstractCronSchedule] = CronSchedule,
         start_method: StartMethod | None = None,
         reconnect: Reconnect | None = None,
+        lease: float = LEASE_MS_DEFAULT / 1000,
         log_format: Literal["console", "json"] | None = "console",
         log_level: str = "INFO",
     ) -> None:
@@ -57,6 +60,7 @@ class ProcessManager:
         self._processes = flat(processes)
         self._workers = all_declared(self._processes)
         self._reconnect = reconnect or Reconnect()
+        self._lease_ms = checks.milliseconds("lease", lease, 1, LEASE_MS_MAX / 1000)
         self._start_method = start_method
         schedule = _made(cron_schedule)
         settings = [one.settings for one in self._workers.values()]
@@ -120,6 +124,7 @@ class ProcessManager:
             triggers=self._triggers,
             context=context,
             reconnect=self._reconnect,
+            lease_ms=self._lease_ms,
             log_format=self.log_format,
             log_level=self.log_level,
         )

@@ -52,6 +52,7 @@ class Setup:
     triggers: Sequence[Scheduled]
     context: Context
     reconnect: Reconnect
+    lease_ms: int
     log_format: Literal["console", "json"] | None
     log_level: str
 
@@ -72,7 +73,7 @@ class Operation:
         self._told: set[str] = set()
         self._supervisors = [self._supervisor(process) for process in setup.processes]
         self._watch = Watch(self._supervisors, self._log)
-        self._keeper = Keeper(service.engine, self._children)
+        self._keeper = Keeper(service.engine, self._children, setup.lease_ms)
         self._beat = BackgroundLoop("everwork-registry", self._tell_registry, BEAT_SECONDS)
         self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(setup))
         self._triggers = TriggerLoop(service.engine, setup.triggers, self._triggers_off)
@@ -190,6 +191,7 @@ class Operation:
             posts=posts,
             shutdown_timeout=process.shutdown_timeout,
             reconnect=process.reconnect,
+            lease_ms=self._setup.lease_ms,
             log_format=self._setup.log_format,
             log_level=self._setup.log_level,
         )
