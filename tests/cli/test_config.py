@@ -128,7 +128,10 @@ def test_doctor_says_what_keeps_a_server_from_starting(cli: Cli) -> None:
     assert "a server would not start: grpc_port (file everwork.toml): must be a whole number from 0 to" in answer.out
 
 
-@pytest.mark.parametrize("command", [*EVERY_COMMAND, "jobs reschedule", "jobs priority", "types pause", "keys revoke"])
+@pytest.mark.parametrize(
+    "command",
+    [*EVERY_COMMAND, "jobs reschedule", "jobs priority", "types pause", "keys revoke", "workers off", "triggers fire"],
+)
 def test_every_command_s_help_has_an_example(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     for name in (
         "up",
         "serve",
+        "worker",
         "workers",
         "triggers",
         "jobs",

@@ -1,0 +1,95 @@
+"""everwork worker: runs what a module names, in real processes, until it is told to stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from everwork import Everwork
+from tests.cli.conftest import DEADLINE_SECONDS
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+LOADED = """
+import sys
+
+def loaded():
+    return [name for name in ("grpc", "fastapi", "google.protobuf", "prometheus_client") if name in sys.modules]
+"""
+APP = f"""{LOADED}
+from everwork import Everwork
+
+app = Everwork("sqlite:///everwork.db")
+
+@app.job("greet")
+async def greet(name: str) -> dict:
+    return {{"hello": name, "loaded": loaded()}}
+"""
+
+
+@contextmanager
+def running(cli: Cli, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, until the end of the block."""
+    with cli.start("worker", *arguments) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def done(cli: Cli, type: str, **arguments: Any) -> Any:
+    """The result of a job that somebody must do."""
+    async with Everwork(f"sqlite:///{cli.file}") as app:
+        return await app.result(await app.enqueue(type, **arguments), timeout=DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_an_application_works_until_a_signal_without_the_server_s_packages(
+    cli: Cli, stop: signal.Signals
+) -> None:
+    (cli.folder / "shop.py").write_text(APP)
+    with running(cli, "shop", "--log-format", "json") as process:
+        assert await done(cli, "greet", name="ann") == {"hello": "ann", "loaded": []}
+        process.send_signal(stop)
+        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    assert (process.returncode, out) == (0, "")
+    assert [json.loads(line)["event"] for line in err.splitlines()] == [
+        "the application runs",
+        "the application has stopped",
+    ]
+
+
+def test_a_mistake_is_one_line_and_its_traceback_is_for_who_asks(cli: Cli) -> None:
+    (cli.folder / "src").mkdir()
+    (cli.folder / "src" / "shop.py").write_text("import nowhere\n")
+    arguments = ["worker", "shop:app", "--app-dir", "src"]
+    answer = cli(*arguments)
+    assert answer.complaint == "shop.py, line 1: ModuleNotFoundError: No module named 'nowhere'"
+    assert answer.code == 2
+    asked = cli(*arguments, EVERWORK_DEBUG="1")
+    assert 'src/shop.py", line 1, in <module>\n    import nowhere\n' in asked.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["shop"], "there is no module 'shop' in "),
+        (["shop", "--app-dir", "none"], "app_dir: must be a directory, not 'none'"),
+        (
+            ["shop", "--log-level", "loud"],
+            "log_level: must be one of debug, info, warning, error, critical, not 'loud'",
+        ),
+        (["shop", "--log-format", "xml"], "log_format: must be one of console, json, not 'xml'"),
+    ],
+)
+def test_a_wrong_word_to_the_command(cli: Cli, arguments: list[str], complaint: str) -> None:
+    answer = cli("worker", *arguments)
+    assert answer.complaint.startswith(complaint)
+    assert answer.code == 2
