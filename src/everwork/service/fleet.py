@@ -53,6 +53,8 @@ WORKER_OFF: Final = "worker-off"
 TRIGGER_OFF: Final = "trigger-off"
 OWNER: Final = "owner"
 TRIGGER_MARK: Final = "trigger-mark"
+_LAST_IS_THE_CARD: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OFF, WORKER)
+"""What a worker leaves behind. Without its card nobody could take away what a broken-off call has left."""
 
 log = get_logger("everwork")
 
@@ -180,9 +182,10 @@ class Fleet:
         for info in await self._engine.types():
             if card.id in info.groups:
                 cancelled += await self._engine.drop_group(info.type, card.id)
-        for entry in await self._engine.registered(None):
-            if _belongs_to(entry, card.id):
-                await self._engine.unregister(entry.kind, entry.name)
+        for kind in _LAST_IS_THE_CARD:
+            for entry in await self._entries(kind):
+                if _belongs_to(entry, card.id):
+                    await self._engine.unregister(kind, entry.name)
         return cancelled
 
     async def worker(self, reference: str) -> WorkerCard:
@@ -238,20 +241,15 @@ def _meant(reference: str, what: str, cards: dict[str, C]) -> C:
     return cards[names[0]]
 
 
-def _worker_of(trigger: str) -> str:
-    return trigger.partition("/")[0]
+def _worker_of(name: str) -> str:
+    """The worker that an entry names: by its id, or by its trigger's name."""
+    return name.partition("/")[0]
 
 
 def _belongs_to(entry: Registered, worker_id: str) -> bool:
-    match entry.kind:
-        case "worker" | "worker-off":
-            return entry.name == worker_id
-        case "trigger" | "trigger-off" | "trigger-mark":
-            return _worker_of(entry.name) == worker_id
-        case "owner":
-            return entry.body == worker_id
-        case _:
-            return False
+    if entry.kind == OWNER:
+        return entry.body == worker_id
+    return _worker_of(entry.name) == worker_id
 
 
 def _mark(entry: Registered) -> TriggerMark | None:
