@@ -71,6 +71,15 @@ async def test_outcomes_beside_it_are_stored_and_its_own_is_refused(engine: Engi
     assert await the_state(engine, other.key) is State.COMPLETED
 
 
+async def test_to_learn_where_triggers_stand_is_no_write_once_they_have_begun(
+    engine: Engine, own: asyncpg.Connection
+) -> None:
+    begun = await engine.trigger_marks(["nightly", "hourly"])
+    async with own.transaction():
+        await own.execute(f"LOCK TABLE {schema_of(engine)}.registry IN EXCLUSIVE MODE")
+        assert await asyncio.wait_for(engine.trigger_marks(["nightly", "hourly"]), DEADLINE_S) == begun
+
+
 def schema_of(engine: Engine) -> str:
     assert isinstance(engine, PostgresEngine)
     return engine._address.schema

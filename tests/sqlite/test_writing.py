@@ -60,8 +60,10 @@ async def test_another_programs_transaction_delays_a_create_and_never_breaks_it(
 
 async def test_while_another_program_writes_questions_are_answered(sqlite: SqliteEngine, file: Path) -> None:
     job = await a_pending_job(sqlite)
+    begun = await sqlite.trigger_marks(["nightly"])
     with foreign_transaction(file):
         assert (await asyncio.wait_for(the_job(sqlite, job.key), DEADLINE_S)).key == job.key
+        assert await asyncio.wait_for(sqlite.trigger_marks(["nightly"]), DEADLINE_S) == begun
 
 
 async def test_an_engine_that_is_opened_while_another_program_writes_waits_for_it(
