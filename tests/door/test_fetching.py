@@ -80,7 +80,7 @@ async def test_a_fetcher_waits_only_for_types_that_it_has_room_for(url: str, mon
 async def test_a_fetcher_whose_demand_was_met_and_that_has_room_asks_again_at_once(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everwork.workers.fetcher.ACTIVATE_MAX", 2)
+    monkeypatch.setattr("everwork.workers.rooms.ACTIVATE_MAX", 2)
     async with Everwork(url) as app:
         watched = Watched(app, monkeypatch)
 

@@ -64,7 +64,10 @@ async def test_a_handler_that_swallows_its_cancellation_fails_all_the_same(app: 
     async with working(app):
         job = await finished(app, await stubborn.enqueue())
         release.set()
-    assert (job.state, job.last_error) == (State.FAILED, "timed out after 0.05 s")
+    assert job.state is State.FAILED
+    assert str(job.last_error).startswith("timed out after 0.05 s; it ignores its cancellation\n  File ")
+    assert str(job.last_error).split("\n")[1].endswith(", in stubborn"), job.last_error
+    assert "await release.wait()" in str(job.last_error)
     assert (await app.get(job.key)).result is None
 
 
@@ -93,7 +96,10 @@ async def test_a_handler_in_a_thread_fails_at_its_time_out_and_is_told_so(app: E
         job = await finished(app, await slow.enqueue())
         release.set()
         await until(told.is_set)
-    assert (job.state, job.last_error) == (State.FAILED, "timed out after 0.05 s; its thread still runs")
+    assert job.state is State.FAILED
+    assert str(job.last_error).startswith("timed out after 0.05 s; its thread still runs\n  File ")
+    assert str(job.last_error).split("\n")[1].endswith(", in slow"), job.last_error
+    assert "release.wait(DEADLINE_S)" in str(job.last_error)
     assert (await app.get(job.key)).result is None
 
 

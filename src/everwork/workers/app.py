@@ -6,9 +6,10 @@ import asyncio
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, NewJob
@@ -34,6 +35,12 @@ OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
 """What `enqueue` takes for itself; every other name is an argument of the handler."""
 
 
+class StopWish:
+    """A stop that is asked for when `work()` was called, but has not made its first step yet."""
+
+    is_made = False
+
+
 class Everwork:
     """An application: its engine by URL, its job functions, and the ways to use them.
 
@@ -49,6 +56,7 @@ class Everwork:
         self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
+        self._wishes: WeakSet[StopWish] = WeakSet()
         forks.watch(self, Everwork._begin_anew)
 
     # Declare ------------------------------------------------------------------------------------
@@ -160,37 +168,58 @@ class Everwork:
 
     def run(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
         """Run the workers until SIGINT or SIGTERM; a second signal cancels what still runs."""
-        run_loop(self._run_with_signals(shutdown_timeout))
+        run_loop(self._run_with_signals(self.work(shutdown_timeout=shutdown_timeout)))
 
-    async def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
+    def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Coroutine[Any, Any, None]:
         """Run the workers in the running event loop until `stop()`."""
+        wish = StopWish()
+        self._wishes.add(wish)
+        return self._work(wish, shutdown_timeout)
+
+    async def _work(self, wish: StopWish, shutdown_timeout: float) -> None:
         if not self.functions:
             raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
         if self._is_working:
             raise BadConfiguration("the workers of this application run already")
         self._is_working = True
-        self._stopped = StopSignal()
+        self._stopped = stopped = StopSignal()
+        self._wishes.discard(wish)
         try:
-            # Opening may have to wait for another program; a stop does not wait with it.
-            if await self._stopped.comes_before(self._home.call(self._home.prepare)):
+            if wish.is_made:
                 return
-            self._runtime = Runtime(self._home, self.functions, self._name, self._stopped)
+            # Opening may have to wait for another program; a stop does not wait with it.
+            if await stopped.comes_before(self._home.call(self._home.prepare)):
+                return
+            self._runtime = self._new_runtime(stopped)
             await self._runtime.run(shutdown_timeout)
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None
 
+    def _new_runtime(self, stopped: StopSignal) -> Runtime:
+        return Runtime(
+            self._home.portal,
+            self._name.text,
+            stopped,
+            self._home,
+            process=self._name.process,
+            handlers=[function.handler() for function in self.functions.values()],
+            owns_name=self._name.is_unique,
+        )
+
     def stop(self) -> None:
         """Ask the workers to stop: finish what runs, begin nothing. The second call cancels what runs."""
+        for wish in tuple(self._wishes):
+            wish.is_made = True
         if self._stopped is not None:
             self._stopped.ask()
 
-    async def _run_with_signals(self, shutdown_timeout: float) -> None:
+    async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()
         for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
             loop.add_signal_handler(number, self.stop)
         try:
-            await self.work(shutdown_timeout=shutdown_timeout)
+            await work
         finally:
             await self.close()
 
@@ -245,6 +274,6 @@ class Everwork:
 
     def _begin_anew(self) -> object:
         """In a forked child: nothing is open and no workers run; what the parent has is answered."""
-        of_parent = (self._runtime, self._stopped, self._home.begin_anew())
-        self._is_working, self._runtime, self._stopped = False, None, None
+        of_parent = (self._runtime, self._stopped, self._wishes, self._home.begin_anew())
+        self._is_working, self._runtime, self._stopped, self._wishes = False, None, None, WeakSet()
         return of_parent

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 from everwork.core.checks import shown
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.workers.context import JobContext
+from everwork.workers.event import EventCollector
 
 Convert = Callable[[Any], Any]
 
@@ -35,6 +36,7 @@ class Arguments:
             raise BadConfiguration(f"handler {function!r}: its parameters cannot be read: {error}") from None
         self._hints = hints = _hints(function)
         self.context_name: str | None = None
+        self.collector_name: str | None = None
         self._names: dict[str, frozenset[type] | None] = {}
         self._required: set[str] = set()
         self._takes_any = False
@@ -45,6 +47,8 @@ class Arguments:
     def _add(self, name: str, parameter: inspect.Parameter, hint: object) -> None:
         if hint is JobContext:
             self.context_name = name
+        elif hint is EventCollector:
+            self.collector_name = name
         elif parameter.kind is parameter.VAR_KEYWORD:
             self._takes_any = True
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):

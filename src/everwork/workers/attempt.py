@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete
+
+if TYPE_CHECKING:
+    from everwork.workers.event import EventCollector
+    from everwork.workers.handler import Handler
+    from everwork.workers.ledger import Ledger
 
 
 class Stop(Enum):
@@ -27,15 +32,16 @@ class Attempt:
     """
 
     __slots__ = (
-        "_token", "begun_at", "completion", "extended_at", "is_reported", "job", "leased_at", "stop", "task", "thread",
-        "timeout",
+        "_token", "begun_at", "collector", "completion", "extended_at", "handler", "is_ending", "is_free",
+        "is_reported", "job", "leased_at", "slot", "stop", "task", "thread", "timeout",
     )  # fmt: skip
 
-    def __init__(self, job: LeasedJob, leased_at: float, timeout: float) -> None:
+    def __init__(self, job: LeasedJob, leased_at: float, handler: Handler) -> None:
         self.job = job
+        self.handler = handler
         self.leased_at = leased_at
         self.extended_at = leased_at
-        self.timeout = timeout if job.timeout_ms is None else job.timeout_ms / 1000
+        self.timeout = handler.timeout if job.timeout_ms is None else job.timeout_ms / 1000
         self.begun_at: float | None = None
         self.stop: Stop | None = None
         self.is_reported = False
@@ -43,6 +49,13 @@ class Attempt:
         self.thread: asyncio.Future[Any] | None = None
         self.completion: Complete | None = None
         """What the handler has written inside a transaction of its own."""
+        self.collector: EventCollector | None = None
+        self.slot: int | None = None
+        """Where it stands in the table that this process shares with its parent."""
+        self.is_ending = False
+        """Whether the engine's thread has an outcome of it that is not settled yet."""
+        self.is_free = False
+        """Whether the engine's thread knows that its handler has ended."""
         self._token = [True]
 
     def begin(self, now: float) -> bool:
@@ -58,6 +71,22 @@ class Attempt:
             return self._token.pop()
         except IndexError:
             return False
+
+    def enter(self, ledger: Ledger) -> None:
+        """Stand in the table of this process."""
+        job = self.job
+        self.slot = ledger.enter(job.key, job.attempt, self.leased_at, self.timeout, self.handler.index)
+
+    def close(self, ledger: Ledger) -> None:
+        """Leave the table, now that nothing is left to be settled; one whose handler still runs stays as hung."""
+        slot = self.slot
+        if slot is None:
+            return
+        if self.is_free:
+            self.slot = None
+            ledger.leave(slot)
+        else:
+            ledger.mark_hung(slot)
 
     def is_overdue(self, now: float) -> bool:
         """Whether the attempt runs, or waits here, longer than it may."""

@@ -61,7 +61,8 @@ class JobContext:
     async def complete(self, result: Any = None, *, tx: object) -> None:
         """Complete this job inside the handler's own transaction: its work and its completion are one step.
 
-        Nothing happens before the transaction commits; after a rollback the job is as unfinished as before. Raises
+        Events that the handler has emitted are published with it; nothing more can be emitted afterwards. Nothing
+        happens before the transaction commits; after a rollback the job is as unfinished as before. Raises
         `LeaseLost` or `WrongState` when the job is no longer this attempt's: roll back then.
         """
         completion = _completion(self._attempt, result)
@@ -83,7 +84,8 @@ class SyncJobContext:
 
 def _completion(attempt: Attempt, result: Any) -> Complete:
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
-    return Complete(attempt.job.key, attempt.job.attempt, text)
+    events = () if attempt.collector is None else attempt.collector.close()
+    return Complete(attempt.job.key, attempt.job.attempt, text, events)
 
 
 def _note(attempt: Attempt, completion: Complete, judged: Judged) -> None:

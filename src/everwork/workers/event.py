@@ -61,19 +61,30 @@ class Event:
 class EventCollector:
     """Takes the events of one call. They are published with its completion, in one transaction, or not at all."""
 
-    __slots__ = ("_most", "jobs")
+    __slots__ = ("_is_closed", "_most", "jobs")
 
     def __init__(self, most: int = EVENTS_MAX) -> None:
         self._most = most
-        self.jobs: list[NewJob] = []
+        self._is_closed = False
+        self.jobs: list[NewJob] | tuple[()] = ()
 
     def emit(self, event: Event) -> None:
         """Take an event; what is wrong with it is told at once."""
         if not isinstance(event, Event):
             raise InvalidInput("event", f"must be an Event, not {shown(event)}")
+        if self._is_closed:
+            raise InvalidInput("event", "must be emitted before its call ends or completes its job")
         if len(self.jobs) >= self._most:
             raise InvalidInput("event", f"must be one of at most {self._most:,} in a call (max_events_in_memory)")
-        self.jobs.append(event.to_job())
+        job = event.to_job()
+        if not self.jobs:
+            self.jobs = []
+        self.jobs.append(job)
+
+    def close(self) -> tuple[NewJob, ...]:
+        """Take nothing more: what there is is on its way."""
+        self._is_closed = True
+        return tuple(self.jobs)
 
     def __len__(self) -> int:
         return len(self.jobs)

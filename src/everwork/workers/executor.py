@@ -1,6 +1,6 @@
 """The handlers' side: runs attempts in the handlers' event loop and reports how they ended.
 
-A job costs no task of its own. Each type has up to `concurrency` runners, started when they are needed; a
+A job costs no task of its own. Each handler has up to `concurrency` runners, started when they are needed; a
 runner takes the next attempt and awaits its handler directly, so handlers that never suspend are run one after
 the other by one runner.
 """
@@ -11,8 +11,9 @@ import asyncio
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 from everwork.core import checks
@@ -22,9 +23,14 @@ from everwork.core.texts import error_text
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
 from everwork.logs import get_logger
+from everwork.workers import threads
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.context import JobContext, OwnTransactions
-from everwork.workers.function import JobFunction
+from everwork.workers.event import EventCollector, collector_of_call
+from everwork.workers.handler import Handler
+from everwork.workers.hung import stack_of_task, stack_of_thread
+from everwork.workers.job_log import JobLog
+from everwork.workers.ledger import Ledger
 from everwork.workers.threads import HandlerThreads
 
 log = get_logger("everwork")
@@ -37,12 +43,12 @@ GRACE_SECONDS = 1.0
 
 
 class Pool:
-    """The attempts of one type: waiting, running, and those who run them."""
+    """The attempts of one handler: waiting, running, and those who run them."""
 
-    __slots__ = ("function", "idle", "inbox", "runners", "running")
+    __slots__ = ("handler", "idle", "inbox", "runners", "running")
 
-    def __init__(self, function: JobFunction[..., Any]) -> None:
-        self.function = function
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
         self.inbox: deque[Attempt] = deque()
         self.running: set[Attempt] = set()
         self.idle: list[asyncio.Future[None]] = []
@@ -54,20 +60,25 @@ class Executor:
 
     def __init__(
         self,
-        functions: Mapping[str, JobFunction[..., Any]],
         send: Callable[[list[Report]], None],
-        worker: str,
         own: OwnTransactions,
+        job_log: JobLog,
+        ledger: Ledger | None = None,
     ) -> None:
-        self._pools = {type: Pool(function) for type, function in functions.items()}
+        self._pools: dict[str, Pool] = {}
         self._send = send
-        self._worker = worker
         self._own = own
+        self._job_log = job_log
+        self._ledger = ledger
         self._loop = asyncio.get_running_loop()
         self._reports: list[Report] = []
         self._threads = HandlerThreads()
         self._watch: asyncio.TimerHandle | None = None
         self._is_stopping = False
+
+    def add(self, handler: Handler) -> None:
+        """Let a handler join, also while others run."""
+        self._pools[handler.name] = Pool(handler)
 
     def accept(self, attempts: Iterable[Attempt]) -> None:
         """Take attempts; they begin as soon as a runner is free."""
@@ -75,7 +86,7 @@ class Executor:
             if self._is_stopping:
                 self._hand_back(attempt)
                 continue
-            pool = self._pools[attempt.job.type]
+            pool = self._pools[attempt.handler.name]
             pool.inbox.append(attempt)
             if len(pool.inbox) == 1:
                 self._wake(pool)
@@ -132,7 +143,7 @@ class Executor:
             if not future.done():
                 future.set_result(None)
                 return
-        if len(pool.runners) < pool.function.concurrency:
+        if len(pool.runners) < pool.handler.concurrency:
             runner = self._loop.create_task(self._run_all(pool))
             pool.runners.add(runner)
             runner.add_done_callback(functools.partial(self._forget, pool))
@@ -141,7 +152,7 @@ class Executor:
         """A runner has ended. None should, as long as nobody closes the executor: say so, and let another go on."""
         pool.runners.discard(runner)
         if not runner.cancelled() and runner.exception() is not None:
-            log.error("a runner broke down", type=pool.function.type, exc_info=runner.exception())
+            log.error("a runner broke down", worker=pool.handler.name, exc_info=runner.exception())
         if not self._is_stopping:
             self._wake(pool)
 
@@ -165,13 +176,16 @@ class Executor:
 
     async def _run(self, pool: Pool, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
         """One attempt: begin, call, report, and give the place back."""
-        if attempt.stop is not None or not attempt.begin(time.monotonic()):
+        now = time.monotonic()
+        if attempt.stop is not None or not attempt.begin(now):
             self._report(attempt, None)
             return
+        if self._ledger is not None and attempt.slot is not None:
+            self._ledger.begin(attempt.slot, now)
         attempt.task = task
         pool.running.add(attempt)
         try:
-            outcome = await self._outcome(pool.function, attempt)
+            outcome = await self._outcome(pool.handler, attempt)
             if attempt.thread is not None and attempt.is_in_thread:
                 self._report(attempt, outcome, is_free=False)
                 await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
@@ -186,43 +200,65 @@ class Executor:
             attempt.task = None
             pool.running.discard(attempt)
 
-    async def _outcome(self, function: JobFunction[..., Any], attempt: Attempt) -> o.Outcome | None:
+    async def _outcome(self, handler: Handler, attempt: Attempt) -> o.Outcome | None:
         """How the attempt ended, whatever the handler does."""
         outcome: o.Outcome | None
         try:
-            outcome = await self._call(function, attempt)
+            outcome = await self._call(handler, attempt)
         except asyncio.CancelledError as error:
             if attempt.stop is None and attempt.task is not None and attempt.task.cancelling():
                 raise  # The runner itself is being stopped.
-            outcome = None if attempt.stop is not None else self._failed(function, attempt, error)
+            outcome = None if attempt.stop is not None else self._failed(attempt, error)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
-            outcome = self._failed(function, attempt, error)
+            outcome = self._failed(attempt, error)
         if attempt.stop is None and attempt.is_overdue(time.monotonic()):
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
         if attempt.stop is not None:
             await _absorb_cancellation(attempt)
             if outcome is None or attempt.stop is not Stop.SHUTDOWN:
-                outcome = self._stopped(function, attempt)
+                outcome = self._stopped(attempt)
         return outcome
 
-    async def _call(self, function: JobFunction[..., Any], attempt: Attempt) -> o.Outcome:
+    async def _call(self, handler: Handler, attempt: Attempt) -> o.Outcome:
         """Bind the arguments, call the handler, and keep what it returns."""
         try:
-            arguments = function.arguments.bind(decode(attempt.job.variables))
+            arguments = handler.arguments.bind(decode(attempt.job.variables))
         except InvalidInput as error:
             return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"argument {error}"), final=True)
-        if function.arguments.context_name is not None:
-            arguments[function.arguments.context_name] = JobContext(attempt, self._own)
-        if function.is_async:
-            value = await function.function(**arguments)
+        if handler.arguments.context_name is not None:
+            arguments[handler.arguments.context_name] = JobContext(attempt, self._own)
+        if handler.can_emit:
+            return await self._call_collecting(handler, attempt, arguments)
+        if handler.is_async:
+            value = await handler.function(**arguments)
         else:
-            attempt.thread = self._threads.run(functools.partial(function.function, **arguments))
-            value = await asyncio.shield(attempt.thread)
+            value = await self._in_thread(attempt, functools.partial(handler.function, **arguments))
         return _completed(attempt, value)
 
-    def _failed(self, function: JobFunction[..., Any], attempt: Attempt, error: BaseException) -> o.Outcome:
+    async def _call_collecting(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> o.Outcome:
+        """The same with a collector of its own, also for what the call starts in other tasks and threads."""
+        attempt.collector = collector = EventCollector(handler.events_max)
+        if handler.arguments.collector_name is not None:
+            arguments[handler.arguments.collector_name] = collector
+        token = collector_of_call.set(collector)
+        try:
+            if handler.is_async:
+                value = await handler.function(**arguments)
+            else:
+                call = functools.partial(copy_context().run, handler.function, **arguments)
+                value = await self._in_thread(attempt, call)
+        finally:
+            collector_of_call.reset(token)
+            collector.close()
+        return _completed(attempt, value)
+
+    async def _in_thread(self, attempt: Attempt, call: Callable[[], Any]) -> Any:
+        attempt.thread = self._threads.run(call)
+        return await asyncio.shield(attempt.thread)
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
         """The outcome of an attempt whose handler raised."""
         key, number = attempt.job.key, attempt.job.attempt
         match error:
@@ -233,24 +269,32 @@ class Executor:
             case Retry():
                 return _retried(key, number, error)
             case _:
-                log.warning(
-                    "a job failed", type=attempt.job.type, key=key, attempt=number, worker=self._worker, exc_info=error
-                )
+                handler = attempt.handler
+                self._job_log.warning("a job failed", handler.name, key, number, type=attempt.job.type, exc_info=error)
                 text = error_text(error)
                 named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-                return o.Fail(key, number, error_text(named), final=function.retry is None)
+                return o.Fail(key, number, error_text(named), final=handler.is_final)
 
-    def _stopped(self, function: JobFunction[..., Any], attempt: Attempt) -> o.Outcome | None:
+    def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
         """The outcome of an attempt that was told to stop; None if nobody would accept one."""
         key, number = attempt.job.key, attempt.job.attempt
         match attempt.stop:
             case Stop.TIMED_OUT:
-                more = "; its thread still runs" if attempt.is_in_thread else ""
-                return o.Fail(key, number, f"timed out after {attempt.timeout:g} s{more}", final=function.retry is None)
+                if attempt.is_in_thread:
+                    more = f"; its thread still runs{self._thread_stack(attempt)}"
+                text = error_text(f"timed out after {attempt.timeout:g} s{more}")
+                return o.Fail(key, number, text, final=attempt.handler.is_final)
             case Stop.SHUTDOWN:
                 return o.Release(key, number)
             case _:
                 return None
+
+    def _thread_stack(self, attempt: Attempt) -> str:
+        identity = None if attempt.thread is None else self._threads.identity_of(attempt.thread)
+        return _below(stack_of_thread(identity, threads.__name__))
+
+    def _task_stack(self, attempt: Attempt) -> str:
+        return "" if attempt.task is None else _below(stack_of_task(attempt.task, __name__))
 
     # Reports ------------------------------------------------------------------------------------
 
@@ -285,19 +329,29 @@ class Executor:
                 if attempt.is_overdue(now):
                     self.stop(attempt, Stop.TIMED_OUT)
                 if attempt.stop is Stop.TIMED_OUT and attempt.is_overdue(now - GRACE_SECONDS):
-                    # It swallows its cancellation: the job need not wait for it.
-                    self._report(attempt, self._stopped(pool.function, attempt), is_free=False)
+                    self._give_up(attempt)
             has_any = has_any or bool(pool.inbox)
         if has_any:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
 
+    def _give_up(self, attempt: Attempt) -> None:
+        """It swallows its cancellation: the job need not wait for it."""
+        if not attempt.is_reported:
+            more = f"; it ignores its cancellation{self._task_stack(attempt)}"
+            self._report(attempt, self._stopped(attempt, more), is_free=False)
+
+
+def _below(stack: str) -> str:
+    return f"\n{stack}" if stack else ""
+
 
 def _completed(attempt: Attempt, value: Any) -> o.Outcome:
+    events = () if attempt.collector is None else attempt.collector.close()
     if value is None:
         # After a commit of the handler's own this is a repeat, and changes nothing.
-        return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt)
+        return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
     try:
-        return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX))
+        return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
     except InvalidInput as error:
         return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"the handler's {error}"), final=True)
 

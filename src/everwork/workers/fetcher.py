@@ -6,13 +6,14 @@ One step settles what has ended and asks for as many jobs as there is room for, 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
-from everwork.core.limits import ACTIVATE_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
-from everwork.core.outcome import Fail, Outcome, Release
+from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.states import State
 from everwork.core.texts import error_text
 from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease, LeaseStatus, Settlement
@@ -23,41 +24,19 @@ from everwork.service.loops import BackgroundLoop, engine_outage, pauses
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
-from everwork.workers.function import JobFunction
+from everwork.workers.handler import Handler
+from everwork.workers.job_log import JobLog
+from everwork.workers.ledger import Ledger
 from everwork.workers.news import News
+from everwork.workers.rooms import ROOM_MAX, Ask, Room
 
 log = get_logger("everwork")
 
 HEARTBEAT_SECONDS = 0.5
-PREFETCH_SECONDS = 0.1
-"""Jobs are fetched ahead only if they will begin about this soon: elsewhere somebody may be free for them."""
+PULSE_SECONDS = 0.5
+"""How often a child process shows its parent that its engine's loop turns."""
 UNBEGUN_SECONDS = 5.0
 """What has been fetched ahead and has not begun after this time goes back: the handlers' loop is blocked."""
-
-
-class Room:
-    """The room for one type: how many of its jobs are here, and how long one takes."""
-
-    __slots__ = ("concurrency", "here", "seconds", "timeout", "type")
-
-    def __init__(self, function: JobFunction[..., Any]) -> None:
-        self.type = function.type
-        self.concurrency = function.concurrency
-        self.timeout = function.timeout
-        self.here = 0
-        self.seconds: float | None = None
-
-    @property
-    def left(self) -> int:
-        """How many more jobs may be leased: free runners, and what they will get to soon."""
-        ahead = 0
-        if self.seconds is not None:
-            ahead = int(self.concurrency * min(1.0, PREFETCH_SECONDS / max(self.seconds, 1e-6)))
-        return self.concurrency + ahead - self.here
-
-    def learn(self, seconds: float) -> None:
-        """Take the duration of attempts that have just ended into account."""
-        self.seconds = seconds if self.seconds is None else 0.7 * self.seconds + 0.3 * seconds
 
 
 class Fetcher:
@@ -67,20 +46,24 @@ class Fetcher:
         self,
         service: JobService,
         worker: str,
-        functions: Mapping[str, JobFunction[..., Any]],
         deliver: Callable[[Sequence[Attempt]], None],
         stop: Callable[[Attempt, Stop], None],
         *,
+        job_log: JobLog,
         owns_name: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
         self._service = service
         self._worker = worker
         self._owns_name = owns_name
         self._may_have_strays = False
-        self._rooms = {type: Room(function) for type, function in functions.items()}
+        self._job_log = job_log
+        self._ledger = ledger
+        self._rooms: dict[str, Room] = {}
         self._deliver = deliver
         self._stop = stop
         self._here: dict[tuple[int, int], Attempt] = {}
+        """What is leased, until its outcome is settled."""
         self._outcomes: list[Outcome] = []
         self._spoilt: set[tuple[int, int]] = set()
         self._news = News()
@@ -88,19 +71,39 @@ class Fetcher:
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
         self._heartbeat = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
+        self._pulse: asyncio.TimerHandle | None = None
+        self._round = 0
+        self._mark = 0
+        self._wakes_at = math.inf
+        self._is_short = False
+        self._has_events = False
+
+    def add(self, handler: Handler) -> None:
+        """Let a handler join, also while others run."""
+        self._rooms[handler.name] = room = Room(handler)
+        room.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
+        self._news.tell()
 
     async def run(self) -> None:
         """Fetch and settle until stopped, and until everything that is here has been reported."""
-        self._heartbeat.start()
+        self._begin_to_beat()
+        self._begin_round()
         try:
             while not self._is_done:
                 self._news.clear()
-                mark = self._service.engine.mark()
                 timeout_ms = await self._step()
-                if timeout_ms is not None and not self._outcomes and not self._is_done:
-                    await self._wait(timeout_ms, mark)
+                if timeout_ms is not None:
+                    if not self._outcomes and not self._is_done:
+                        await self._wait(timeout_ms)
+                    self._begin_round()
         finally:
-            await self._heartbeat.abort()
+            await self._end_beat()
+
+    def _begin_round(self) -> None:
+        """From here on every place is asked before anybody waits; what comes meanwhile ends the wait."""
+        self._round += 1
+        self._mark = self._service.engine.mark()
+        self._wakes_at = math.inf
 
     @property
     def _is_done(self) -> bool:
@@ -111,17 +114,27 @@ class Fetcher:
         now = time.monotonic()
         spent: dict[str, list[float]] = {}
         for attempt, outcome, is_free in reports:
-            job = attempt.job
-            self._here.pop((job.key, job.attempt), None)
-            if outcome is not None:
-                self._outcomes.append(outcome)
+            self._note_end(attempt, outcome, is_free)
             if is_free:
-                self._rooms[job.type].here -= 1
+                name = attempt.handler.name
+                self._rooms[name].here -= 1
                 if attempt.begun_at is not None:
-                    spent.setdefault(job.type, []).append(now - attempt.begun_at)
-        for type, seconds in spent.items():
-            self._rooms[type].learn(sum(seconds) / len(seconds))
+                    spent.setdefault(name, []).append(now - attempt.begun_at)
+        for name, seconds in spent.items():
+            self._rooms[name].learn(sum(seconds) / len(seconds))
         self._news.tell()
+
+    def _note_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
+        """With an outcome it stays here until that is settled; without one nobody wants to hear of it any more."""
+        attempt.is_free = is_free
+        if outcome is not None:
+            attempt.is_ending = True
+            self._outcomes.append(outcome)
+            self._has_events = self._has_events or attempt.collector is not None
+        elif not attempt.is_ending:
+            self._here.pop((attempt.job.key, attempt.job.attempt), None)
+            if self._ledger is not None:
+                attempt.close(self._ledger)
 
     def stop_fetching(self) -> None:
         """Ask for nothing more."""
@@ -137,31 +150,80 @@ class Fetcher:
 
     async def _step(self) -> int | None:
         """Settle what has ended, fetch what there is room for; how long to wait for more, None: not at all."""
-        outcomes, self._outcomes = self._outcomes, []
-        demands = [] if self._is_stopping else self._demands()
-        if not outcomes and not demands:
+        outcomes = self._next_outcomes()
+        asks = [] if self._is_stopping else self._asks()
+        if not outcomes and not asks:
             await self._news.wait()
+            self._begin_round()
             return None
-        settlement = await self._persist(outcomes, demands)
+        settled = outcomes.copy()
+        settlement = await self._persist(outcomes, [self._demand(ask) for ask in asks])
         if settlement is None:
             return None
         for outcome, judged in zip(outcomes, settlement.judged, strict=True):
             if not judged.ok:
-                _log_refusal(outcome, judged)
-        if settlement.activation.jobs:
-            self._deliver(self._lease(settlement.activation))
+                self._log_refusal(outcome, judged)
+        self._let_go(settled)
+        attempts = self._lease(asks, settlement.activation)
+        if attempts:
+            self._deliver(attempts)
         if self._may_have_strays:
             await self._hand_back_strays()
-        return self._pause_ms(demands, settlement.activation)
+        return self._pause_ms(asks, settlement.activation)
 
-    def _pause_ms(self, demands: Sequence[Demand], activation: Activation) -> int | None:
-        """Whoever got less than he asked for has got all there was, unless the engine says that more is due now."""
-        jobs, due_ms = activation.jobs, activation.next_due_ms
-        if jobs and due_ms is not None and due_ms <= activation.now_ms:
+    def _next_outcomes(self) -> list[Outcome]:
+        """What one step settles: everything, but not more events than a worker's settings allow."""
+        outcomes, self._outcomes = self._outcomes, []
+        if self._has_events:
+            end = self._end_of_batch(outcomes)
+            outcomes, self._outcomes = outcomes[:end], outcomes[end:]
+            self._has_events = bool(self._outcomes)
+        return outcomes
+
+    def _end_of_batch(self, outcomes: list[Outcome]) -> int:
+        events, most = 0, EVENTS_MAX
+        for at, outcome in enumerate(outcomes):
+            if isinstance(outcome, Complete) and outcome.events:
+                attempt = self._here.get((outcome.key, outcome.attempt))
+                most = most if attempt is None else min(most, attempt.handler.settle_events_max)
+                events += len(outcome.events)
+                if events > most and at > 0:
+                    return at
+        return len(outcomes)
+
+    def _let_go(self, settled: Sequence[Outcome]) -> None:
+        """Their outcomes are settled, or refused for good."""
+        for outcome in settled:
+            attempt = self._here.pop((outcome.key, outcome.attempt), None)
+            if attempt is not None:
+                attempt.is_ending = False
+                if self._ledger is not None:
+                    attempt.close(self._ledger)
+
+    def _pause_ms(self, asks: Sequence[Ask], activation: Activation) -> int | None:
+        """Who gave less than it was asked for has given all there was, unless the engine says that more is due now."""
+        due_ms = activation.next_due_ms
+        if activation.jobs and due_ms is not None and due_ms <= activation.now_ms:
             return None
-        has_room = [d for d in demands if len(jobs) >= d.limit and self._rooms[d.type].left > 0]
-        is_met = any(sum(job.type == d.type for job in jobs) >= d.limit for d in has_room)
-        return None if is_met else pause_ms(activation)
+        now = time.monotonic()
+        self._wakes_at = min(self._wakes_at, now + pause_ms(activation) / 1000)
+        if self._is_short or any(ask.room.may_have_more(self._round) for ask in asks):
+            return None
+        return max(1, math.ceil((self._wakes_at - now) * 1000))
+
+    def _log_refusal(self, outcome: Outcome, judged: Judged) -> None:
+        self._job_log.warning(
+            "an outcome was refused",
+            self._name_of(outcome),
+            outcome.key,
+            outcome.attempt,
+            outcome=type(outcome).__name__,
+            verdict=judged.verdict.value,
+        )
+
+    def _name_of(self, outcome: Outcome) -> str | None:
+        attempt = self._here.get((outcome.key, outcome.attempt))
+        return None if attempt is None else attempt.handler.name
 
     async def _hand_back_strays(self) -> None:
         """Jobs may have been leased by a step whose answer was lost: nobody here knows of them, so they go back.
@@ -216,7 +278,8 @@ class Fetcher:
         """A batch that is refused as a whole is halved until the bad outcome stands alone, and becomes a failure."""
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
-            log.error("an outcome cannot be stored", key=key, attempt=attempt, exc_info=error)
+            name = self._name_of(outcomes[0])
+            self._job_log.error("an outcome cannot be stored", name, key, attempt, exc_info=error)
             if (key, attempt) in self._spoilt:
                 return []  # Not even as a failure: the lease lapses.
             self._spoilt.add((key, attempt))
@@ -233,30 +296,50 @@ class Fetcher:
             checked += half
         return checked
 
-    def _demands(self) -> list[Demand]:
-        return [
-            Demand(room.type, self._worker, min(left, ACTIVATE_MAX), LEASE_MS_DEFAULT)
-            for room in self._rooms.values()
-            if (left := room.left) > 0
-        ]
+    def _asks(self) -> list[Ask]:
+        """What there is room for, here and in the table of this process."""
+        if self._ledger is None:
+            return [ask for room in self._rooms.values() for ask in room.asks(ROOM_MAX)]
+        asks: list[Ask] = []
+        free = self._ledger.free
+        for room in self._rooms.values():
+            asks += room.asks(free - sum(ask.limit for ask in asks))
+        self._share_shortage(asks, free)
+        return asks
 
-    def _lease(self, activation: Activation) -> list[Attempt]:
+    def _share_shortage(self, asks: Sequence[Ask], free: int) -> None:
+        """If the table is too small for all, another handler is the first to be asked for next time."""
+        self._is_short = bool(asks) and sum(ask.limit for ask in asks) >= free
+        if self._is_short:
+            first = next(iter(self._rooms))
+            self._rooms[first] = self._rooms.pop(first)
+
+    def _demand(self, ask: Ask) -> Demand:
+        type, group = ask.well.place
+        return Demand(type, self._worker, ask.limit, LEASE_MS_DEFAULT, group)
+
+    def _lease(self, asks: Sequence[Ask], activation: Activation) -> list[Attempt]:
         now = time.monotonic()
-        attempts = []
-        for job in activation.jobs:
-            room = self._rooms[job.type]
-            room.here += 1
-            self._here[job.key, job.attempt] = attempt = Attempt(job, now, room.timeout)
-            attempts.append(attempt)
+        attempts: list[Attempt] = []
+        jobs = iter(activation.jobs)
+        for ask, got in zip(asks, activation.shares, strict=False):
+            ask.room.note(ask, got, self._round)
+            handler = ask.room.handler
+            for job in itertools.islice(jobs, got):
+                self._here[job.key, job.attempt] = attempt = Attempt(job, now, handler)
+                attempts.append(attempt)
+        if self._ledger is not None:
+            for attempt in attempts:
+                attempt.enter(self._ledger)
         return attempts
 
-    async def _wait(self, timeout_ms: int, mark: int) -> None:
+    async def _wait(self, timeout_ms: int) -> None:
         """Wait for news from the executor, or for work that there is room for."""
-        types = [] if self._is_stopping else [room.type for room in self._rooms.values() if room.left > 0]
+        types = [] if self._is_stopping else self._types_with_room()
         if self._news.is_there or not types:
             await self._news.wait()
             return
-        work = asyncio.ensure_future(self._service.engine.wait(types, timeout_ms, since=mark))
+        work = asyncio.ensure_future(self._service.engine.wait(types, timeout_ms, since=self._mark))
         work.add_done_callback(self._news.wake)
         try:
             await self._news.wait()
@@ -266,7 +349,45 @@ class Fetcher:
             # Only a wake-up is lost. The next step finds out whether more is.
             await self._news.wait(next(pauses()))
 
+    def _types_with_room(self) -> list[str]:
+        rooms = (room for room in self._rooms.values() if room.left > 0)
+        return list(dict.fromkeys(well.place.type for room in rooms for well in room.wells))
+
     # Leases -------------------------------------------------------------------------------------
+
+    def _begin_to_beat(self) -> None:
+        """Leases are extended here, or by the parent of this process, who then wants to see that this loop turns."""
+        if self._ledger is None:
+            self._heartbeat.start()
+        else:
+            self._show_life(self._ledger)
+
+    def _show_life(self, ledger: Ledger) -> None:
+        now = time.monotonic()
+        ledger.turn_engine(now)
+        self._take_back(now)
+        self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._show_life, ledger)
+
+    async def _end_beat(self) -> None:
+        await self._heartbeat.abort()
+        if self._pulse is not None:
+            self._pulse.cancel()
+        if self._ledger is not None:
+            self._ledger.turn_engine(time.monotonic())
+
+    def look_at_flags(self) -> None:
+        """The parent has found attempts to be cancelled or lost, or has switched workers off or on."""
+        ledger = self._ledger
+        if ledger is None:
+            return
+        for attempt in self._here.values():
+            why = None if attempt.slot is None or attempt.is_ending else ledger.flag_of(attempt.slot)
+            if why is not None:
+                self._stop(attempt, why)
+        for room in self._rooms.values():
+            room.is_off = ledger.is_off(room.handler.index)
+        self._hand_back([a for a in self._here.values() if self._rooms[a.handler.name].is_off])
+        self._news.tell()
 
     async def _beat(self) -> bool:
         """Give back what does not begin, extend the leases that need it, learn which are cancelled or lost."""
@@ -286,11 +407,13 @@ class Fetcher:
 
     def _take_back(self, now: float) -> None:
         """The handlers' loop is blocked: what it has not begun can run elsewhere. Its place here stays taken."""
-        late = [a for a in self._here.values() if a.begun_at is None and now - a.leased_at > UNBEGUN_SECONDS]
-        for attempt in late:
-            if attempt.take():
-                del self._here[attempt.job.key, attempt.job.attempt]
-                self._outcomes.append(Release(attempt.job.key, attempt.job.attempt))
+        self._hand_back([a for a in self._here.values() if now - a.leased_at > UNBEGUN_SECONDS])
+
+    def _hand_back(self, attempts: Sequence[Attempt]) -> None:
+        """Release those that have not begun."""
+        for attempt in attempts:
+            if attempt.begun_at is None and attempt.take():
+                self._note_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
                 self._news.tell()
 
     def _learn(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
@@ -301,13 +424,3 @@ class Fetcher:
 
 def _leases(attempts: Sequence[Attempt]) -> list[Lease]:
     return [Lease(attempt.job.key, attempt.job.attempt) for attempt in attempts]
-
-
-def _log_refusal(outcome: Outcome, judged: Judged) -> None:
-    log.warning(
-        "an outcome was refused",
-        key=outcome.key,
-        attempt=outcome.attempt,
-        outcome=type(outcome).__name__,
-        verdict=judged.verdict.value,
-    )

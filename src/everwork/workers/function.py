@@ -12,6 +12,7 @@ from everwork.core.retry import RetryPolicy, require_policy
 from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration
 from everwork.workers.arguments import Arguments
+from everwork.workers.handler import Handler, Place
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,3 +78,17 @@ class JobFunction(Generic[P, R]):
     async def enqueue(self, **arguments: Any) -> JobKey:
         """Create a job of this function; takes its arguments, and the options of `Everwork.enqueue`."""
         return await self._enqueue(self.type, **arguments)
+
+    def handler(self) -> Handler:
+        """The function as the runtime sees it."""
+        return Handler(
+            name=self.type,
+            places=(Place(self.type),),
+            function=self.function,
+            arguments=self.arguments,
+            is_async=self.is_async,
+            is_final=self.retry is None,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+            can_emit=self.arguments.collector_name is not None,
+        )

@@ -22,7 +22,8 @@ class Handler:
     """One handler. It runs up to `concurrency` jobs at once, whichever of its places they come from.
 
     `name` is the worker's id, or a function's type. `is_final`: an exception or a time-out leaves the job failed for
-    good. `index` is its number in its process, for the table that the process shares with its parent.
+    good. `can_emit`: its calls may emit events, so each has a collector. `index` is its number in its process, for the
+    table that the process shares with its parent.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Handler:
     is_final: bool
     concurrency: int
     timeout: float
+    can_emit: bool = True
     events_max: int = EVENTS_MAX
     settle_events_max: int = EVENTS_MAX
     index: int = 0

@@ -2,7 +2,9 @@
 
 The child writes what it holds; the parent extends those leases, sets flags on attempts that are cancelled or lost, and
 reads what is left when the child has died. A slot counts once its state is written, last; it is freed by its state,
-first: a reader never sees half a slot that counts. Times are of CLOCK_MONOTONIC, one for the whole machine.
+first: a reader never sees half a slot that counts. A flag is one byte that also names the use of the slot which it is
+meant for, so that one that comes too late does not hit the next attempt there. Times are of CLOCK_MONOTONIC, one for
+the whole machine.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from typing import Final, NamedTuple
 from everwork.workers.attempt import Stop
 
 _HEADER: Final = struct.Struct("<ddQIB")
-_SLOT: Final = struct.Struct("<qqdddHBB")
+_SLOT: Final = struct.Struct("<qqdddHBBB")
 _BEGUN_AT: Final = struct.Struct("<d")
 _BEGUN_OFFSET: Final = 24
 _STATE_OFFSET: Final = 42
 _FLAG_OFFSET: Final = 43
+_USE_OFFSET: Final = 44
+_USES: Final = 64
 HEADER_BYTES: Final = 64
 SLOT_BYTES: Final = 48
 WORKERS_MAX: Final = 1_000
@@ -55,6 +59,8 @@ class Entry(NamedTuple):
     timeout: float
     worker: int
     state: SlotState
+    use: int = 0
+    """Tells this use of the slot from those before and after it."""
 
     def is_overdue(self, now: float) -> bool:
         """Whether it runs longer than it may."""
@@ -62,7 +68,7 @@ class Entry(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """Signs of life: when each of the child's two loops last turned, how many attempts have ended, how many are here."""
+    """Signs of life: when each of the child's two loops last turned, how many attempts have ended and are here."""
 
     engine_at: float
     handlers_at: float
@@ -100,7 +106,8 @@ class Ledger:
         """Write a leased attempt; its slot."""
         slot = self._free.pop()
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
-        _SLOT.pack_into(self._memory, at, key, attempt, leased_at, 0.0, timeout, worker, 0, 0)
+        use = (self._memory[at + _USE_OFFSET] + 1) % _USES
+        _SLOT.pack_into(self._memory, at, key, attempt, leased_at, 0.0, timeout, worker, 0, 0, use)
         self._memory[at + _STATE_OFFSET] = 1
         return slot
 
@@ -115,14 +122,17 @@ class Ledger:
         self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 3
 
     def leave(self, slot: int) -> None:
-        """It has ended and is settled."""
-        self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 0
+        """It has ended and is settled. What has never begun does not count as ended."""
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
+        self._ended += self._memory[at] > 1
+        self._memory[at] = 0
         self._free.append(slot)
-        self._ended += 1
 
     def flag_of(self, slot: int) -> Stop | None:
         """What the parent has found out about an attempt."""
-        return _FLAGS.get(self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _FLAG_OFFSET])
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES
+        why, use = divmod(self._memory[at + _FLAG_OFFSET], _USES)
+        return _FLAGS.get(why) if use == self._memory[at + _USE_OFFSET] else None
 
     def turn_engine(self, now: float) -> None:
         """The engine's loop lives; it also tells how much has been done."""
@@ -154,14 +164,13 @@ class Ledger:
         for slot in range(self.slots):
             state = table[slot * SLOT_BYTES + _STATE_OFFSET]
             if state:
-                values = _SLOT.unpack_from(table, slot * SLOT_BYTES)
-                yield Entry(slot, *values[:6], SlotState(state))
+                *values, _, _, use = _SLOT.unpack_from(table, slot * SLOT_BYTES)
+                yield Entry._make((slot, *values, SlotState(state), use))
 
     def flag(self, entry: Entry, why: Stop) -> None:
-        """Tell the child that an attempt is cancelled or lost; unless its slot has another by now."""
-        at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
-        if _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt):
-            self._memory[at + _FLAG_OFFSET] = _NUMBERS[why]
+        """Tell the child that an attempt is cancelled or lost. If its slot has another by now, that one is not hit."""
+        flag = _NUMBERS[why] * _USES + entry.use
+        self._memory[_SLOTS_OFFSET + entry.slot * SLOT_BYTES + _FLAG_OFFSET] = flag
 
     def switch(self, worker: int, is_on: bool) -> None:
         """Switch a worker on or off."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
 from everwork.service.loops import new_loop
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
+from everwork.workers.context import OwnTransactions
 from everwork.workers.executor import Executor, Report
 from everwork.workers.fetcher import Fetcher
-from everwork.workers.function import JobFunction
-from everwork.workers.home import Home
-from everwork.workers.naming import WorkerName
+from everwork.workers.handler import Handler
+from everwork.workers.job_log import JobLog
+from everwork.workers.ledger import Ledger
+from everwork.workers.portal import Portal
 
 log = get_logger("everwork")
 
@@ -60,26 +64,50 @@ class StopSignal:
 
 
 class Runtime:
-    """Runs once."""
+    """Runs once. `worker` is the name under which jobs are leased, `process` the one that the log shows."""
 
     def __init__(
         self,
-        home: Home,
-        functions: Mapping[str, JobFunction[..., Any]],
-        name: WorkerName,
+        portal: Portal,
+        worker: str,
         stopped: StopSignal,
+        own: OwnTransactions,
+        *,
+        process: str,
+        handlers: Iterable[Handler] = (),
+        owns_name: bool = False,
+        ledger: Ledger | None = None,
     ) -> None:
-        self._portal = home.portal
-        self._functions = dict(functions)
-        self._worker = name.text
-        self._owns_name = name.is_unique
+        self._portal = portal
+        self._worker = worker
+        self._owns_name = owns_name
+        self._ledger = ledger
+        self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
-        self._executor = Executor(self._functions, self._send, self._worker, home)
+        self._executor = Executor(self._send, own, self._job_log, ledger)
         self._thread = threading.get_ident()
+        self._handlers: dict[str, Handler] = {}
         self._fetcher: Fetcher | None = None
         self._stopped = stopped
         self.ended: Future[None] = Future()
         """Resolved at the end of `run`, for whoever waits in another thread or loop."""
+        for handler in handlers:
+            self.add(handler)
+
+    def add(self, handler: Handler) -> None:
+        """Let a handler join, also while others run; in the handlers' loop."""
+        taken = {place for other in self._handlers.values() for place in other.places}
+        if handler.name in self._handlers or not taken.isdisjoint(handler.places):
+            raise BadConfiguration(f"worker '{handler.name}': it, or a source of it, is there already")
+        self._handlers[handler.name] = handler
+        self._executor.add(handler)
+        if self._fetcher is not None:
+            self._in_engine(partial(self._fetcher.add, handler))
+
+    def look_at_flags(self) -> None:
+        """The parent of this process has written into the table; from any thread."""
+        if self._fetcher is not None:
+            self._in_engine(self._fetcher.look_at_flags)
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -90,10 +118,15 @@ class Runtime:
         """Whether a task runs handlers."""
         return self._executor.is_runner(task)
 
-    async def run(self, shutdown_timeout: float) -> None:
-        """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels."""
+    async def run(self, shutdown_timeout: float | None) -> None:
+        """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels.
+
+        `shutdown_timeout` None: what runs may finish for as long as nobody asks again.
+        """
         try:
             self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
+            for handler in self._handlers.values():
+                self._in_engine(partial(fetcher.add, handler))
             fetching, cancel = self._portal.start(lambda _: fetcher.run())
             try:
                 await _first(fetching, self._stopped.soft.wait())
@@ -125,7 +158,13 @@ class Runtime:
 
     async def _make_fetcher(self, service: JobService) -> Fetcher:
         return Fetcher(
-            service, self._worker, self._functions, self._deliver, self._stop_attempt, owns_name=self._owns_name
+            service,
+            self._worker,
+            self._deliver,
+            self._stop_attempt,
+            job_log=self._job_log,
+            owns_name=self._owns_name,
+            ledger=self._ledger,
         )
 
     # Between the two loops. Each of these is called in one thread and acts in the other.
@@ -140,7 +179,7 @@ class Runtime:
     def _stop_attempt(self, attempt: Attempt, why: Stop) -> None:
         self._loop.call_soon_threadsafe(self._executor.stop, attempt, why)
 
-    def _in_engine(self, act: Any) -> None:
+    def _in_engine(self, act: Callable[[], None]) -> None:
         self._portal.loop.call_soon_threadsafe(act)
 
 

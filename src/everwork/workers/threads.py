@@ -20,6 +20,7 @@ class HandlerThreads:
         self._threads = 0
         self._busy = 0
         self._identities: set[int] = set()
+        self._at_work: dict[asyncio.Future[Any], int] = {}
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a call in a thread of its own; the future is resolved in the calling loop."""
@@ -43,14 +44,21 @@ class HandlerThreads:
         """Whether the caller runs in one of these threads."""
         return threading.get_ident() in self._identities
 
-    def _free(self, _: object) -> None:
+    def identity_of(self, future: asyncio.Future[Any]) -> int | None:
+        """The thread in which a call runs; None if it does not run."""
+        return self._at_work.get(future)
+
+    def _free(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
+        self._at_work.pop(future, None)
 
     def _work(self) -> None:
         process = os.getpid()
-        self._identities.add(threading.get_ident())
+        identity = threading.get_ident()
+        self._identities.add(identity)
         while (item := self._inbox.get()) is not None:
             call, future, loop = item
+            self._at_work[future] = identity
             try:
                 value, error = call(), None
             except BaseException as raised:  # noqa: BLE001 - user code; it goes to whoever waits for the call
