@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everwork.core.job import NewJob
 from everwork.engines.base import Engine
+from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration, EngineUnavailable, InvalidInput, NotFound
 from everwork.service.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
 from everwork.service.keys import host_clock
@@ -43,6 +45,23 @@ async def backend(engine_name: str, tmp_path: Path) -> AsyncIterator[AbstractBac
     await made.close()
 
 
+def losing_answers(broker: AbstractBroker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A call after which the engine's next answer to a create is lost; the broker must not be open yet."""
+    engine, to_lose = broker._engine.fresh(), list[bool]()
+    create = engine.create
+
+    async def lossy(jobs: Sequence[NewJob]) -> list[Created]:
+        created = await create(jobs)
+        if to_lose:
+            to_lose.pop()
+            raise EngineUnavailable("the connection was lost")
+        return created
+
+    monkeypatch.setattr(engine, "create", lossy)
+    monkeypatch.setattr(broker._engine, "fresh", lambda: engine)
+    return lambda: to_lose.append(True)
+
+
 async def test_an_event_that_is_pushed_becomes_a_job(broker: AbstractBroker, engine: Engine) -> None:
     key = await broker.push(Event(source="email-send", kwargs={"to": "a@b.c"}, delay=60, dedupe_key="welcome:42"))
     again = await broker.push(Event(source="email-send", dedupe_key="welcome:42"))
@@ -68,6 +87,22 @@ async def test_many_events_are_published_together_or_not_at_all(broker: Abstract
             await broker.push_many([good, event])
     assert sum(count.jobs for count in await engine.count()) == 2
     assert await broker.push_many([]) == []
+
+
+async def test_only_an_event_with_a_dedupe_key_is_pushed_again_after_a_lost_answer(
+    broker: AbstractBroker, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_next_answer = losing_answers(broker, monkeypatch)
+    lose_next_answer()
+    key = await broker.push(Event(source="email-send", dedupe_key="welcome:42"))
+    lose_next_answer()
+    with pytest.raises(EngineUnavailable):
+        await broker.push(Event(source="login"))
+
+    counts = [(count.type, count.jobs) for count in await engine.count()]
+
+    assert sorted(counts) == [("email-send", 1), ("login", 1)]
+    assert key.deduplicated, "the answer was not lost"
 
 
 async def test_a_broker_that_was_closed_opens_again(broker: AbstractBroker, engine: Engine) -> None:
