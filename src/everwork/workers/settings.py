@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -131,7 +132,7 @@ class WorkerSettings(_Settings):
 
     title: Title
     description: Description = ""
-    sources: frozenset[Source] = Field(default=frozenset(), validate_default=True)
+    sources: AbstractSet[Source] = Field(default=frozenset(), validate_default=True)
     execution_timeout: Timeout = 180
     status_check_interval: CheckInterval = 60
     status_cache_ttl: CacheTtl | None = 5
@@ -142,12 +143,12 @@ class WorkerSettings(_Settings):
 
     @field_validator("sources", mode="after")
     @classmethod
-    def _hold_the_own(cls, sources: frozenset[str], info: ValidationInfo) -> frozenset[str]:
+    def _hold_the_own(cls, sources: AbstractSet[str], info: ValidationInfo) -> frozenset[str]:
         title = info.data.get("title")
-        own = frozenset() if title is None else frozenset({source_of(id_of(title))})
+        own = set() if title is None else {source_of(id_of(title))}
         if len(sources - own) > SOURCES_MAX:
             raise ValueError(f"must be at most {SOURCES_MAX} sources, not {len(sources - own)}")
-        return sources | own
+        return frozenset(sources | own)
 
     @field_validator("triggers", mode="after")
     @classmethod
