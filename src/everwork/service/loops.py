@@ -18,6 +18,8 @@ AWAY_SECONDS_MAX: Final = 10.0
 """How long a caller is kept waiting for an engine that is away: about a restart of its server."""
 
 T = TypeVar("T")
+Pauses = Callable[[], Iterator[float]]
+"""Begins to count the seconds between attempts to reach an engine; it ends where to give up."""
 
 
 def pauses(first: float = 0.1, most: float = 1.5) -> Iterator[float]:

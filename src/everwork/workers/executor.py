@@ -212,7 +212,9 @@ class Executor:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
-            outcome = self._failed(attempt, error)
+            # Whoever blocks the loop hears of a shutdown by an interrupt.
+            is_told = attempt.stop is Stop.SHUTDOWN and isinstance(error, KeyboardInterrupt)
+            outcome = None if is_told else self._failed(attempt, error)
         if attempt.stop is None and attempt.is_overdue(time.monotonic()):
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
         if attempt.stop is not None:

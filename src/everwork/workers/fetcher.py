@@ -20,7 +20,7 @@ from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 from everwork.service.exchange import pause_ms
-from everwork.service.loops import BackgroundLoop, engine_outage, pauses
+from everwork.service.loops import BackgroundLoop, Pauses, engine_outage, pauses
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Report
@@ -52,6 +52,8 @@ class Fetcher:
         job_log: JobLog,
         owns_name: bool = False,
         ledger: Ledger | None = None,
+        lease_ms: int = LEASE_MS_DEFAULT,
+        pauses: Pauses = pauses,
     ) -> None:
         self._service = service
         self._worker = worker
@@ -59,6 +61,8 @@ class Fetcher:
         self._may_have_strays = False
         self._job_log = job_log
         self._ledger = ledger
+        self._lease_ms = lease_ms
+        self._pauses = pauses
         self._rooms: dict[str, Room] = {}
         self._deliver = deliver
         self._stop = stop
@@ -140,6 +144,11 @@ class Fetcher:
         """Ask for nothing more."""
         self._is_stopping = True
         self._news.tell()
+
+    def stop_taking(self) -> None:
+        """Ask for nothing more, and give back what has not begun."""
+        self.stop_fetching()
+        self._hand_back(list(self._here.values()))
 
     def abandon(self) -> None:
         """Wait no longer for attempts that will not stop, nor for an engine that is away: leases lapse."""
@@ -253,7 +262,7 @@ class Fetcher:
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""
-        delays = pauses()
+        delays = self._pauses()
         while True:
             try:
                 settlement = await self._service.engine.settle(outcomes, demands)
@@ -266,8 +275,11 @@ class Fetcher:
                     return None
                 self._outage.tell(error)
                 self._may_have_strays = self._owns_name
+                delay = next(delays, None)
+                if delay is None:
+                    raise  # Nobody wants to wait any longer.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._abandoned.wait(), next(delays))
+                    await asyncio.wait_for(self._abandoned.wait(), delay)
             except Exception as error:
                 if not outcomes:
                     raise
@@ -316,7 +328,7 @@ class Fetcher:
 
     def _demand(self, ask: Ask) -> Demand:
         type, group = ask.well.place
-        return Demand(type, self._worker, ask.limit, LEASE_MS_DEFAULT, group)
+        return Demand(type, self._worker, ask.limit, self._lease_ms, group)
 
     def _lease(self, asks: Sequence[Ask], activation: Activation) -> list[Attempt]:
         now = time.monotonic()
@@ -394,9 +406,9 @@ class Fetcher:
         now = time.monotonic()
         self._take_back(now)
         held = [a for a in self._here.values() if now - a.leased_at > HEARTBEAT_SECONDS]
-        due = [a for a in held if now - a.extended_at > LEASE_MS_DEFAULT / 3000 and not a.is_overdue(now)]
+        due = [a for a in held if now - a.extended_at > self._lease_ms / 3000 and not a.is_overdue(now)]
         if due:
-            self._learn(due, await self._service.engine.extend(_leases(due), LEASE_MS_DEFAULT))
+            self._learn(due, await self._service.engine.extend(_leases(due), self._lease_ms))
             for attempt in due:
                 attempt.extended_at = now
         extended = set(due)

@@ -10,9 +10,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
-from everwork.service.loops import new_loop
+from everwork.service.loops import Pauses, new_loop, pauses
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.context import OwnTransactions
@@ -77,11 +78,15 @@ class Runtime:
         handlers: Iterable[Handler] = (),
         owns_name: bool = False,
         ledger: Ledger | None = None,
+        lease_ms: int = LEASE_MS_DEFAULT,
+        pauses: Pauses = pauses,
     ) -> None:
         self._portal = portal
         self._worker = worker
         self._owns_name = owns_name
         self._ledger = ledger
+        self._lease_ms = lease_ms
+        self._pauses = pauses
         self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
         self._executor = Executor(self._send, own, self._job_log, ledger)
@@ -108,6 +113,16 @@ class Runtime:
         """The parent of this process has written into the table; from any thread."""
         if self._fetcher is not None:
             self._in_engine(self._fetcher.look_at_flags)
+
+    def stop_fetching(self) -> None:
+        """Take no more, and give back what has not begun, also while a handler blocks its loop; from any thread."""
+        if self._fetcher is not None:
+            self._in_engine(self._fetcher.stop_taking)
+
+    def stop_running(self) -> None:
+        """Cancel what runs; it goes back. In the handlers' thread."""
+        self._executor.stop_soft()
+        self._executor.stop_running()
 
     @property
     def is_in_its_thread(self) -> bool:
@@ -165,6 +180,8 @@ class Runtime:
             job_log=self._job_log,
             owns_name=self._owns_name,
             ledger=self._ledger,
+            lease_ms=self._lease_ms,
+            pauses=self._pauses,
         )
 
     # Between the two loops. Each of these is called in one thread and acts in the other.
