@@ -154,12 +154,6 @@ async def test_a_fired_job_is_created_as_any_other(engine: Engine) -> None:
     assert sorted(one.group for one in await every_job(engine)) == ["", "", "audit", "audit"]
 
 
-async def test_whoever_waits_for_work_is_woken_by_a_fired_job(engine: Engine) -> None:
-    since = engine.mark()
-    await engine.fire([a_fire(1)])
-    assert await engine.wait([TYPE], 30_000, since)
-
-
 async def test_firing_nothing_is_nothing(engine: Engine) -> None:
     assert await engine.fire([]) == []
 

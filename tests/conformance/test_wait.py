@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.outcome import Complete, Fail, Release
+from everwork.engines.values import Fire
 from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, a_processing_job, settled
 from tests.stores import open_store
 
@@ -76,12 +77,22 @@ async def test_a_waiter_is_woken_when_its_type_is_resumed(engine: Engine) -> Non
     assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: engine.pause(TYPE, False))
 
 
+async def a_fired_job(engine: Engine) -> object:
+    """A job that a trigger creates."""
+    return await engine.fire([Fire("trigger", 1, a_new_job())])
+
+
+@pytest.mark.parametrize("act", [a_pending_job, a_fired_job])
 async def test_a_waiter_is_woken_by_another_engine_on_the_same_store(
-    engine: Engine, engine_name: str, tmp_path: Path, clock: VirtualClock
+    act: Callable[[Engine], Coroutine[Any, Any, object]],
+    engine: Engine,
+    engine_name: str,
+    tmp_path: Path,
+    clock: VirtualClock,
 ) -> None:
     other = await open_store(engine_name, tmp_path, clock)
     try:
-        assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: a_pending_job(other))
+        assert await woken_by(lambda ms: engine.wait([TYPE], ms), lambda: act(other))
     finally:
         await other.close()
 
