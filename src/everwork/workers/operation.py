@@ -154,6 +154,8 @@ class Operation:
             await _comes_first(soft, rest)
         finally:
             rest.cancel()
+            with suppress(asyncio.CancelledError):
+                await rest
 
     async def _stop(self, hard: asyncio.Event) -> None:
         """All processes at once, each in its stages; a second request skips the first stage."""

@@ -1,0 +1,231 @@
+"""Workers for tests that run, hang, die and are stopped. Each says what it does in a file that the test reads."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from everwork import AbstractWorker, Event, EventCollector, Interval, JobContext, RetryPolicy, Trigger, WorkerSettings
+from everwork.exceptions import Fail, Reject, Retry
+
+LOG = "EVERWORK_TEST_LOG"
+
+
+def say(word: str, *facts: object) -> None:
+    """One line, written at once: lines of several processes do not mix."""
+    line = " ".join(map(str, (word, os.getpid(), *facts))) + "\n"
+    out = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(out, line.encode())
+    os.close(out)
+
+
+class Echo(AbstractWorker):
+    """Does what it should."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="echo", sources={"echo"}, execution_timeout=60, concurrency=10)
+
+    async def startup(self) -> None:
+        say("startup", "echo")
+
+    async def shutdown(self) -> None:
+        say("shutdown", "echo")
+
+    async def __call__(self, ctx: JobContext, text: str = "", **kwargs: Any) -> dict[str, str]:
+        say("echo", ctx.key, text)
+        return {"text": text}
+
+
+class Another(AbstractWorker):
+    """A second class on the same source."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="another", sources={"echo"}, concurrency=10)
+
+    async def __call__(self, ctx: JobContext, text: str = "") -> None:
+        say("another", ctx.key, text)
+
+
+class Holder(AbstractWorker):
+    """Runs until it is cancelled, or until its file is there."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(
+            title="holder", sources={"hold"}, execution_timeout=120, concurrency=200, status_cache_ttl=None
+        )
+
+    async def __call__(self, ctx: JobContext, gate: str = "") -> None:
+        say("begin", ctx.key, ctx.attempt)
+        try:
+            while not (gate and os.path.exists(gate)):  # noqa: ASYNC110, ASYNC240, PTH110
+                await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            say("cancelled", ctx.key, ctx.attempt)
+            raise
+        say("end", ctx.key, ctx.attempt)
+
+    async def shutdown(self) -> None:
+        say("shutdown", "holder")
+
+
+class Stuck(AbstractWorker):
+    """Gets stuck in the way that it is told to."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="stuck", sources={"stuck"}, execution_timeout=1)
+
+    async def __call__(self, ctx: JobContext, how: str, seconds: float = 3600) -> None:
+        say("begin", ctx.key, ctx.attempt, how)
+        await WAYS[how](seconds)
+        say("end", ctx.key, ctx.attempt, how)
+
+
+async def block_the_loop(seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(0.05)  # noqa: ASYNC251
+
+
+async def ignore_cancellation(seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            say("ignored")
+
+
+async def hold_the_gil(seconds: float) -> None:
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
+
+async def leave(_seconds: float) -> None:
+    os._exit(3)
+
+
+async def kill_itself(_seconds: float) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(60)
+
+
+async def stop_itself(_seconds: float) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    await asyncio.sleep(60)
+
+
+WAYS: dict[str, Callable[[float], Any]] = {
+    "block": block_the_loop,
+    "ignore": ignore_cancellation,
+    "gil": hold_the_gil,
+    "exit": leave,
+    "kill": kill_itself,
+    "stop": stop_itself,
+}
+
+
+class Long(AbstractWorker):
+    """The same ways, with enough time for them."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="long", sources={"long"}, execution_timeout=60)
+
+    async def __call__(self, ctx: JobContext, how: str, seconds: float) -> str:
+        say("begin", ctx.key, ctx.attempt, how)
+        await (asyncio.sleep(seconds) if how == "wait" else WAYS[how](seconds))
+        say("end", ctx.key, ctx.attempt, how)
+        return how
+
+
+class Outcomes(AbstractWorker):
+    """Ends as it is told to."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="outcomes", sources={"outcomes"}, concurrency=10)
+
+    async def __call__(self, ctx: JobContext, events: EventCollector, how: str, count: int = 1) -> dict[str, int] | None:
+        say(how, ctx.key, ctx.attempt)
+        for at in range(count):
+            (self.emit if at % 2 else events.emit)(Event(source="echo", kwargs={"text": f"{how}-{at}"}))
+        match how:
+            case "fail":
+                raise Fail("broken for good")
+            case "reject":
+                raise Reject
+            case "retry":
+                if ctx.attempt < 3:
+                    raise Retry(delay=0)
+            case "raise":
+                raise ValueError("something else")
+        return {"count": count}
+
+
+class Patient(AbstractWorker):
+    """Has a retry policy."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(
+            title="patient", sources={"patient"}, retry=RetryPolicy(max_attempts=3, base=0.0), execution_timeout=1
+        )
+
+    async def __call__(self, ctx: JobContext, how: str = "raise") -> None:
+        say("begin", ctx.key, ctx.attempt, how)
+        if how == "raise":
+            raise ValueError("again")
+        await WAYS[how](3600)
+
+
+class BrokenInit(AbstractWorker):
+    """Cannot be made."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="broken-init", sources={"broken"})
+
+    def __init__(self) -> None:
+        raise RuntimeError("no such thing as me")
+
+    async def __call__(self) -> None:
+        say("never")
+
+
+class BrokenStartup(AbstractWorker):
+    """Starts at the second attempt only."""
+
+    tries = 0
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="broken-startup", sources={"later"})
+
+    async def startup(self) -> None:
+        BrokenStartup.tries += 1
+        if BrokenStartup.tries == 1:
+            sys.exit("not yet")
+
+    async def __call__(self, ctx: JobContext) -> None:
+        say("later", ctx.key)
+
+
+class Ticker(AbstractWorker):
+    """Has a trigger that fires often."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        tick = Trigger(title="tick", schedule=Interval(seconds=0.2), kwargs={"text": "tick"}, status_cache_ttl=None)
+        return WorkerSettings(title="ticker", triggers=[tick], concurrency=5)
+
+    async def __call__(self, ctx: JobContext, text: str) -> None:
+        say(text, ctx.key)

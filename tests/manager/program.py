@@ -1,0 +1,41 @@
+"""A manager in a process of its own: `python -m tests.manager.program URL SETTINGS-AS-JSON WORKER[,WORKER]...`.
+
+Each argument after the settings is one process with these workers in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from everwork import Process, ProcessManager, Recycle
+from everwork.workers import stores
+from everwork.workers.stores import AbstractBackend, AbstractBroker
+from tests.manager import crew
+
+
+def sides_of(url: str) -> tuple[AbstractBackend, AbstractBroker]:
+    """The backend and the broker of a store."""
+    name = {"sqlite": "Sqlite", "postgresql": "Postgres"}.get(url.partition(":")[0], "Redis")
+    return getattr(stores, f"{name}Backend")(url), getattr(stores, f"{name}Broker")(url)
+
+
+def manager_of(url: str, settings: dict[str, float], crews: list[str]) -> ProcessManager:
+    """A manager with one process for each list of workers."""
+    backend, broker = sides_of(url)
+    recycle = Recycle(jobs=int(settings["recycle"])) if "recycle" in settings else Recycle()
+    processes = [
+        Process(
+            workers=[getattr(crew, name) for name in names.split(",")],
+            shutdown_timeout=settings.get("shutdown", 10),
+            recycle=recycle,
+        )
+        for names in crews
+    ]
+    lease = settings.get("lease", 30)
+    return ProcessManager(uuid="test", processes=processes, backend=backend, broker=broker, lease=lease)
+
+
+if __name__ == "__main__":
+    asyncio.run(manager_of(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]).run())
