@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 LOADED = """
 import sys
 
+HEAVY = ("grpc", "fastapi", "google.protobuf", "prometheus_client", "typer")
+
 def loaded():
-    return [name for name in ("grpc", "fastapi", "google.protobuf", "prometheus_client") if name in sys.modules]
+    return [name for name in HEAVY if name in sys.modules]
 """
 APP = f"""{LOADED}
 from everwork import Everwork
@@ -31,6 +33,23 @@ app = Everwork("sqlite:///everwork.db")
 @app.job("greet")
 async def greet(name: str) -> dict:
     return {{"hello": name, "loaded": loaded()}}
+"""
+MANAGER = f"""{LOADED}
+from everwork import AbstractWorker, Process, ProcessManager, SqliteBackend, SqliteBroker, WorkerSettings
+from shop_parts import greeting
+
+class Greeter(AbstractWorker):
+    @classmethod
+    def _get_settings(cls):
+        return WorkerSettings(title="greeter", sources={{"greet"}})
+
+    async def __call__(self, name: str) -> dict:
+        return {{greeting: name, "loaded": loaded(), "module": type(self).__module__}}
+
+async def make():
+    url = "sqlite:///everwork.db"
+    processes = [Process(workers=[Greeter])]
+    return ProcessManager(uuid="m1", processes=processes, backend=SqliteBackend(url), broker=SqliteBroker(url))
 """
 
 
@@ -56,7 +75,7 @@ async def test_an_application_works_until_a_signal_without_the_server_s_packages
 ) -> None:
     (cli.folder / "shop.py").write_text(APP)
     with running(cli, "shop", "--log-format", "json") as process:
-        assert await done(cli, "greet", name="ann") == {"hello": "ann", "loaded": []}
+        assert await done(cli, "greet", name="ann") == {"hello": "ann", "loaded": ["typer"]}
         process.send_signal(stop)
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert (process.returncode, out) == (0, "")
@@ -64,6 +83,20 @@ async def test_an_application_works_until_a_signal_without_the_server_s_packages
         "the application runs",
         "the application has stopped",
     ]
+
+
+async def test_a_manager_s_processes_find_the_user_s_modules_and_load_no_command_line(cli: Cli) -> None:
+    source = cli.folder / "src"
+    source.mkdir()
+    (source / "shop.py").write_text(MANAGER)
+    (source / "shop_parts.py").write_text("greeting = 'hello'")
+    with running(cli, "shop:make", "--app-dir", "src", "--log-format", "json", "--log-level", "warning") as process:
+        assert await done(cli, "greet", name="ann") == {"hello": "ann", "loaded": [], "module": "shop"}
+        [worker] = cli("workers", "list", "--json").json["workers"]
+        assert (worker["title"], worker["on"], worker["processes"]) == ("greeter", True, 1)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_a_mistake_is_one_line_and_its_traceback_is_for_who_asks(cli: Cli) -> None:

@@ -18,7 +18,7 @@ from everwork.service.admin_report import (
     worker_switch_report,
 )
 from everwork.service.administration import Administration
-from everwork.service.cards import ManagerCard, ProcessCard, WorkerView
+from everwork.service.cards import ManagerCard, ProcessCard, WorkerView, own_source
 
 COLUMNS = (
     Column("WORKER", width_min=20),
@@ -151,7 +151,7 @@ def _row(view: WorkerView) -> tuple[str, ...]:
         f"{view.processes:,}" if view.processes else "-",
         f"{card.concurrency:,}",
         f"{card.execution_timeout_ms / 1000:g}s",
-        one_line(", ".join(card.sources)),
+        one_line(", ".join(sorted(set(card.sources) - {own_source(card.id)}))),
     )
 
 
