@@ -20,6 +20,7 @@ from benchmarks.handlers import measure_handlers
 from benchmarks.history import measure_history
 from benchmarks.hosts import HOSTS, host_of
 from benchmarks.latency import measure_latency
+from benchmarks.manager import measure_manager
 from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
 from benchmarks.snapshot import measure_snapshot
@@ -30,6 +31,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "handlers": measure_handlers,
     "enqueue": measure_enqueue,
     "latency": measure_latency,
+    "manager": measure_manager,
     "doors": measure_doors,
     "history": measure_history,
     "lanes": measure_lanes,

@@ -56,7 +56,7 @@ class Process(_Settings):
     `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
     """
 
-    workers: tuple[type[AbstractWorker], ...] = Field(min_length=1, max_length=1_000)
+    workers: list[type[AbstractWorker]] = Field(min_length=1, max_length=1_000)
     shutdown_timeout: float = Field(default=20.0, ge=0.1, le=3_600)
     reconnect: Reconnect = Reconnect()
     recycle: Recycle = Recycle()
