@@ -142,13 +142,15 @@ async def test_a_trigger_ends_with_its_lifetime(engine: Engine, clock: VirtualCl
 async def test_what_was_missed_while_switched_off_is_not_caught_up_with(
     engine: Engine, clock: VirtualClock, switch: Switch
 ) -> None:
+    seldom = TriggerLoop(engine, [a_trigger(trigger_id="seldom", check_every_ms=3 * MINUTE_MS)], switch)
     loop = TriggerLoop(engine, [a_trigger(), a_trigger(trigger_id="other")], switch)
-    await run_for(clock, MINUTE_MS, loop)
-    switch.names = frozenset({"w/tick"})
-    await run_for(clock, 5 * MINUTE_MS + MINUTE_MS // 2, loop)
+    await run_for(clock, MINUTE_MS, loop, seldom)
+    switch.names = frozenset({"w/tick", "w/seldom"})
+    await run_for(clock, 5 * MINUTE_MS + MINUTE_MS // 2, loop, seldom)
     switch.names = frozenset()
-    await run_for(clock, 2 * MINUTE_MS, loop)
+    await run_for(clock, 2 * MINUTE_MS, loop, seldom)
     assert await fired(engine) == [at * MINUTE_MS for at in (1, 7, 8)]
+    assert await fired(engine, "seldom") == [at * MINUTE_MS for at in (1, 8)]
     assert await fired(engine, "other") == [at * MINUTE_MS for at in range(1, 9)]
 
 
@@ -176,6 +178,18 @@ async def test_a_clock_that_is_set_back_fires_nothing_twice(
     clock.advance(ms=-3 * MINUTE_MS)
     await run_for(clock, 4 * MINUTE_MS, loop)
     assert await fired(engine) == [at * MINUTE_MS for at in range(1, 7)]
+
+
+async def test_a_point_that_comes_earlier_because_the_clock_was_set_back_is_not_missed(
+    engine: Engine, clock: VirtualClock, switch: Switch
+) -> None:
+    loop = TriggerLoop(engine, [a_trigger(Plan(Every(HOUR_MS), is_catchup=False))], switch)
+    await loop.tick()
+    clock.advance(ms=3 * HOUR_MS - MINUTE_MS)
+    await loop.tick()
+    clock.advance(ms=-2 * HOUR_MS)
+    await run_for(clock, 2 * MINUTE_MS, loop)
+    assert await fired(engine) == [HOUR_MS]
 
 
 async def test_a_changed_interval_holds_from_the_last_point_on(

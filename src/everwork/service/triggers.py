@@ -15,7 +15,6 @@ from everwork.core.limits import FIRES_STEP_MAX
 from everwork.core.schedule import GRACE_MS, Due, Plan, due_points, next_point
 from everwork.engines.base import Engine
 from everwork.engines.values import Fire, TriggerMark
-from everwork.exceptions import InvalidInput
 from everwork.logs import Outage, get_logger
 from everwork.service.loops import BackgroundLoop
 
@@ -104,7 +103,7 @@ class TriggerLoop(BackgroundLoop):
         answer = await self._engine.trigger_marks(self._expected)
         if answer.now_ms < self._now_ms:
             for one in self._standings.values():
-                one.look_ms = 0  # The clock was set back: nothing that was planned by it holds.
+                one.look_ms = 0  # The clock was set back: what was planned by it does not hold.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
             self._standings[name].adopt(mark)
@@ -116,23 +115,9 @@ class TriggerLoop(BackgroundLoop):
             one.learn_status(now_ms, is_off=name in off)
 
     async def _fire(self, fires: Sequence[Fire]) -> None:
-        try:
-            answers = await self._engine.fire(fires)
-        except InvalidInput as error:
-            await self._fire_apart(fires, error)
-            return
-        for fire, answer in zip(fires, answers, strict=True):
+        for fire, answer in zip(fires, await self._engine.fire(fires), strict=True):
             self.fired += answer.created is not None
             self._standings[fire.trigger].adopt(answer.mark)
-
-    async def _fire_apart(self, fires: Sequence[Fire], error: InvalidInput) -> None:
-        """One of them is refused: the others must not wait for it."""
-        names = dict.fromkeys(fire.trigger for fire in fires)
-        if len(names) == 1:
-            self._standings[fires[0].trigger].fail(self._now_ms, error)
-            return
-        for name in names:
-            await self._fire([fire for fire in fires if fire.trigger == name])
 
     def _until_next(self, now_ms: int) -> float:
         looks = [one.look_ms for one in self._standings.values()]
@@ -179,9 +164,7 @@ class _Standing:
 
     def adopt(self, mark: TriggerMark) -> None:
         """Believe the store: points that have passed are not ours to fire."""
-        if mark != self._mark:
-            self._mark = mark
-            self.look_ms = 0
+        self._mark = mark
         if self._pass_ms is not None and self._pass_ms <= mark.last_ms:
             self._pass_ms = None
         while self._points and self._points[0] <= mark.last_ms:
@@ -195,7 +178,7 @@ class _Standing:
         try:
             due = await self._due(max(self._mark.last_ms, self._pass_ms or 0), now_ms)
         except Exception as error:  # noqa: BLE001 - the schedule may be code of the user
-            self.fail(now_ms, error)
+            self._fail(now_ms, error)
             return
         self._points.extend(due.points)
         if due.skipped:
@@ -260,13 +243,13 @@ class _Standing:
         try:
             point_ms = next_point(self._scheduled.plan, self._mark.began_ms, self._mark.last_ms, now_ms)
         except Exception as error:  # noqa: BLE001 - the schedule may be code of the user
-            self.fail(now_ms, error)
+            self._fail(now_ms, error)
             return
         self.look_ms = now_ms + LOOK_MS if point_ms is None else point_ms
         self._broken_ms = BROKEN_MS_MIN
         self._breakage.over()
 
-    def fail(self, now_ms: int, error: Exception) -> None:
+    def _fail(self, now_ms: int, error: Exception) -> None:
         """It is broken: it waits, ever longer."""
         self._breakage.tell(error)
         self._points.clear()
