@@ -85,6 +85,11 @@ def test_a_target_that_cannot_be_one(text: str, complaint: str) -> None:
         ("raise SystemExit(3)", "shop", "shop.py, line 1: the program is ended here, before there is anything to run"),
         ("import json\njson.loads('{')", "shop", "shop.py, line 2: JSONDecodeError: Expecting property name"),
         (APP + "app.job('')(print)", "shop", "shop.py, line 3: type: must have 1 to 255 characters, not 0"),
+        (
+            "from everwork import Process\nProcess(workers=[])",
+            "shop",
+            "shop.py, line 2: Process: workers: List should have at least 1 item",
+        ),
         ("def app():\n    return 1 / 0", "shop", "shop.py, line 2: ZeroDivisionError: division by zero"),
         ("async def app():\n    return 1 / 0", "shop", "shop.py, line 2: ZeroDivisionError: division by zero"),
     ],

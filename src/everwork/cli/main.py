@@ -77,6 +77,7 @@ def overview(ctx: typer.Context) -> None:
 
     [bold]Try:[/bold]
     everwork up --demo
+    everwork worker app:manager
     everwork jobs create email-send --var to=ann@example.org
     everwork jobs list --state failed
     """

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, NoReturn
 
+from pydantic import ValidationError
+
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, EverworkError, InvalidInput
 from everwork.workers.app import Everwork
@@ -117,9 +119,7 @@ class Users:
         place = self._place(error) or f"module '{self._target.module}'"
         if isinstance(error, SystemExit):
             raise BadConfiguration(f"{place}: the program is ended here, before there is anything to run") from error
-        text = getattr(error, "msg", None) if isinstance(error, SyntaxError) else str(error)
-        kind = "" if isinstance(error, EverworkError) else type(error).__name__
-        raise BadConfiguration(": ".join(part for part in (place, kind, text) if part)) from error
+        raise BadConfiguration(f"{place}: {_said(error)}") from error
 
     def _place(self, error: BaseException) -> str | None:
         """The last line of the user's own code that was reached."""
@@ -139,6 +139,20 @@ class Users:
     def _shown(self, filename: str) -> str:
         file = Path(filename)
         return str(file.relative_to(self._folder) if file.is_relative_to(self._folder) else file)
+
+
+def _said(error: BaseException) -> str:
+    """What an error says, and of which kind it is, unless it speaks for itself."""
+    match error:
+        case EverworkError():
+            return str(error)
+        case ValidationError():
+            wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            return f"{error.title}: {'; '.join(wrong)}"
+        case SyntaxError():
+            return f"{type(error).__name__}: {error.msg}"
+        case _:
+            return ": ".join(part for part in (type(error).__name__, str(error)) if part)
 
 
 def _is_dotted(text: str) -> bool:
