@@ -11,7 +11,7 @@ import pytest
 from everwork import Everwork, JobContext, RetryPolicy, State
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.workers import fetcher
+from everwork.workers import app as application
 from tests.door.waiting import DEADLINE_S, finished, stop_thread, until, until_sync, working
 from tests.stores import SECOND_MS, VirtualClock
 
@@ -158,7 +158,7 @@ async def test_a_lost_attempt_is_stopped_although_this_worker_has_the_next_one(
 def test_a_handler_that_blocks_its_event_loop_keeps_its_lease(
     url: str, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "LEASE_MS_DEFAULT", 900)
+    monkeypatch.setattr(application, "LEASE_MS_DEFAULT", 900)
     begun, release = threading.Event(), threading.Event()
     app = Everwork(url, clock=clock)
 
@@ -184,7 +184,7 @@ def test_a_handler_that_blocks_its_event_loop_keeps_its_lease(
 def test_a_lease_is_not_kept_past_the_time_out_and_the_late_result_is_refused(
     url: str, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "LEASE_MS_DEFAULT", 900)
+    monkeypatch.setattr(application, "LEASE_MS_DEFAULT", 900)
     begun, release = threading.Event(), threading.Event()
     app = Everwork(url, clock=clock)
 

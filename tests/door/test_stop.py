@@ -135,6 +135,18 @@ async def test_stopped_workers_can_be_started_again(app: Everwork) -> None:
     assert job.state is State.COMPLETED
 
 
+async def test_a_stop_before_the_first_step_of_work_is_not_forgotten(app: Everwork) -> None:
+    gate = Gate(app)
+    await app.enqueue("work")
+    work = asyncio.create_task(app.work())
+    app.stop()
+    await asyncio.wait_for(work, DEADLINE_S)
+    assert not gate.begun.is_set()
+    async with working(app):
+        await asyncio.wait_for(gate.begun.wait(), DEADLINE_S)
+        gate.release.set()
+
+
 async def test_stop_without_workers_does_nothing(app: Everwork) -> None:
     app.stop()
     assert await app.enqueue("work") > 0

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.retry import RetryPolicy
 from everwork.engines.base import Clock
 from everwork.engines.codec import decode, require_object
@@ -204,6 +205,7 @@ class Everwork:
             process=self._name.process,
             handlers=[function.handler() for function in self.functions.values()],
             owns_name=self._name.is_unique,
+            lease_ms=LEASE_MS_DEFAULT,
         )
 
     def stop(self) -> None:

@@ -193,8 +193,8 @@ class Executor:
             self._report(attempt, outcome)
         except BaseException as error:
             # The runner is being stopped, and its handler with it.
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            self._report(attempt, o.Release(attempt.job.key, attempt.job.attempt) if is_cancelled else None)
+            goes_back = isinstance(error, asyncio.CancelledError) or attempt.stop is Stop.SHUTDOWN
+            self._report(attempt, o.Release(attempt.job.key, attempt.job.attempt) if goes_back else None)
             raise
         finally:
             attempt.task = None

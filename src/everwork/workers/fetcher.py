@@ -16,13 +16,14 @@ from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.states import State
 from everwork.core.texts import error_text
-from everwork.engines.values import Activation, Demand, JobFilter, Judged, Lease, LeaseStatus, Settlement
+from everwork.engines.values import Activation, Demand, JobFilter, Judged, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 from everwork.service.exchange import pause_ms
-from everwork.service.loops import BackgroundLoop, Pauses, engine_outage, pauses
+from everwork.service.loops import Pauses, engine_outage, pauses
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
+from everwork.workers.beats import Heartbeat, Pulse
 from everwork.workers.executor import Report
 from everwork.workers.handler import Handler
 from everwork.workers.job_log import JobLog
@@ -32,9 +33,6 @@ from everwork.workers.rooms import ROOM_MAX, Ask, Room
 
 log = get_logger("everwork")
 
-HEARTBEAT_SECONDS = 0.5
-PULSE_SECONDS = 0.5
-"""How often a child process shows its parent that its engine's loop turns."""
 UNBEGUN_SECONDS = 5.0
 """What has been fetched ahead and has not begun after this time goes back: the handlers' loop is blocked."""
 
@@ -74,8 +72,11 @@ class Fetcher:
         self._abandoned = asyncio.Event()
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
-        self._heartbeat = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
-        self._pulse: asyncio.TimerHandle | None = None
+        self._beat: Heartbeat | Pulse = (
+            Heartbeat(service, self._here, self._take_back, stop, lease_ms)
+            if ledger is None
+            else Pulse(ledger, self._take_back)
+        )
         self._round = 0
         self._mark = 0
         self._wakes_at = math.inf
@@ -90,7 +91,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Fetch and settle until stopped, and until everything that is here has been reported."""
-        self._begin_to_beat()
+        self._beat.start()
         self._begin_round()
         try:
             while not self._is_done:
@@ -101,7 +102,7 @@ class Fetcher:
                         await self._wait(timeout_ms)
                     self._begin_round()
         finally:
-            await self._end_beat()
+            await self._beat.end()
 
     def _begin_round(self) -> None:
         """From here on every place is asked before anybody waits; what comes meanwhile ends the wait."""
@@ -367,26 +368,6 @@ class Fetcher:
 
     # Leases -------------------------------------------------------------------------------------
 
-    def _begin_to_beat(self) -> None:
-        """Leases are extended here, or by the parent of this process, who then wants to see that this loop turns."""
-        if self._ledger is None:
-            self._heartbeat.start()
-        else:
-            self._show_life(self._ledger)
-
-    def _show_life(self, ledger: Ledger) -> None:
-        now = time.monotonic()
-        ledger.turn_engine(now)
-        self._take_back(now)
-        self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._show_life, ledger)
-
-    async def _end_beat(self) -> None:
-        await self._heartbeat.abort()
-        if self._pulse is not None:
-            self._pulse.cancel()
-        if self._ledger is not None:
-            self._ledger.turn_engine(time.monotonic())
-
     def look_at_flags(self) -> None:
         """The parent has found attempts to be cancelled or lost, or has switched workers off or on."""
         ledger = self._ledger
@@ -401,22 +382,6 @@ class Fetcher:
         self._hand_back([a for a in self._here.values() if self._rooms[a.handler.name].is_off])
         self._news.tell()
 
-    async def _beat(self) -> bool:
-        """Give back what does not begin, extend the leases that need it, learn which are cancelled or lost."""
-        now = time.monotonic()
-        self._take_back(now)
-        held = [a for a in self._here.values() if now - a.leased_at > HEARTBEAT_SECONDS]
-        due = [a for a in held if now - a.extended_at > self._lease_ms / 3000 and not a.is_overdue(now)]
-        if due:
-            self._learn(due, await self._service.engine.extend(_leases(due), self._lease_ms))
-            for attempt in due:
-                attempt.extended_at = now
-        extended = set(due)
-        rest = [a for a in held if a not in extended]
-        if rest:
-            self._learn(rest, await self._service.engine.check(_leases(rest)))
-        return False
-
     def _take_back(self, now: float) -> None:
         """The handlers' loop is blocked: what it has not begun can run elsewhere. Its place here stays taken."""
         self._hand_back([a for a in self._here.values() if now - a.leased_at > UNBEGUN_SECONDS])
@@ -427,12 +392,3 @@ class Fetcher:
             if attempt.begun_at is None and attempt.take():
                 self._note_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
                 self._news.tell()
-
-    def _learn(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
-        for attempt, status in zip(attempts, statuses, strict=True):
-            if status is not LeaseStatus.HELD:
-                self._stop(attempt, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
-
-
-def _leases(attempts: Sequence[Attempt]) -> list[Lease]:
-    return [Lease(attempt.job.key, attempt.job.attempt) for attempt in attempts]

@@ -1,0 +1,166 @@
+"""The table that a process shares with its parent: what is here stands in it, and what the parent writes is obeyed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+
+import pytest
+
+from everwork import Everwork, State
+from everwork.workers import fetcher
+from everwork.workers.attempt import Stop
+from everwork.workers.ledger import Entry, Ledger, SlotState
+from tests.door.handlers import a_handler, a_ledger, handling
+from tests.door.waiting import DEADLINE_S, finished, until
+
+
+def of_parent(ledger: Ledger) -> Ledger:
+    """The same table, as the parent sees it."""
+    return Ledger(ledger._memory)
+
+
+def entries(ledger: Ledger) -> list[Entry]:
+    """What stands in the table."""
+    return list(of_parent(ledger).entries())
+
+
+def states(ledger: Ledger) -> list[SlotState]:
+    """How far what stands in the table is."""
+    return sorted(entry.state for entry in entries(ledger))
+
+
+async def test_an_attempt_stands_in_the_table_until_its_outcome_is_settled(app: Everwork) -> None:
+    ledger, release, seen = a_ledger(), asyncio.Event(), []
+
+    async def work() -> None:
+        seen.extend(entries(ledger))
+        await release.wait()
+
+    async with handling(app, a_handler(work, "work", index=3, timeout=7.0), ledger=ledger):
+        key = await app.enqueue("work")
+        await until(lambda: seen)
+        release.set()
+        await until(lambda: not entries(ledger))
+        assert (await app.get(key)).state is State.COMPLETED, "it left before it was settled"
+    entry = seen[0]
+    assert (entry.key, entry.attempt, entry.worker, entry.timeout, entry.state) == (key, 1, 3, 7.0, SlotState.BEGUN)
+    vitals = of_parent(ledger).vitals()
+    assert (vitals.ended, vitals.held) == (1, 0)
+    assert vitals.engine_at > 0
+
+
+async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork) -> None:
+    ledger, running, release = a_ledger(2), 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal running
+        running += 1
+        await release.wait()
+
+    handlers = [a_handler(work, type, concurrency=3) for type in ("one", "two")]
+    keys = await app.enqueue_many([(type, {}) for type in ("one", "two") for _ in range(3)])
+    async with handling(app, *handlers, ledger=ledger):
+        await until(lambda: running == 2)
+        release.set()
+        assert {(await finished(app, key)).state for key in keys} == {State.COMPLETED}
+
+
+@pytest.mark.parametrize("why", [Stop.CANCELLED, Stop.LOST])
+async def test_a_flagged_attempt_is_stopped_and_leaves(app: Everwork, why: Stop) -> None:
+    ledger, begun, ended = a_ledger(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with handling(app, a_handler(work, "work"), ledger=ledger) as runtime:
+        await app.enqueue("work")
+        await begun.wait()
+        of_parent(ledger).flag(entries(ledger)[0], why)
+        runtime.look_at_flags()
+        await asyncio.wait_for(ended.wait(), DEADLINE_S)
+        await until(lambda: not entries(ledger))
+
+
+def test_a_flag_that_comes_too_late_does_not_hit_the_next_attempt_in_the_slot() -> None:
+    ledger = a_ledger(1)
+    slot = ledger.enter(1, 1, 0.0, 1.0, 0)
+    late = entries(ledger)[0]
+    ledger.leave(slot)
+    assert ledger.enter(2, 1, 0.0, 1.0, 0) == slot
+    of_parent(ledger).flag(late, Stop.CANCELLED)
+    assert ledger.flag_of(slot) is None
+    of_parent(ledger).flag(entries(ledger)[0], Stop.LOST)
+    assert ledger.flag_of(slot) is Stop.LOST
+
+
+async def test_a_handler_that_ignores_its_time_out_stands_there_as_hung_until_it_ends(app: Everwork) -> None:
+    ledger, release = a_ledger(), asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+
+    async with handling(app, a_handler(stubborn, "work", timeout=0.05), ledger=ledger):
+        job = await finished(app, await app.enqueue("work"))
+        await until(lambda: states(ledger) == [SlotState.HUNG])
+        release.set()
+        await until(lambda: not entries(ledger))
+    assert str(job.last_error).startswith("timed out after 0.05 s; it ignores its cancellation\n")
+
+
+async def test_a_handler_that_is_switched_off_takes_nothing_and_gives_back_what_has_not_begun(app: Everwork) -> None:
+    ledger, begun, release = a_ledger(), asyncio.Event(), asyncio.Event()
+    release.set()
+
+    async def work() -> None:
+        begun.set()
+        await release.wait()
+
+    async def other() -> None: ...
+
+    handlers = [a_handler(work, "work", index=0), a_handler(other, "other", index=1)]
+    async with handling(app, *handlers, ledger=ledger) as runtime:
+        await finished(app, await app.enqueue("work"))  # It is quick, so that the next ones are fetched ahead.
+        release.clear()
+        begun.clear()
+        runs, waits = await app.enqueue_many([("work", {})] * 2)
+        await begun.wait()
+        await until(lambda: states(ledger) == [SlotState.WAITING, SlotState.BEGUN])
+        of_parent(ledger).switch(0, is_on=False)
+        runtime.look_at_flags()
+        await until(lambda: states(ledger) == [SlotState.BEGUN])
+        release.set()
+        assert (await finished(app, runs)).state is State.COMPLETED
+        await finished(app, await app.enqueue("other"))
+        assert ((await app.get(waits)).state, (await app.get(waits)).attempts) == (State.PENDING, 0)
+        of_parent(ledger).switch(0, is_on=True)
+        runtime.look_at_flags()
+        assert (await finished(app, waits)).state is State.COMPLETED
+
+
+async def test_what_a_blocked_loop_does_not_begin_goes_back_and_leaves_the_table(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "UNBEGUN_SECONDS", 0.1)
+    ledger, seen, never = a_ledger(), [], threading.Event()
+
+    async def block(blocks: bool) -> None:
+        if blocks:
+            before = states(ledger)
+            ends = asyncio.get_running_loop().time() + DEADLINE_S
+            while states(ledger) != [SlotState.BEGUN] and asyncio.get_running_loop().time() < ends:
+                never.wait(0.005)
+            seen.append((before, states(ledger)))
+
+    async with handling(app, a_handler(block, "work", concurrency=2), ledger=ledger):
+        keys = await app.enqueue_many([("work", {"blocks": True}), ("work", {"blocks": False})])
+        assert [(await finished(app, key)).state for key in keys] == [State.COMPLETED] * 2
+    assert seen == [([SlotState.WAITING, SlotState.BEGUN], [SlotState.BEGUN])]
+    assert [event.kind for event in await app.history(keys[1])] == ["release", "complete"]
