@@ -43,7 +43,7 @@ def triggers(ctx: typer.Context) -> None:
 
 @app.command("list")
 def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List triggers with their schedules and when they last fired.
+    """List triggers with their schedules and the last time points that have passed.
 
     [bold]Example:[/bold] everwork triggers list
     """
