@@ -14,10 +14,10 @@ from everwork.workers.cron import (
     AbstractCronSchedule,
     CronSchedule,
     matches,
-    scheduled_function,
     scheduled_triggers,
     time_points,
 )
+from everwork.workers.firing import function_trigger
 from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -167,7 +167,16 @@ def test_a_trigger_fires_into_its_workers_own_source_with_its_kwargs() -> None:
 
 
 def test_a_function_fires_into_its_own_type() -> None:
-    assert scheduled_function("mail.send", "0 9 * * *").type == "mail.send"
-    assert scheduled_function("mail.send", Interval(minutes=1)).plan.schedule == Every(60_000)
-    with pytest.raises(InvalidInput, match="cron: must be a cron expression, a Cron or an Interval, not 5"):
-        scheduled_function("mail.send", 5)  # type: ignore[arg-type]
+    [by_cron, by_interval] = [function_trigger("mail.send", cron) for cron in ("0 9 * * *", Interval(minutes=1))]
+    assert (by_cron.scheduled.type, by_cron.card.type, by_cron.card.title) == ("mail.send", "mail.send", "mail.send")
+    assert by_cron.card.name == by_cron.scheduled.name
+    assert by_interval.scheduled.plan.schedule == Every(60_000)
+
+
+@pytest.mark.parametrize(
+    ("cron", "says"),
+    [(5, "cron: must be a cron expression, a Cron or an Interval, not 5"), ("0 25 * * *", "cron: .*Bad hour")],
+)
+def test_a_function_with_a_bad_schedule_is_refused(cron: object, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        function_trigger("mail.send", cron)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -14,10 +13,9 @@ from cronsim import CronSim
 
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
-from everwork.core.retry import RetryPolicy
 from everwork.core.schedule import Calendar, Every, Plan
 from everwork.engines.codec import encode_object
-from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.exceptions import BadConfiguration
 from everwork.service.triggers import Scheduled
 from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings, check_expression
 
@@ -66,16 +64,22 @@ class CronSchedule(AbstractCronSchedule):
 
 def scheduled_triggers(settings: WorkerSettings, cron_schedule: AbstractCronSchedule) -> list[Scheduled]:
     """The triggers of a worker, ready to be fired. What is wrong with one is told by name, before anything starts."""
-    return [_scheduled(settings, trigger, cron_schedule) for trigger in settings.triggers]
+    return [scheduled(settings, trigger, cron_schedule) for trigger in settings.triggers]
 
 
-def scheduled_function(type: str, cron: str | Cron | Interval, retry: RetryPolicy | None = None) -> Scheduled:
-    """The schedule of a job function: it fires straight into the function's type."""
-    schedule = Cron(expression=cron) if isinstance(cron, str) else cron
-    if not isinstance(schedule, Cron | Interval):
-        raise InvalidInput("cron", f"must be a cron expression, a Cron or an Interval, not {shown(cron)}")
-    settings = WorkerSettings(title=type, retry=retry)
-    return replace(_scheduled(settings, Trigger(title="cron", schedule=schedule), CronSchedule()), type=type)
+def scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> Scheduled:
+    """One trigger of a worker."""
+    _check(settings, trigger, cron_schedule)
+    return Scheduled(
+        worker_id=settings.id,
+        trigger_id=trigger.id,
+        type=settings.default_source,
+        variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
+        plan=Plan(time_points(trigger.schedule, cron_schedule), trigger.is_catchup, _ms(trigger.lifetime)),
+        check_every_ms=round(trigger.status_check_interval * 1000),
+        cache_ms=_ms(trigger.status_cache_ttl),
+        max_attempts=settings.retry.max_attempts if settings.retry else None,
+    )
 
 
 def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) -> Every | Calendar:
@@ -153,20 +157,6 @@ class _Awaited(_Asked):
             self._kept_ms = self._ask(after_ms)
         # Its clock may be a little behind the engine's: a point that has passed is no error, it is asked again later.
         return self._kept_ms if self._kept_ms > after_ms else None
-
-
-def _scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> Scheduled:
-    _check(settings, trigger, cron_schedule)
-    return Scheduled(
-        worker_id=settings.id,
-        trigger_id=trigger.id,
-        type=settings.default_source,
-        variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
-        plan=Plan(time_points(trigger.schedule, cron_schedule), trigger.is_catchup, _ms(trigger.lifetime)),
-        check_every_ms=round(trigger.status_check_interval * 1000),
-        cache_ms=_ms(trigger.status_cache_ttl),
-        max_attempts=settings.retry.max_attempts if settings.retry else None,
-    )
 
 
 def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> None:
