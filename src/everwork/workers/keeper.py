@@ -42,7 +42,8 @@ class Keeper:
             statuses = await self._engine.extend(_leases(due), self._lease_ms)
             self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
             _tell(due, statuses)
-        rest = [one for one in held if one not in due]
+        extended = {(entry.key, entry.attempt) for _, entry in due}
+        rest = [one for one in held if (one[1].key, one[1].attempt) not in extended]
         if rest:
             _tell(rest, await self._engine.check(_leases(rest)))
         return False

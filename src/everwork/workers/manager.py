@@ -169,7 +169,10 @@ def _context(method: object) -> Context:
         raise BadConfiguration(
             f"the process manager needs Linux, not {sys.platform}; an Everwork application runs anywhere"
         )
-    chosen = method or multiprocessing.get_start_method(allow_none=True) or "spawn"
+    if multiprocessing.current_process().daemon:
+        raise BadConfiguration("the process manager needs a process that may have children: this one is a daemon")
+    usual = multiprocessing.get_start_method(allow_none=True)
+    chosen = method or (usual if usual in START_METHODS else "spawn")
     if chosen not in START_METHODS:
         raise BadConfiguration(
             f"start_method: must be spawn or forkserver, not {checks.shown(chosen)}: "

@@ -102,6 +102,8 @@ class Operation:
                 await self._service.open()
                 await self._declare()
             except EngineUnavailable as error:
+                if not self._service.engine.is_remote:
+                    raise  # A file does not come by waiting.
                 problem = error
                 outage.tell(error)
                 await self._service.close()
@@ -120,6 +122,14 @@ class Operation:
             self._places[worker] = tuple(Place(source, group) for source, group in groups.items())
             # Whoever owns a source's default group says how its jobs are retried.
             policies |= {source: settings.retry for source, group in groups.items() if group == DEFAULT_GROUP}
+            foreign = [source for source, group in groups.items() if group != DEFAULT_GROUP]
+            if settings.retry is not None and foreign:
+                self._log.warning(
+                    "a worker's retry policy does not hold where another worker came first",
+                    worker=settings.id,
+                    title=settings.title,
+                    sources=foreign,
+                )
         await declare_policies(engine, policies)
         declared = [one.settings for one in self._setup.workers.values()]
         triggers = [card for one in declared for card in trigger_cards(one)]
@@ -138,6 +148,9 @@ class Operation:
         self._log.info("the manager runs", processes=len(self._supervisors), workers=len(self._setup.workers))
         try:
             await self._until_over(soft)
+        except asyncio.CancelledError:
+            hard.set()  # Whoever cancels does not want to wait for what runs.
+            raise
         finally:
             await self._triggers.abort()
             await self._stop(hard)

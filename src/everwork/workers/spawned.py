@@ -18,7 +18,7 @@ from everwork.workers import child
 from everwork.workers.ledger import Entry, Ledger, Phase, SlotState, bytes_for
 from everwork.workers.stacks import stuck_stack
 
-DUMP_SECONDS: Final = 0.5
+DUMP_SECONDS: Final = 0.4
 DUMP_BYTES_MAX: Final = 262_144
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
