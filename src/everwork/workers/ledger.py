@@ -161,8 +161,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """The attempts that the child holds."""
         table = bytes(self._memory[_SLOTS_OFFSET : _SLOTS_OFFSET + self.slots * SLOT_BYTES])
-        for slot in range(self.slots):
-            state = table[slot * SLOT_BYTES + _STATE_OFFSET]
+        for slot, state in enumerate(table[_STATE_OFFSET::SLOT_BYTES]):
             if state:
                 *values, _, _, use = _SLOT.unpack_from(table, slot * SLOT_BYTES)
                 yield Entry._make((slot, *values, SlotState(state), use))
