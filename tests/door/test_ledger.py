@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from everwork import Everwork, State
-from everwork.workers import fetcher
+from everwork import Everwork, JobContext, State
+from everwork.workers import executor, fetcher
 from everwork.workers.attempt import Stop
 from everwork.workers.ledger import Entry, Ledger, SlotState
 from tests.door.handlers import a_handler, a_ledger, handling
-from tests.door.waiting import DEADLINE_S, finished, until
+from tests.door.waiting import DEADLINE_S, finished, until, until_sync
 
 
 def of_parent(ledger: Ledger) -> Ledger:
@@ -51,7 +52,7 @@ async def test_an_attempt_stands_in_the_table_until_its_outcome_is_settled(app: 
     assert vitals.engine_at > 0
 
 
-async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork) -> None:
+async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, running, release = a_ledger(2), 0, asyncio.Event()
 
     async def work() -> None:
@@ -59,12 +60,23 @@ async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork) -> None
         running += 1
         await release.wait()
 
+    await app.open()
+    waits, wait, loop = asyncio.Event(), app.service.engine.wait, asyncio.get_running_loop()
+
+    async def watched(*given: Any, **more: Any) -> bool:
+        loop.call_soon_threadsafe(waits.set)
+        return await wait(*given, **more)
+
+    monkeypatch.setattr(app.service.engine, "wait", watched)
     handlers = [a_handler(work, type, concurrency=3) for type in ("one", "two")]
     keys = await app.enqueue_many([(type, {}) for type in ("one", "two") for _ in range(3)])
     async with handling(app, *handlers, ledger=ledger):
         await until(lambda: running == 2)
         release.set()
         assert {(await finished(app, key)).state for key in keys} == {State.COMPLETED}
+        waits.clear()
+        await finished(app, await app.enqueue("two"))
+        await asyncio.wait_for(waits.wait(), DEADLINE_S)  # Though there is room, it does not ask without a pause.
 
 
 @pytest.mark.parametrize("why", [Stop.CANCELLED, Stop.LOST])
@@ -113,6 +125,29 @@ async def test_a_handler_that_ignores_its_time_out_stands_there_as_hung_until_it
         release.set()
         await until(lambda: not entries(ledger))
     assert str(job.last_error).startswith("timed out after 0.05 s; it ignores its cancellation\n")
+
+
+async def test_a_cancelled_thread_is_hung_only_when_its_time_is_over(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "GRACE_SECONDS", 0.0)
+    ledger, begun, release, seen = a_ledger(), threading.Event(), threading.Event(), []
+
+    def work(ctx: JobContext) -> None:
+        begun.set()
+        until_sync(lambda: ctx.cancelled)
+        seen.extend(states(ledger))
+        release.wait(DEADLINE_S)
+
+    async with handling(app, a_handler(work, "work", timeout=0.5), ledger=ledger) as runtime:
+        await app.enqueue("work")
+        await until(begun.is_set)
+        of_parent(ledger).flag(entries(ledger)[0], Stop.CANCELLED)
+        runtime.look_at_flags()
+        await until(lambda: states(ledger) == [SlotState.HUNG])
+        release.set()
+        await until(lambda: not entries(ledger))
+    assert seen == [SlotState.BEGUN]
 
 
 async def test_a_handler_that_is_switched_off_takes_nothing_and_gives_back_what_has_not_begun(app: Everwork) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +79,14 @@ class Attempt:
         self.slot = ledger.enter(job.key, job.attempt, self.leased_at, self.timeout, self.handler.index)
 
     def close(self, ledger: Ledger) -> None:
-        """Leave the table, now that nothing is left to be settled; one whose handler still runs stays as hung."""
+        """Leave the table, now that nothing is left to be settled; one that still runs past its time stays as hung."""
         slot = self.slot
         if slot is None:
             return
         if self.is_free:
             self.slot = None
             ledger.leave(slot)
-        else:
+        elif self.is_overdue(time.monotonic()):
             ledger.mark_hung(slot)
 
     def is_overdue(self, now: float) -> bool:

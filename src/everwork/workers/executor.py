@@ -330,17 +330,19 @@ class Executor:
                 has_any = True
                 if attempt.is_overdue(now):
                     self.stop(attempt, Stop.TIMED_OUT)
-                if attempt.stop is Stop.TIMED_OUT and attempt.is_overdue(now - GRACE_SECONDS):
+                if attempt.stop is not Stop.SHUTDOWN and attempt.is_overdue(now - GRACE_SECONDS):
                     self._give_up(attempt)
             has_any = has_any or bool(pool.inbox)
         if has_any:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """It swallows its cancellation: the job need not wait for it."""
+        """It swallows its cancellation: the job need not wait for it, and the parent should know."""
         if not attempt.is_reported:
             more = f"; it ignores its cancellation{self._task_stack(attempt)}"
             self._report(attempt, self._stopped(attempt, more), is_free=False)
+        elif self._ledger is not None and attempt.slot is not None:
+            self._ledger.mark_hung(attempt.slot)
 
 
 def _below(stack: str) -> str:

@@ -80,7 +80,6 @@ class Fetcher:
         self._round = 0
         self._mark = 0
         self._wakes_at = math.inf
-        self._is_short = False
         self._has_events = False
 
     def add(self, handler: Handler) -> None:
@@ -217,7 +216,8 @@ class Fetcher:
             return None
         now = time.monotonic()
         self._wakes_at = min(self._wakes_at, now + pause_ms(activation) / 1000)
-        if self._is_short or any(ask.room.may_have_more(self._round) for ask in asks):
+        rooms = [ask.room for ask in asks] if self._ledger is None else self._rooms.values()
+        if any(room.may_have_more(self._round) for room in rooms):
             return None
         return max(1, math.ceil((self._wakes_at - now) * 1000))
 
@@ -311,21 +311,17 @@ class Fetcher:
 
     def _asks(self) -> list[Ask]:
         """What there is room for, here and in the table of this process."""
-        if self._ledger is None:
-            return [ask for room in self._rooms.values() for ask in room.asks(ROOM_MAX)]
+        free = ROOM_MAX if self._ledger is None else self._ledger.free
         asks: list[Ask] = []
-        free = self._ledger.free
         for room in self._rooms.values():
-            asks += room.asks(free - sum(ask.limit for ask in asks))
-        self._share_shortage(asks, free)
-        return asks
-
-    def _share_shortage(self, asks: Sequence[Ask], free: int) -> None:
-        """If the table is too small for all, another handler is the first to be asked for next time."""
-        self._is_short = bool(asks) and sum(ask.limit for ask in asks) >= free
-        if self._is_short:
+            more = room.asks(free)
+            free -= sum(ask.limit for ask in more)
+            asks += more
+        if free == 0 and asks:
+            # The table is too small for all: next time another handler is asked for first.
             first = next(iter(self._rooms))
             self._rooms[first] = self._rooms.pop(first)
+        return asks
 
     def _demand(self, ask: Ask) -> Demand:
         type, group = ask.well.place
