@@ -82,6 +82,10 @@ class TriggerLoop(BackgroundLoop):
         if self._standings:
             super().start()
 
+    async def run(self) -> None:
+        """Fire until the caller is cancelled."""
+        await self._run()
+
     async def tick(self) -> float:
         """Fire what is due; the seconds until the next time point or look, at most a few."""
         now_ms = await self._read_marks()

@@ -7,8 +7,9 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from everwork.core import checks
@@ -27,6 +28,10 @@ from everwork.workers.home import Home
 from everwork.workers.naming import WorkerName
 from everwork.workers.runtime import Runtime, StopSignal, run_loop
 from everwork.workers.twin import SyncEverwork
+
+if TYPE_CHECKING:
+    from everwork.workers.firing import FunctionTrigger
+    from everwork.workers.settings import Cron, Interval
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,16 +74,18 @@ class Everwork:
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - a frozen value
         concurrency: int = 1,
         timeout: float = TIMEOUT_DEFAULT,
+        cron: str | Cron | Interval | None = None,
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Declare a function as the handler of a type.
 
         `retry` None: a failure is final at once. `concurrency`: how many run at the same time in one process.
-        `timeout`: seconds that one attempt may take. Plain functions run in threads.
+        `timeout`: seconds that one attempt may take. `cron`: a cron expression, a `Cron` or an `Interval`; while the
+        workers of any process run, each of its time points creates one job. Plain functions run in threads.
         """
 
         def declare(function: Callable[P, R]) -> JobFunction[P, R]:
             declared = JobFunction(
-                function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue
+                function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue, cron=cron
             )
             if type in self.functions:
                 raise BadConfiguration(f"type '{type}' has a handler already: {self.functions[type].__name__}")
@@ -189,12 +196,31 @@ class Everwork:
             if wish.is_made:
                 return
             # Opening may have to wait for another program; a stop does not wait with it.
-            if await stopped.comes_before(self._home.call(self._home.prepare)):
+            if await stopped.comes_before(self._home.call(self._prepare)):
                 return
             self._runtime = self._new_runtime(stopped)
-            await self._runtime.run(shutdown_timeout)
+            with self._firing():
+                await self._runtime.run(shutdown_timeout)
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None
+
+    async def _prepare(self, service: JobService) -> None:
+        await self._home.prepare(service)
+        if self._triggers:
+            from everwork.workers.firing import declare  # noqa: PLC0415 - only those pay for schedules who have some
+
+            await declare(service, self._triggers)
+
+    def _firing(self) -> AbstractContextManager[None]:
+        if not self._triggers:
+            return nullcontext()
+        from everwork.workers.firing import firing  # noqa: PLC0415 - as above
+
+        return firing(self._home.portal, self._triggers)
+
+    @property
+    def _triggers(self) -> list[FunctionTrigger]:
+        return [function.trigger for function in self.functions.values() if function.trigger is not None]
 
     def _new_runtime(self, stopped: StopSignal) -> Runtime:
         return Runtime(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from everwork.core.checks import shown
 from everwork.core.retry import RetryPolicy
-from everwork.exceptions import EngineUnavailable, InvalidInput
+from everwork.exceptions import InvalidInput
 from everwork.service.fleet import Fleet, TriggerCard
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled, TriggerLoop
@@ -39,27 +39,30 @@ def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) 
     )
 
 
-@asynccontextmanager
-async def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> AsyncIterator[None]:
+async def declare(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
+    """Let everybody see these triggers, and switch them."""
+    await Fleet(service.engine).declare([], [one.card for one in triggers])
+
+
+@contextmanager
+def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None]:
     """Let triggers fire as long as this lasts."""
 
-    async def begin(service: JobService) -> TriggerLoop:
+    async def fire(service: JobService) -> None:
         fleet = Fleet(service.engine)
-        await fleet.declare([], [one.card for one in triggers])
 
         async def off() -> frozenset[str]:
             return (await fleet.off()).triggers
 
-        begun = TriggerLoop(service.engine, [one.scheduled for one in triggers], off)
-        begun.start()
-        return begun
+        await TriggerLoop(service.engine, [one.scheduled for one in triggers], off).run()
 
-    loop = await portal.call(begin)
+    ended, cancel = portal.start(fire)
+    # It ends only because it is cancelled: nobody needs to be told.
+    ended.add_done_callback(lambda future: future.cancelled() or future.exception())
     try:
         yield
     finally:
-        with suppress(EngineUnavailable):  # The application was closed, and the loop with it.
-            await portal.call(lambda _: loop.abort())
+        cancel()
 
 
 def _schedule(cron: object) -> Cron | Interval:

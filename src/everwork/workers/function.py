@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from everwork.core import checks
 from everwork.core.limits import LEASE_MS_MAX
 from everwork.core.retry import RetryPolicy, require_policy
 from everwork.engines.values import Created
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.workers.arguments import Arguments
 from everwork.workers.handler import Handler, Place
+
+if TYPE_CHECKING:
+    from everwork.workers.firing import FunctionTrigger
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +58,7 @@ class JobFunction(Generic[P, R]):
         concurrency: int,
         timeout: float,
         enqueue: Enqueue,
+        cron: object = None,
     ) -> None:
         if not callable(function):
             raise BadConfiguration(f"@app.job({type!r}) must stand above a function, not {checks.shown(function)}")
@@ -67,6 +71,7 @@ class JobFunction(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
         )
+        self.trigger = None if cron is None else self._scheduled(cron)
         self._enqueue = enqueue
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", type)
@@ -78,6 +83,16 @@ class JobFunction(Generic[P, R]):
     async def enqueue(self, **arguments: Any) -> JobKey:
         """Create a job of this function; takes its arguments, and the options of `Everwork.enqueue`."""
         return await self._enqueue(self.type, **arguments)
+
+    def _scheduled(self, cron: object) -> FunctionTrigger:
+        # Only those pay for schedules who have some.
+        from everwork.workers.firing import function_trigger  # noqa: PLC0415
+
+        try:
+            self.arguments.check_names({})
+        except InvalidInput as error:
+            raise InvalidInput("cron", f"argument '{error.field}' must have a default: a schedule gives none") from None
+        return function_trigger(self.type, cron, self.retry)
 
     def handler(self) -> Handler:
         """The function as the runtime sees it."""
