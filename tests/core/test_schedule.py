@@ -94,6 +94,13 @@ def test_few_missed_points_of_a_calendar_are_all_caught_up_with_and_counted() ->
     assert (many.points[0], len(many.points), many.skipped) == (8 * MINUTE, CATCHUP_POINTS_MAX, 7)
 
 
+def test_skipped_points_of_a_calendar_are_told_only_if_there_are_any() -> None:
+    seconds = Plan(Calendar(Ticks(1_000)))
+    end = CATCHUP_POINTS_MAX * 3_000
+    assert due_points(seconds, 0, 0, end)[1:] == (1, True)
+    assert due_points(seconds, 0, end - CATCHUP_POINTS_MAX * 1_000 - 500, end)[1:] == (0, False)
+
+
 def test_a_calendar_without_further_points_has_nothing_due_and_nothing_next() -> None:
     plan = Plan(Calendar(lambda _: None))
     assert due_points(plan, BEGAN, BEGAN, point(3)) == Due([])

@@ -11,6 +11,9 @@ from everwork.core.limits import CATCHUP_POINTS_MAX, INSTANT_MS_MAX
 GRACE_MS: Final = 5_000
 """A time point that is not older than this was not missed: somebody is just a little late."""
 
+WALKS_MAX: Final = 64
+"""Enough to halve any time down to a millisecond; more would help only a calendar that contradicts itself."""
+
 
 class Every(NamedTuple):
     """Time points at equal distances from when the trigger began; the first is one interval after it."""
@@ -103,16 +106,16 @@ def _latest_of_interval(interval_ms: int, began_ms: int, span: _Span, most: int)
 
 def _latest_of_calendar(next_after: Callable[[int], int | None], span: _Span, most: int) -> Due:
     """Walks from ever earlier instants, because only a walk can tell, and one from the beginning may take for ever."""
-    too_early, too_late = span.after_ms - 1, span.end_ms
-    is_too_many = False
-    while span.after_ms < span.end_ms:
+    too_early, too_late, is_too_many = span.after_ms - 1, span.end_ms, False
+    for _ in range(WALKS_MAX if span.after_ms < span.end_ms else 0):
         back_ms = max(2 * (span.end_ms - too_late), 1_000 * most, GRACE_MS + 1)
         begin_ms = (too_early + too_late) // 2 if is_too_many else max(span.after_ms, span.end_ms - back_ms)
         points = _walk(next_after, _Span(begin_ms, span.end_ms), 2 * most)
         if len(points) > 2 * most:
             too_early, is_too_many = begin_ms, True
         elif len(points) >= most or begin_ms <= span.after_ms:
-            return Due(points[-most:], max(0, len(points) - most), is_more=begin_ms > span.after_ms)
+            is_more = begin_ms > span.after_ms and next_after(span.after_ms) != points[0]
+            return Due(points[-most:], max(0, len(points) - most) + is_more, is_more)
         else:
             too_late = begin_ms
     return Due([])
