@@ -57,6 +57,7 @@ class BackgroundLoop:
         self._tick = tick
         self._seconds = seconds
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._outage = engine_outage(name)
         self.errors = 0
@@ -65,9 +66,14 @@ class BackgroundLoop:
         """Begin to tick in the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
+    def hurry(self) -> None:
+        """Tick at once, or once more if a tick is under way; in the loop that it was started in."""
+        self._hurry.set()
+
     async def stop(self) -> None:
         """End after the tick that is under way."""
         self._stop.set()
+        self._hurry.set()
         if self._task is not None:
             await self._task
 
@@ -82,6 +88,7 @@ class BackgroundLoop:
         delays = pauses()
         while not self._stop.is_set():
             again, seconds = False, self._seconds
+            self._hurry.clear()
             try:
                 again = await self._tick()
                 self._outage.over()
@@ -100,7 +107,7 @@ class BackgroundLoop:
     async def _sleep(self, seconds: float) -> None:
         seconds *= random.uniform(0.6, 1.0)  # noqa: S311 - jitter, not a secret
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            await asyncio.wait_for(self._hurry.wait(), seconds)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

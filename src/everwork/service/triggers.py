@@ -143,7 +143,7 @@ class TriggerLoop(BackgroundLoop):
             await super()._sleep(seconds)
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), max(self._seconds_left, 0.0) + 0.001)
+            await asyncio.wait_for(self._hurry.wait(), max(self._seconds_left, 0.0) + 0.001)
 
 
 class _Standing:

@@ -212,7 +212,7 @@ class Operation:
         )
         off = {post.index for post in posts if post.id in self._off}
         concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)
-        return Spawned(self._setup.context, orders, concurrency * SLOTS_PER_PLACE + SLOTS_SPARE, off)
+        return Spawned(self._setup.context, orders, concurrency * SLOTS_PER_PLACE + SLOTS_SPARE, off, self._beat.hurry)
 
     def _post(self, worker: type[AbstractWorker], index: int) -> Post:
         settings = self._setup.workers[worker].settings

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -28,7 +29,9 @@ Context = SpawnContext | ForkServerContext
 class Spawned:
     """One child. It lives in the parent's event loop."""
 
-    def __init__(self, context: Context, orders: child.Orders, slots: int, off: set[int]) -> None:
+    def __init__(
+        self, context: Context, orders: child.Orders, slots: int, off: set[int], tell: Callable[[], None]
+    ) -> None:
         self.name = orders.name
         self.posts = orders.posts
         self.started_at = time.monotonic()
@@ -42,6 +45,7 @@ class Spawned:
         self._off: set[int] = set()
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
+        self._tell = tell
         self._loop = asyncio.get_running_loop()
         memory = context.RawArray("B", bytes_for(slots))
         self.ledger = Ledger(memoryview(memory).cast("B"))
@@ -171,6 +175,7 @@ class Spawned:
         self._loop.remove_reader(self._process.sentinel)
         self._process.join()
         self.ended.set()
+        self._tell()
 
     def _on_word(self) -> None:
         try:
@@ -184,6 +189,7 @@ class Spawned:
             self.broken.pop(facts["worker"], None)
         else:
             self.broken[facts["worker"]] = facts["problem"]
+        self._tell()
 
 
 def _drain(dump: Connection) -> bytes:
