@@ -11,10 +11,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from everwork import AbstractWorker, Event, EventCollector, Interval, JobContext, RetryPolicy, Trigger, WorkerSettings
+from everwork import (
+    AbstractWorker,
+    Event,
+    EventCollector,
+    EventSettings,
+    Interval,
+    JobContext,
+    RetryPolicy,
+    Trigger,
+    WorkerSettings,
+)
 from everwork.exceptions import Fail, Reject, Retry
 
 LOG = "EVERWORK_TEST_LOG"
+INBOX = "EVERWORK_TEST_INBOX"
+"""Names a source of the test's own: streams of a shared Redis are everybody's."""
+EVENTS_MAX = 3
 
 
 def say(word: str, *facts: object) -> None:
@@ -25,25 +38,30 @@ def say(word: str, *facts: object) -> None:
     os.close(out)
 
 
-class Echo(AbstractWorker):
+class Told(AbstractWorker):
+    """Says when it starts and when it shuts down."""
+
+    async def startup(self) -> None:
+        say("startup", self._get_settings().title)
+
+    async def shutdown(self) -> None:
+        say("shutdown", self._get_settings().title)
+
+
+class Echo(Told):
     """Does what it should."""
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:
-        return WorkerSettings(title="echo", sources={"echo"}, execution_timeout=60, concurrency=10)
-
-    async def startup(self) -> None:
-        say("startup", "echo")
-
-    async def shutdown(self) -> None:
-        say("shutdown", "echo")
+        sources = {"echo", os.environ.get(INBOX, "inbox")}
+        return WorkerSettings(title="echo", sources=sources, execution_timeout=60, concurrency=10)
 
     async def __call__(self, ctx: JobContext, text: str = "", **kwargs: Any) -> dict[str, str]:
         say("echo", ctx.key, text)
         return {"text": text}
 
 
-class Another(AbstractWorker):
+class Another(Told):
     """A second class on the same source."""
 
     @classmethod
@@ -54,7 +72,7 @@ class Another(AbstractWorker):
         say("another", ctx.key, text)
 
 
-class Holder(AbstractWorker):
+class Holder(Told):
     """Runs until it is cancelled, or until its file is there."""
 
     @classmethod
@@ -73,11 +91,8 @@ class Holder(AbstractWorker):
             raise
         say("end", ctx.key, ctx.attempt)
 
-    async def shutdown(self) -> None:
-        say("shutdown", "holder")
 
-
-class Stuck(AbstractWorker):
+class Stuck(Told):
     """Gets stuck in the way that it is told to."""
 
     @classmethod
@@ -106,7 +121,9 @@ async def ignore_cancellation(seconds: float) -> None:
 
 
 async def hold_the_gil(seconds: float) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # Other threads get them: it is not woken up.
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 
 
 async def leave(_seconds: float) -> None:
@@ -133,7 +150,7 @@ WAYS: dict[str, Callable[[float], Any]] = {
 }
 
 
-class Long(AbstractWorker):
+class Long(Told):
     """The same ways, with enough time for them."""
 
     @classmethod
@@ -147,14 +164,17 @@ class Long(AbstractWorker):
         return how
 
 
-class Outcomes(AbstractWorker):
+class Outcomes(Told):
     """Ends as it is told to."""
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:
-        return WorkerSettings(title="outcomes", sources={"outcomes"}, concurrency=10)
+        events = EventSettings(max_events_in_memory=EVENTS_MAX)
+        return WorkerSettings(title="outcomes", sources={"outcomes"}, concurrency=10, event_settings=events)
 
-    async def __call__(self, ctx: JobContext, events: EventCollector, how: str, count: int = 1) -> dict[str, int] | None:
+    async def __call__(
+        self, ctx: JobContext, events: EventCollector, how: str, count: int = 1
+    ) -> dict[str, int] | None:
         say(how, ctx.key, ctx.attempt)
         for at in range(count):
             (self.emit if at % 2 else events.emit)(Event(source="echo", kwargs={"text": f"{how}-{at}"}))
@@ -171,7 +191,7 @@ class Outcomes(AbstractWorker):
         return {"count": count}
 
 
-class Patient(AbstractWorker):
+class Patient(Told):
     """Has a retry policy."""
 
     @classmethod
@@ -219,12 +239,18 @@ class BrokenStartup(AbstractWorker):
         say("later", ctx.key)
 
 
-class Ticker(AbstractWorker):
+class Ticker(Told):
     """Has a trigger that fires often."""
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:
-        tick = Trigger(title="tick", schedule=Interval(seconds=0.2), kwargs={"text": "tick"}, status_cache_ttl=None)
+        tick = Trigger(
+            title="tick",
+            schedule=Interval(seconds=0.2),
+            kwargs={"text": "tick"},
+            status_cache_ttl=None,
+            status_check_interval=0.3,
+        )
         return WorkerSettings(title="ticker", triggers=[tick], concurrency=5)
 
     async def __call__(self, ctx: JobContext, text: str) -> None:

@@ -1,6 +1,7 @@
 """A manager in a process of its own: `python -m tests.manager.program URL SETTINGS-AS-JSON WORKER[,WORKER]...`.
 
-Each argument after the settings is one process with these workers in it.
+Each argument after the settings is one process with these workers in it; one that is not of the crew is named with its
+module, as in `fragile.Fragile`.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from importlib import import_module
 
-from everwork import Process, ProcessManager, Recycle
+from everwork import AbstractWorker, Process, ProcessManager, Recycle
 from everwork.workers import stores
 from everwork.workers.stores import AbstractBackend, AbstractBroker
-from tests.manager import crew
 
 
 def sides_of(url: str) -> tuple[AbstractBackend, AbstractBroker]:
@@ -21,13 +22,20 @@ def sides_of(url: str) -> tuple[AbstractBackend, AbstractBroker]:
     return getattr(stores, f"{name}Backend")(url), getattr(stores, f"{name}Broker")(url)
 
 
+def worker_of(name: str) -> type[AbstractWorker]:
+    """A worker class by its name, or by its module and name."""
+    module, _, name = name.rpartition(".")
+    found: type[AbstractWorker] = getattr(import_module(f"tests.manager.{module or 'crew'}"), name)
+    return found
+
+
 def manager_of(url: str, settings: dict[str, float], crews: list[str]) -> ProcessManager:
     """A manager with one process for each list of workers."""
     backend, broker = sides_of(url)
     recycle = Recycle(jobs=int(settings["recycle"])) if "recycle" in settings else Recycle()
     processes = [
         Process(
-            workers=[getattr(crew, name) for name in names.split(",")],
+            workers=[worker_of(name) for name in names.split(",")],
             shutdown_timeout=settings.get("shutdown", 10),
             recycle=recycle,
         )

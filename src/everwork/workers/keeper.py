@@ -16,6 +16,8 @@ from everwork.workers.spawned import Spawned
 KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
 """Attempts that are younger are not asked about: most have ended by then."""
+VERDICT_SECONDS: Final = 2.0
+"""A call that has overrun its time is judged by then: its job must not lapse before the reason is written on it."""
 
 Held = tuple[Spawned, Entry]
 
@@ -53,8 +55,10 @@ class Keeper:
 
 
 def _is_kept(entry: Entry, now: float) -> bool:
-    """A lease is kept while its attempt is within its time, and no longer."""
-    return entry.state is not SlotState.HUNG and now - entry.leased_at > YOUNG_SECONDS and not entry.is_overdue(now)
+    """A lease is kept while its attempt is within its time, or is being judged, and no longer."""
+    if entry.state is SlotState.HUNG or entry.is_overdue(now - VERDICT_SECONDS):
+        return False
+    return now - entry.leased_at > YOUNG_SECONDS
 
 
 def _leases(held: Sequence[Held]) -> list[Lease]:

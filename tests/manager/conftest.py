@@ -1,0 +1,58 @@
+"""Fixtures for tests of managers: everything runs for real, and nothing of it outlives the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.manager.running import MUTE, Manager, Outside, Said
+from tests.stores import url_of
+
+Start = Callable[..., Awaitable[Manager]]
+
+
+@pytest.fixture
+def url(engine_name: str, tmp_path: Path) -> str:
+    """The store of the test."""
+    return url_of(engine_name, tmp_path)
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Said:
+    """What the workers of the test say."""
+    return Said(tmp_path / "said")
+
+
+@pytest.fixture
+def managers() -> Iterator[list[Manager]]:
+    """All managers of the test."""
+    started: list[Manager] = []
+    yield started
+    for manager in started:
+        manager.end()
+
+
+@pytest.fixture
+def start(url: str, said: Said, managers: list[Manager]) -> Start:
+    """Starts managers, and waits until their workers have started."""
+
+    async def start_one(*crews: str, **settings: Any) -> Manager:
+        wanted = sum(name not in MUTE for crew in crews for name in crew.split(","))
+        before = len(said.lines("startup"))
+        managers.append(manager := Manager(url, said, crews, settings))
+        await said.times(before + wanted, "startup")
+        return manager
+
+    return start_one
+
+
+@pytest.fixture
+async def outside(url: str) -> AsyncIterator[Outside]:
+    """The store, as those see it who run no workers."""
+    opened = Outside(url)
+    await opened.service.open(upkeep=False)
+    yield opened
+    await opened.service.close()

@@ -1,0 +1,60 @@
+"""Calls that never end and processes that die: noticed, told on the job, replaced; the others do not stop working."""
+
+from __future__ import annotations
+
+import asyncio
+
+from everwork import State
+from everwork.core.job import HistoryEntry
+from tests.manager.conftest import Start
+from tests.manager.running import Outside, Said
+
+ENDS = {
+    "block": ("timed out after 1 s and blocked its process, which was killed; it was stuck here:\n", "block_the_loop"),
+    "ignore": ("timed out after 1 s; it ignores its cancellation\n", "ignore_cancellation"),
+    "stop": ("timed out after 1 s and blocked its process, which was killed", ""),
+    "exit": ("its process ended with exit code 3", ""),
+    "kill": ("its process was killed by SIGKILL", ""),
+}
+"""How the error of a job begins, and which function it names, for each way to get stuck."""
+DEATHS = ("exit", "kill")
+
+
+async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_others_work(
+    start: Start, outside: Outside, said: Said
+) -> None:
+    await start("Echo", "Patient", *["Stuck"] * len(ENDS), lease=1)
+    patient = await outside.push("patient", how="block")
+    keys = {how: await outside.push("stuck", how=how) for how in ENDS}
+    ending = asyncio.gather(*(outside.ends(key) for key in [*keys.values(), patient]))
+    echoes = await _echo_until(ending, outside)
+    *ends, patients_end = await ending
+    for how, end in zip(keys, ends, strict=True):
+        await _check(how, end, keys[how], outside)
+    # Whoever has a policy is tried again, in a new process.
+    assert str(patients_end.error).startswith(ENDS["block"][0])
+    await said.times(1, "begin", patient, 2)
+    await said.times(2 * len(ENDS), "startup", "stuck")
+    assert len(set(said.pids("startup", "stuck"))) == 2 * len(ENDS)
+    assert len(said.lines("echo")) == echoes
+    assert len(set(said.pids("echo"))) == 1
+
+
+async def _echo_until(ending: asyncio.Future[list[HistoryEntry]], outside: Outside) -> int:
+    """Let another worker do something, one after the other; how much it did."""
+    echoes = 0
+    while not ending.done():
+        await outside.all_are(State.COMPLETED, [await outside.push("echo")])
+        echoes += 1
+    return echoes
+
+
+async def _check(how: str, end: HistoryEntry, key: int, outside: Outside) -> None:
+    begins, place = ENDS[how]
+    assert (end.kind, end.attempt) == ("fail", 1)
+    assert str(end.error).startswith(begins)
+    assert place in str(end.error)
+    assert (end.retry_at_ms is not None) == (how in DEATHS)
+    job = await outside.job(key)
+    assert (job.state, job.attempts) == (State.PENDING if how in DEATHS else State.FAILED, 1)
+    print(f"{how}: ended after {(end.at_ms - (end.activated_at_ms or 0)) / 1000} s")

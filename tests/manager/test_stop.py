@@ -1,0 +1,129 @@
+"""A stop in stages: what runs may finish, then it is cancelled, then killed; what has not finished is pending again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everwork import State
+from tests.door.waiting import until
+from tests.manager.conftest import Start
+from tests.manager.running import Manager, Outside, Said
+
+Send = Callable[[Manager], None]
+
+
+def _sigterm_to_the_manager(manager: Manager) -> None:
+    manager.send(signal.SIGTERM)
+
+
+def _ctrl_c(manager: Manager) -> None:
+    manager.send_all(signal.SIGINT)
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+@pytest.mark.parametrize("send", [_sigterm_to_the_manager, _ctrl_c])
+async def test_one_signal_lets_running_jobs_finish_and_begins_no_more(
+    start: Start, outside: Outside, said: Said, tmp_path: Path, send: Send
+) -> None:
+    manager = await start("Holder", "Holder")
+    gate = tmp_path / "gate"
+    running = await outside.push_many("hold", [{"gate": str(gate)}] * 6)
+    await said.times(6, "begin")
+    send(manager)
+    await manager.logged("the manager stops")
+    refused = await _first_that_is_not_begun(outside, said, str(gate))
+    gate.touch()
+    assert await manager.exit_code() == 0
+    await outside.all_are(State.COMPLETED, running)
+    assert (await outside.job(refused)).state is State.PENDING
+    assert not said.lines("begin", refused)
+    assert len(said.lines("shutdown", "holder")) == 2
+    await until(lambda: not manager.members())
+
+
+async def _first_that_is_not_begun(outside: Outside, said: Said, gate: str) -> int:
+    """Processes hear of a stop a moment later than their manager: jobs are pushed until nobody begins one."""
+    while True:
+        key, ends = await outside.push("hold", gate=gate), time.monotonic() + 1
+
+        def is_begun_or_refused(key: int = key, ends: float = ends) -> bool:
+            return bool(said.lines("begin", key)) or time.monotonic() > ends
+
+        await until(is_begun_or_refused)
+        if not said.lines("begin", key):
+            return key
+
+
+async def test_a_second_signal_cancels_and_every_unfinished_job_is_pending_again_uncounted(
+    start: Start, outside: Outside, said: Said, tmp_path: Path
+) -> None:
+    manager = await start("Holder", "Holder")
+    gate = tmp_path / "gate"
+    keys = await outside.push_many("hold", [{"gate": str(gate)}] * 100)
+    await said.times(100, "begin")
+    await manager.stop_twice()
+    began = time.monotonic()
+    assert await manager.exit_code() == 0
+    print(f"100 jobs were given back in {time.monotonic() - began:.2f} s")
+    jobs = await outside.all_are(State.PENDING, keys)
+    assert {(job.attempts, job.attempt) for job in jobs} == {(0, 1)}
+    assert len(said.lines("cancelled")) == 100
+    assert len(said.lines("shutdown", "holder")) == 2
+    # Nothing is lost or doubled: the next manager ends each of them once.
+    gate.touch()
+    await start("Holder")
+    await outside.all_are(State.COMPLETED, keys)
+    assert sorted(int(line[2]) for line in said.lines("end")) == sorted(keys)
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_who_blocks_is_interrupted_and_who_cannot_be_is_killed_and_both_jobs_go_back(
+    start: Start, outside: Outside, said: Said
+) -> None:
+    manager = await start("Long", "Long", shutdown=2)
+    keys = [await outside.push("long", how=how, seconds=60) for how in ("block", "gil")]
+    await said.times(2, "begin")
+    # What a stop does to a blocked loop depends on how long it has been blocked.
+    blocked_at = time.monotonic()
+    await until(lambda: time.monotonic() > blocked_at + 1.5)
+    await manager.stop_twice()
+    began = time.monotonic()
+    assert await manager.exit_code() == 0
+    print(f"blocked processes were stopped in {time.monotonic() - began:.2f} s")
+    jobs = await outside.all_are(State.PENDING, keys)
+    assert [(job.attempts, job.attempt) for job in jobs] == [(0, 1), (0, 1)]
+    assert manager.log().count("a process is killed") == 1
+    # The one that was interrupted could still clean up.
+    assert len(said.lines("shutdown", "long")) == 1
+    await until(lambda: not manager.members())
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_the_processes_of_a_killed_manager_give_back_and_go_and_a_lease_frees_the_rest(
+    start: Start, outside: Outside, said: Said
+) -> None:
+    manager = await start("Holder", "Long", lease=1, shutdown=2)
+    held = await outside.push_many("hold", [{}] * 10)
+    stuck = await outside.push("long", how="gil", seconds=6)
+    await said.times(11, "begin")
+    os.kill(manager.pid, signal.SIGKILL)
+    began = time.monotonic()
+    jobs = await outside.all_are(State.PENDING, held)
+    print(f"an orphan gave its jobs back in {time.monotonic() - began:.2f} s")
+    assert {(job.attempts, job.attempt) for job in jobs} == {(0, 1)}
+
+    async def is_back() -> bool:
+        await outside.service.engine.sweep("outside")
+        return (await outside.job(stuck)).state is State.PENDING
+
+    await until(is_back)
+    print(f"a stuck job was back in {time.monotonic() - began:.2f} s")
+    await until(lambda: not manager.members())
+    print(f"all orphans were gone in {time.monotonic() - began:.2f} s")
+    assert (await outside.job(stuck)).state is State.PENDING, "a late outcome was accepted"
