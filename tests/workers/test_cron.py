@@ -92,8 +92,7 @@ def test_an_interval_is_counted_in_milliseconds() -> None:
 class FromAnywhere(AbstractCronSchedule):
     """Every full second, without time zone."""
 
-    def next_execution(self, cron_expression: str, after: datetime | None = None) -> datetime:
-        assert after is not None
+    def next_execution(self, cron_expression: str, after: datetime) -> datetime:  # type: ignore[override]
         return (after + timedelta(seconds=1)).replace(tzinfo=None)
 
 
@@ -153,6 +152,7 @@ def test_what_a_schedule_refuses_is_told_with_trigger_and_worker_before_anything
         scheduled_triggers(settings, CronSchedule())
     with pytest.raises(BadConfiguration, match="must answer a datetime, not 'soon'"):
         scheduled_triggers(settings, Nonsense())
+    assert len(scheduled_triggers(settings, FromAnywhere())) == 1
 
 
 # What is fired ------------------------------------------------------------------------------------

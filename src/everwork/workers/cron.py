@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -37,7 +37,8 @@ class AbstractCronSchedule(ABC):
 
     def check(self, cron_expression: str) -> None:
         """Raise an error that says what is wrong with an expression, if something is. Called before anything starts."""
-        if not isinstance(found := self.next_execution(cron_expression), datetime):
+        found = self.next_execution(cron_expression, **_taken(self, datetime.now(UTC), "UTC"))
+        if not isinstance(found, datetime):
             raise TypeError(f"next_execution must answer a datetime, not {shown(found)}")
 
 
@@ -88,10 +89,8 @@ def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) 
         return Every(schedule.total_ms)
     if type(cron_schedule) is CronSchedule:
         return Calendar(_Matches(schedule))
-    takes = _names_taken(cron_schedule)
-    return Calendar(
-        _Asked(schedule, cron_schedule, takes) if "after" in takes else _Awaited(schedule, cron_schedule, takes)
-    )
+    kind = _Asked if "after" in _names_taken(cron_schedule) else _Awaited
+    return Calendar(kind(schedule, cron_schedule))
 
 
 def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
@@ -123,10 +122,9 @@ class _Matches:
 class _Asked:
     """The next point of a user's own schedule that can be asked from any instant."""
 
-    def __init__(self, cron: Cron, schedule: AbstractCronSchedule, takes: frozenset[str]) -> None:
+    def __init__(self, cron: Cron, schedule: AbstractCronSchedule) -> None:
         self._cron = cron
         self._schedule = schedule
-        self._takes = takes
 
     def __call__(self, after_ms: int) -> int | None:
         point_ms = self._ask(after_ms)
@@ -135,8 +133,7 @@ class _Asked:
         return point_ms
 
     def _ask(self, after_ms: int) -> int:
-        given = {"after": _at(after_ms).astimezone(self._cron.zone), "timezone": self._cron.timezone}
-        taken = {name: value for name, value in given.items() if name in self._takes}
+        taken = _taken(self._schedule, _at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
         found = self._schedule.next_execution(self._cron.expression, **taken)
         if not isinstance(found, datetime):
             raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
@@ -169,6 +166,12 @@ def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCr
             f"trigger '{trigger.title}' of worker '{settings.title}': {shown(trigger.schedule.expression)} is refused "
             f"by {type(cron_schedule).__name__}: {str(error) or type(error).__name__}"
         ) from error
+
+
+def _taken(schedule: AbstractCronSchedule, after: datetime, timezone: str | None) -> dict[str, Any]:
+    """Of what can be given, what `next_execution` takes."""
+    names = _names_taken(schedule)
+    return {name: value for name, value in (("after", after), ("timezone", timezone)) if name in names}
 
 
 def _names_taken(schedule: AbstractCronSchedule) -> frozenset[str]:
