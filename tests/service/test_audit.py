@@ -41,12 +41,20 @@ CHANGES: dict[str, Act] = {
     "create_key": lambda desk: desk.create_key("ci", ["jobs"]),
     "revoke_key": lambda desk: desk.revoke_key("nobody"),
     "list_keys": lambda desk: desk.list_keys(),
+    "switch_worker": lambda desk: desk.switch_worker("echo", False),
+    "forget_worker": lambda desk: desk.forget_worker("echo"),
+    "switch_trigger": lambda desk: desk.switch_trigger("nightly", False),
+    "fire_trigger": lambda desk: desk.fire_trigger("nightly"),
     "audit": lambda desk: desk.audit(10),
 }
 READS: dict[str, Act] = {
     "types": lambda desk: desk.types(),
     "policy": lambda desk: desk.policy(TYPE),
     "groups": lambda desk: desk.groups(),
+    "workers": lambda desk: desk.workers(),
+    "triggers": lambda desk: desk.triggers(),
+    "processes": lambda desk: desk.processes(),
+    "managers": lambda desk: desk.managers(),
 }
 OF_THE_DESK = {"delete_job", "requeue_matching"}
 
