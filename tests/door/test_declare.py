@@ -12,7 +12,36 @@ from everwork.exceptions import BadConfiguration, InvalidInput
 
 
 def test_the_public_door_exports_exactly_the_documented_names() -> None:
-    documented = ["Everwork", "Job", "JobContext", "JobFunction", "JobKey", "RetryPolicy", "State"]
+    documented = [
+        "AbstractCronSchedule",
+        "AbstractWorker",
+        "Cron",
+        "CronSchedule",
+        "Event",
+        "EventCollector",
+        "EventSettings",
+        "Everwork",
+        "Interval",
+        "Job",
+        "JobContext",
+        "JobFunction",
+        "JobKey",
+        "PostgresBackend",
+        "PostgresBroker",
+        "Process",
+        "ProcessGroup",
+        "ProcessManager",
+        "Reconnect",
+        "Recycle",
+        "RedisBackend",
+        "RedisBroker",
+        "RetryPolicy",
+        "SqliteBackend",
+        "SqliteBroker",
+        "State",
+        "Trigger",
+        "WorkerSettings",
+    ]
     assert sorted(everwork.__all__) == documented
     assert dir(everwork) == documented
     assert [getattr(everwork, name).__name__ for name in documented] == documented

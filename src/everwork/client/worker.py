@@ -1,7 +1,6 @@
 """Runs handlers on a stream: few tasks for many jobs, and as many jobs on the way as are soon done.
 
-A job costs no task of its own. Each type has up to `concurrency` runners, started when they are needed; a runner takes
-the next job and awaits its handler directly, so handlers that never suspend are run one after the other by one runner.
+Each type has up to `concurrency` runners; see `everwork.service.runners`.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ import asyncio
 import functools
 import inspect
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, Final
 
 from everwork.client import asked
@@ -24,6 +21,7 @@ from everwork.core import outcome as o
 from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
 from everwork.logs import get_logger
+from everwork.service.runners import Runners, absorb_cancellation
 
 log = get_logger("everwork")
 
@@ -33,7 +31,6 @@ CONCURRENCY_MAX: Final = 10_000
 AHEAD_SECONDS: Final = 0.1
 """So much work is fetched ahead: what was done in such a time lately. It hides the way to the server and back."""
 AHEAD_MAX: Final = 2_000
-SLICE_SECONDS: Final = 0.005
 WATCH_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 1.0
 
@@ -50,10 +47,8 @@ class Pool:
             getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
         )
         self.concurrency = concurrency
-        self.inbox: deque[ActiveJob] = deque()
         self.running: dict[ActiveJob, Run] = {}
-        self.idle: list[asyncio.Future[None]] = []
-        self.runners: set[asyncio.Task[None]] = set()
+        self.runners: Runners[ActiveJob]
         self.window = concurrency
         self.outstanding = 0
         self.done = 0
@@ -73,7 +68,7 @@ class Run:
 
     __slots__ = ("begun_at", "is_timed_out", "is_told", "task")
 
-    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+    def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
         self.begun_at = time.monotonic()
         self.is_told = False
@@ -89,6 +84,10 @@ class Crew:
         if not handlers:
             raise BadConfiguration("there is nothing to run: give at least one handler")
         self._pools = {type: Pool(type, handler, concurrency) for type, handler in handlers.items()}
+        for pool in self._pools.values():
+            pool.runners = Runners(
+                functools.partial(self._run, pool), concurrency, pool.type, functools.partial(self._top_up, pool)
+            )
         self._stream: Stream
         self._threads: ThreadPoolExecutor | None = None
         self._is_stopping = False
@@ -130,14 +129,14 @@ class Crew:
             for job in jobs:
                 self._accept(job)
             for pool in self._pools.values():
-                self._wake(pool)
+                pool.runners.wake()
 
     def _accept(self, job: ActiveJob) -> None:
         pool = self._pools[job.type]
         if self._is_stopping:
             self._stream.put(o.Release(job.key, job.attempt))
         else:
-            pool.inbox.append(job)
+            pool.runners.inbox.append(job)
 
     # The end ------------------------------------------------------------------------------------
 
@@ -145,8 +144,8 @@ class Crew:
         """Begin nothing more; what waits goes back; the stream ends when what runs has ended."""
         self._is_stopping = True
         for pool in self._pools.values():
-            while pool.inbox:
-                job = pool.inbox.popleft()
+            while pool.runners.inbox:
+                job = pool.runners.inbox.popleft()
                 self._stream.put(o.Release(job.key, job.attempt))
         self._stream.drain()
         self._note_idle()
@@ -160,62 +159,20 @@ class Crew:
         for pool in self._pools.values():
             for job in pool.running:
                 job.is_lost = job.is_lost or not pool.is_async
-            for runner in pool.runners:
-                runner.cancel()
-        runners = [runner for pool in self._pools.values() for runner in pool.runners]
+            pool.runners.close()
+        runners = [runner for pool in self._pools.values() for runner in pool.runners.tasks]
         if runners:
             await asyncio.wait(runners)
 
     def _let_go(self) -> None:
         for pool in self._pools.values():
-            for runner in pool.runners:
-                runner.cancel()
+            pool.runners.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # Runners ------------------------------------------------------------------------------------
+    # One job ------------------------------------------------------------------------------------
 
-    def _wake(self, pool: Pool) -> None:
-        """Let one more runner look into the inbox, if there is work and room."""
-        if not pool.inbox:
-            return
-        while pool.idle:
-            future = pool.idle.pop()
-            if not future.done():
-                future.set_result(None)
-                return
-        if len(pool.runners) < pool.concurrency:
-            runner = asyncio.get_running_loop().create_task(self._run_all(pool))
-            pool.runners.add(runner)
-            runner.add_done_callback(functools.partial(self._forget, pool))
-
-    def _forget(self, pool: Pool, runner: asyncio.Task[None]) -> None:
-        pool.runners.discard(runner)
-        if not runner.cancelled() and runner.exception() is not None:
-            log.error("a runner broke down", type=pool.type, exc_info=runner.exception())
-            if not self._is_stopping:
-                self._wake(pool)
-
-    async def _run_all(self, pool: Pool) -> None:
-        loop, inbox, task = asyncio.get_running_loop(), pool.inbox, asyncio.current_task()
-        slice_ends = time.monotonic() + SLICE_SECONDS
-        while True:
-            while not inbox:
-                self._top_up(pool)
-                future = loop.create_future()
-                pool.idle.append(future)
-                await future
-                slice_ends = time.monotonic() + SLICE_SECONDS
-            job = inbox.popleft()
-            if inbox:
-                # If this handler suspends, somebody else goes on with the rest.
-                loop.call_soon(self._wake, pool)
-            await self._run(pool, job, task)
-            if time.monotonic() > slice_ends:
-                await asyncio.sleep(0)
-                slice_ends = time.monotonic() + SLICE_SECONDS
-
-    async def _run(self, pool: Pool, job: ActiveJob, task: asyncio.Task[None] | None) -> None:
+    async def _run(self, pool: Pool, job: ActiveJob, task: asyncio.Task[Any]) -> None:
         """One job: call its handler, say how it ended, and make room for another."""
         if not job.is_lost:
             run = pool.running[job] = Run(task)
@@ -244,14 +201,14 @@ class Crew:
         try:
             return _completed(job, await self._call(pool, job))
         except asyncio.CancelledError as error:
-            if not run.is_told and run.task is not None and run.task.cancelling():
+            if not run.is_told and run.task.cancelling():
                 raise  # The runner itself is being stopped.
-            await _absorb_cancellation(run)
+            await absorb_cancellation(run.task)
             return _timed_out(job) if run.is_timed_out else _failed(job, error)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
-            await _absorb_cancellation(run)
+            await absorb_cancellation(run.task)
             return _failed(job, error)
 
     async def _call(self, pool: Pool, job: ActiveJob) -> Any:
@@ -271,7 +228,7 @@ class Crew:
             self._tell(job, run)
 
     def _tell(self, job: ActiveJob, run: Run) -> None:
-        if not run.is_told and self._pools[job.type].is_async and run.task is not None:
+        if not run.is_told and self._pools[job.type].is_async:
             run.is_told = True
             run.task.cancel()
 
@@ -332,13 +289,3 @@ def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
             text = error_text(error)
             named = f"{type(error).__name__}: {text}" if text else type(error).__name__
             return o.Fail(job.key, job.attempt, error_text(named))
-
-
-async def _absorb_cancellation(run: Run) -> None:
-    """Take in a cancellation that came when the handler had ended already, so that it does not hit the next one."""
-    if run.task is None or not run.task.cancelling():
-        return
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
-    while run.task.cancelling():
-        run.task.uncancel()

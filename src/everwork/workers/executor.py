@@ -1,8 +1,6 @@
 """The handlers' side: runs attempts in the handlers' event loop and reports how they ended.
 
-A job costs no task of its own. Each handler has up to `concurrency` runners, started when they are needed; a
-runner takes the next attempt and awaits its handler directly, so handlers that never suspend are run one after
-the other by one runner.
+Each handler has up to `concurrency` runners; see `everwork.service.runners`.
 """
 
 from __future__ import annotations
@@ -10,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -22,7 +18,7 @@ from everwork.core.limits import DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.texts import error_text
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
-from everwork.logs import get_logger
+from everwork.service.runners import Runners, absorb_cancellation
 from everwork.workers import threads
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.context import JobContext, OwnTransactions
@@ -33,11 +29,8 @@ from everwork.workers.job_log import JobLog
 from everwork.workers.ledger import Ledger
 from everwork.workers.threads import HandlerThreads
 
-log = get_logger("everwork")
-
 Report = tuple[Attempt, o.Outcome | None, bool]
 """An attempt, its outcome if it is known now and anybody would accept it, and whether its place is free again."""
-SLICE_SECONDS = 0.005
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
 
@@ -45,14 +38,13 @@ GRACE_SECONDS = 1.0
 class Pool:
     """The attempts of one handler: waiting, running, and those who run them."""
 
-    __slots__ = ("handler", "idle", "inbox", "runners", "running")
+    __slots__ = ("handler", "inbox", "runners", "running")
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, runners: Runners[Attempt]) -> None:
         self.handler = handler
-        self.inbox: deque[Attempt] = deque()
+        self.runners = runners
+        self.inbox = runners.inbox
         self.running: set[Attempt] = set()
-        self.idle: list[asyncio.Future[None]] = []
-        self.runners: set[asyncio.Task[None]] = set()
 
 
 class Executor:
@@ -78,7 +70,7 @@ class Executor:
 
     def add(self, handler: Handler) -> None:
         """Let a handler join, also while others run."""
-        self._pools[handler.name] = Pool(handler)
+        self._pools[handler.name] = Pool(handler, Runners(self._run, handler.concurrency, handler.name))
 
     def accept(self, attempts: Iterable[Attempt]) -> None:
         """Take attempts; they begin as soon as a runner is free."""
@@ -89,7 +81,7 @@ class Executor:
             pool = self._pools[attempt.handler.name]
             pool.inbox.append(attempt)
             if len(pool.inbox) == 1:
-                self._wake(pool)
+                pool.runners.wake()
         if self._watch is None and not self._is_stopping:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
 
@@ -119,62 +111,21 @@ class Executor:
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():
-            for runner in pool.runners:
-                runner.cancel()
+            pool.runners.close()
         self._threads.close()
 
     def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a task runs handlers."""
-        return any(task in pool.runners for pool in self._pools.values())
+        return any(task in pool.runners.tasks for pool in self._pools.values())
 
     @property
     def is_handler_thread(self) -> bool:
         """Whether the caller is a handler in a thread."""
         return self._threads.is_one_of_them
 
-    # Runners ------------------------------------------------------------------------------------
+    # One attempt --------------------------------------------------------------------------------
 
-    def _wake(self, pool: Pool) -> None:
-        """Let one more runner look into the inbox, if there is work and room."""
-        if not pool.inbox:
-            return
-        while pool.idle:
-            future = pool.idle.pop()
-            if not future.done():
-                future.set_result(None)
-                return
-        if len(pool.runners) < pool.handler.concurrency:
-            runner = self._loop.create_task(self._run_all(pool))
-            pool.runners.add(runner)
-            runner.add_done_callback(functools.partial(self._forget, pool))
-
-    def _forget(self, pool: Pool, runner: asyncio.Task[None]) -> None:
-        """A runner has ended. None should, as long as nobody closes the executor: say so, and let another go on."""
-        pool.runners.discard(runner)
-        if not runner.cancelled() and runner.exception() is not None:
-            log.error("a runner broke down", worker=pool.handler.name, exc_info=runner.exception())
-        if not self._is_stopping:
-            self._wake(pool)
-
-    async def _run_all(self, pool: Pool) -> None:
-        loop, inbox, task = self._loop, pool.inbox, asyncio.current_task()
-        slice_ends = time.monotonic() + SLICE_SECONDS
-        while True:
-            while not inbox:
-                future = loop.create_future()
-                pool.idle.append(future)
-                await future
-                slice_ends = time.monotonic() + SLICE_SECONDS
-            attempt = inbox.popleft()
-            if inbox:
-                # If this handler suspends, somebody else goes on with the rest.
-                loop.call_soon(self._wake, pool)
-            await self._run(pool, attempt, task)
-            if time.monotonic() > slice_ends:
-                await asyncio.sleep(0)
-                slice_ends = time.monotonic() + SLICE_SECONDS
-
-    async def _run(self, pool: Pool, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
+    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
         """One attempt: begin, call, report, and give the place back."""
         now = time.monotonic()
         if attempt.stop is not None or not attempt.begin(now):
@@ -183,9 +134,11 @@ class Executor:
         if self._ledger is not None and attempt.slot is not None:
             self._ledger.begin(attempt.slot, now)
         attempt.task = task
-        pool.running.add(attempt)
+        handler = attempt.handler
+        running = self._pools[handler.name].running
+        running.add(attempt)
         try:
-            outcome = await self._outcome(pool.handler, attempt)
+            outcome = await self._outcome(handler, attempt)
             if attempt.thread is not None and attempt.is_in_thread:
                 self._report(attempt, outcome, is_free=False)
                 await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
@@ -198,7 +151,7 @@ class Executor:
             raise
         finally:
             attempt.task = None
-            pool.running.discard(attempt)
+            running.discard(attempt)
 
     async def _outcome(self, handler: Handler, attempt: Attempt) -> o.Outcome | None:
         """How the attempt ended, whatever the handler does."""
@@ -218,7 +171,7 @@ class Executor:
         if attempt.stop is None and attempt.is_overdue(time.monotonic()):
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
         if attempt.stop is not None:
-            await _absorb_cancellation(attempt)
+            await absorb_cancellation(attempt.task)
             if outcome is None or attempt.stop is not Stop.SHUTDOWN:
                 outcome = self._stopped(attempt)
         return outcome
@@ -368,14 +321,3 @@ def _retried(key: int, number: int, error: Retry) -> o.Outcome:
         return o.Retry(key, number, text, checks.milliseconds("delay", error.delay, 0, DELAY_MS_MAX / 1000))
     except InvalidInput as problem:
         return o.Fail(key, number, error_text(f"Retry: {problem}"), final=True)
-
-
-async def _absorb_cancellation(attempt: Attempt) -> None:
-    """Take in a cancellation that came when the handler had ended already, so that it does not hit the next one."""
-    task = attempt.task
-    if task is None or not task.cancelling():
-        return
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
-    while task.cancelling():
-        task.uncancel()
