@@ -105,7 +105,13 @@ def test_a_flag_that_comes_too_late_does_not_hit_the_next_attempt_in_the_slot() 
     late = entries(ledger)[0]
     ledger.leave(slot)
     assert ledger.enter(2, 1, 0.0, 1.0, 0) == slot
-    of_parent(ledger).flag(late, Stop.CANCELLED)
+    for mistaken in (late, late._replace(use=late.use + 1)):
+        of_parent(ledger).flag(mistaken, Stop.CANCELLED)
+        assert ledger.flag_of(slot) is None
+    again = entries(ledger)[0]
+    ledger.leave(slot)
+    ledger.enter(2, 1, 0.0, 1.0, 0)
+    of_parent(ledger).flag(again, Stop.CANCELLED)
     assert ledger.flag_of(slot) is None
     of_parent(ledger).flag(entries(ledger)[0], Stop.LOST)
     assert ledger.flag_of(slot) is Stop.LOST

@@ -96,3 +96,18 @@ async def test_a_handler_can_join_while_others_run(app: Everwork) -> None:
         assert (await finished(app, late)).state is State.COMPLETED
         with pytest.raises(BadConfiguration, match="worker 'third': it, or a source of it, is there already"):
             runtime.add(a_handler(nothing, "more", name="third"))
+
+
+async def test_the_log_of_a_failure_names_process_worker_key_and_attempt(
+    app: Everwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise ValueError("boom")
+
+    async with handling(app, a_handler(fail, "own", "one", name="the-worker")):
+        job = await finished(app, await app.enqueue("one"))
+    assert (job.state, job.attempts, job.last_error) == (State.FAILED, 1, "ValueError: boom")
+    (record,) = (record for record in caplog.records if "a job failed" in record.message)
+    assert f"process='p1' worker='the-worker' key={job.key} attempt=1" in record.message
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)

@@ -168,8 +168,10 @@ class Ledger:
 
     def flag(self, entry: Entry, why: Stop) -> None:
         """Tell the child that an attempt is cancelled or lost. If its slot has another by now, that one is not hit."""
-        flag = _NUMBERS[why] * _USES + entry.use
-        self._memory[_SLOTS_OFFSET + entry.slot * SLOT_BYTES + _FLAG_OFFSET] = flag
+        at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
+        # An entry that was read while the slot changed hands may have the key of the one and the use of the other.
+        if _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt):
+            self._memory[at + _FLAG_OFFSET] = _NUMBERS[why] * _USES + entry.use
 
     def switch(self, worker: int, is_on: bool) -> None:
         """Switch a worker on or off."""
