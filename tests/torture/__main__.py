@@ -40,7 +40,7 @@ def _torture(engine: str, options: argparse.Namespace, progress: Progress) -> re
         folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(
             place, folder, options.kills, options.server_kills if place.server else 0, options.minutes, options.seed,
-            options.workers, options.producers, mutant=options.mutant,
+            options.workers, options.producers, options.managers, mutant=options.mutant,
         )  # fmt: skip
         run = asyncio.run(torture(settings, progress))
         caught = {} if options.mutant else run_scenarios(place, Path(temporary), progress)
@@ -65,6 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--producers", type=int, default=2)
+    parser.add_argument("--managers", type=int, default=2, help="managers with two processes each (default 2)")
     parser.add_argument(
         "--mutant",
         choices=mutants.EVERY,

@@ -11,7 +11,7 @@ from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES
 from tests.torture.history import Call
 from tests.torture.reported import Report, ReportKey, flat
-from tests.torture.verdict import FinalState, Verdict, answered, variables_of
+from tests.torture.verdict import FinalState, Ticking, Verdict, answered, fired_point, variables_of
 
 
 def check_creates(
@@ -20,7 +20,8 @@ def check_creates(
     """V1, V2: what was acknowledged is there and finished, and nothing else is."""
     by_name: dict[str, list[Job]] = defaultdict(list)
     for job in final.jobs.values():
-        by_name[variables_of(job)["r"]].append(job)
+        if fired_point(job) is None:
+            by_name[variables_of(job)["r"]].append(job)
         if job.state not in FINISHED_STATES:
             verdict.violation("V1", f"job {job.key} is {job.state.label} after the drain")
     asked = _asked(calls)
@@ -116,3 +117,35 @@ def check_triggers(calls: Iterable[Call], final: FinalState, verdict: Verdict) -
             if "trigger" in parts and (parts["trigger"], parts["point"], "") not in points:
                 verdict.violation("V12", f"'{parts['trigger']}' never fired for {parts['point']}")
     verdict.figures["trigger points"] = len(points)
+
+
+def check_schedules(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> None:
+    """V12: the time points of the managers' triggers, each fired once, by one manager; none is left out."""
+    passed = Counter(
+        (trigger, point_ms)
+        for call in calls
+        if call.name == "fire"
+        for (trigger, point_ms), key in answered(call)
+        if isinstance(key, int)
+    )
+    for (trigger, point_ms), times in passed.items():
+        if times > 1:
+            verdict.violation("V12", f"{times} managers were told that {trigger} fires for {point_ms} now")
+    fired = Counter((*point, job.group) for job in final.jobs.values() if (point := fired_point(job)) is not None)
+    for (trigger, point_ms, group), times in fired.items():
+        if times > 1:
+            verdict.violation("V12", f"{trigger} fired {times} times for {point_ms} in group '{group}'")
+    for ticking in final.triggers:
+        _check_points(ticking, {point_ms for name, point_ms, _ in fired if name == ticking.name}, verdict)
+    verdict.figures["time points fired by managers"] = len(fired)
+
+
+def _check_points(ticking: Ticking, fired: set[int], verdict: Verdict) -> None:
+    """With catch-up, every point since the trigger began has its job, and nothing but them."""
+    began_ms, last_ms = ticking.mark
+    until_ms = max(last_ms, ticking.due_ms)
+    expected = set(range(began_ms + ticking.every_ms, until_ms + 1, ticking.every_ms))
+    for point_ms in sorted(expected - fired):
+        verdict.violation("V12", f"{ticking.name} never fired for {point_ms} (began {began_ms}, stands at {last_ms})")
+    for point_ms in sorted(fired - expected):
+        verdict.violation("V12", f"{ticking.name} fired for {point_ms}, which is none of its points or not passed")

@@ -8,11 +8,11 @@ from typing import Final
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import FINISHED_STATES, State
-from tests.torture import asked, reported
+from tests.torture import asked, deaths, reported
+from tests.torture.deaths import RECOVERY_MS_MAX, stopped_ms
 from tests.torture.history import Call, Histories
 from tests.torture.verdict import FinalState, Verdict, answered
 
-RECOVERY_MS_MAX: Final = 1_000
 DRAIN_MS_MAX: Final = 60_000
 _FAILURES: Final = frozenset({"fail", "retry", "reject", "throw", "lapse"})
 _AFTER: Final[Mapping[str, State]] = {
@@ -33,6 +33,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     asked.check_creates(histories.calls, reports, final, verdict)
     asked.check_dedupe(histories.calls, final, verdict)
     asked.check_triggers(histories.calls, final, verdict)
+    asked.check_schedules(histories.calls, final, verdict)
     for key, job in final.jobs.items():
         _check_life(job, final.events.get(key, []), verdict)
     reported.check_attempts(histories, verdict)
@@ -42,6 +43,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     reported.check_changes(histories.calls, final, verdict)
     _check_counters(final, verdict)
     _check_leases(histories.calls, final, verdict)
+    deaths.check_deaths(histories, final, verdict)
     return verdict
 
 
@@ -131,7 +133,7 @@ def _check_leases(calls: Sequence[Call], final: FinalState, verdict: Verdict) ->
         late_ms = event.at_ms - until_ms.get((key, event.attempt), event.at_ms)
         if late_ms < 0:
             verdict.violation("V6", f"job {key}: the lease of attempt {event.attempt} was taken {-late_ms} ms early")
-        late_ms -= _stopped_ms(final.stops, event.at_ms - late_ms, event.at_ms)
+        late_ms -= stopped_ms(final.stops, event.at_ms - late_ms, event.at_ms)
         slowest = max(slowest, late_ms)
         if late_ms > RECOVERY_MS_MAX + final.slack_ms:
             verdict.violation("V11", f"job {key}: attempt {event.attempt} was recovered {late_ms} ms late")
@@ -141,17 +143,6 @@ def _check_leases(calls: Sequence[Call], final: FinalState, verdict: Verdict) ->
     verdict.figures["slowest recovery after the lease, ms (time with a stopped process aside)"] = slowest
     verdict.figures["scheduling slack, ms"] = final.slack_ms
     verdict.figures["drain, ms"] = final.drain_ms
-
-
-def _stopped_ms(stops: Sequence[tuple[int, int]], begin_ms: int, end_ms: int) -> int:
-    """How much of a stretch of time some process was stopped, perhaps inside a transaction."""
-    marks = sorted((max(begin, begin_ms), min(end, end_ms)) for begin, end in stops)
-    stopped_ms, at_ms = 0, begin_ms
-    for begin, end in marks:
-        if end > max(begin, at_ms):
-            stopped_ms += end - max(begin, at_ms)
-            at_ms = end
-    return stopped_ms
 
 
 def _lease_ends(calls: Sequence[Call]) -> dict[tuple[int, int], int]:

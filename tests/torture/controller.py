@@ -10,21 +10,24 @@ from typing import Final
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.outcome import Complete
 from everwork.core.states import LIVE_STATES
 from everwork.engines.base import Engine
 from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
-from everwork.engines.values import JobFilter
+from everwork.engines.values import Demand, JobFilter
 from everwork.service.loops import BackgroundLoop
 from everwork.service.service import SWEEP_SECONDS
-from tests.torture import plan
+from tests.torture import crew, plan
 from tests.torture.checker import DRAIN_MS_MAX, check
-from tests.torture.history import read_histories
+from tests.torture.history import HistoryWriter, read_histories
+from tests.torture.logged import LoggedEngine
 from tests.torture.nemesis import Nemesis, Progress, Settings
 from tests.torture.process import patiently
-from tests.torture.verdict import FinalState, Verdict
+from tests.torture.verdict import FinalState, Ticking, Verdict
 
 _HISTORIES_AT_ONCE: Final = 50
+_TICK_MS: Final = 100
 
 
 @dataclass(slots=True)
@@ -54,9 +57,13 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
             drain_ms = await _drain(engine, nemesis)
         finally:
             await nemesis.end()
+        await _finish(LoggedEngine(engine, HistoryWriter(settings.folder / "controller.jsonl")))
         progress("reading the final state")
         final = await read_final_state(engine)
         final.drain_ms, final.slack_ms, final.stops = drain_ms, nemesis.slack_ms, nemesis.stops
+        final.managers, final.deaths = nemesis.managers, nemesis.processes.deaths
+        if settings.managers:
+            final.triggers = await _read_triggers(engine, due_ms=nemesis.healed_at_ms)
     finally:
         await upkeep.stop()
         await engine.close()
@@ -70,9 +77,13 @@ async def _sweep(engine: Engine) -> bool:
 
 
 async def _prepare(engine: Engine) -> None:
-    for name in plan.TYPES:
+    for name in (*plan.TYPES, plan.MANAGED):
         await engine.set_policy(name, encode_policy(plan.POLICY))
     await engine.add_group(plan.WORK, plan.AUDIT)
+    # As their managers will: every job is to have a copy for each of its groups, also the first one.
+    for settings in (worker._get_settings() for worker in crew.WORKERS):
+        for source in sorted(settings.sources):
+            await engine.subscribe(source, settings.id)
 
 
 async def _drain(engine: Engine, nemesis: Nemesis) -> int:
@@ -83,10 +94,44 @@ async def _drain(engine: Engine, nemesis: Nemesis) -> int:
     while (passed_ms := int((time.monotonic() - begun) * 1000)) <= DRAIN_MS_MAX:
         nemesis.watch(faulty=False)
         counts = await patiently(engine.count, outages=nemesis.has_server)
-        if not any(one.state in LIVE_STATES and one.jobs for one in counts):
+        has_live = any(one.state in LIVE_STATES and one.jobs for one in counts)
+        if not has_live and await patiently(lambda: _has_caught_up(engine, nemesis), outages=nemesis.has_server):
             break
         await patiently(lambda: engine.wait_finished(100), outages=nemesis.has_server)
     return passed_ms
+
+
+async def _has_caught_up(engine: Engine, nemesis: Nemesis) -> bool:
+    """Whether every time point before the healing has been fired."""
+    if not nemesis.managers:
+        return True
+    ticking = await _read_triggers(engine, due_ms=nemesis.healed_at_ms)
+    return all(one.mark.last_ms + one.every_ms > one.due_ms for one in ticking)
+
+
+async def _read_triggers(engine: Engine, due_ms: int) -> list[Ticking]:
+    declared = [worker._get_settings() for worker in crew.WORKERS]
+    ticks = [(settings, tick) for settings in declared for tick in settings.triggers]
+    names = [f"{settings.id}/{tick.id}" for settings, tick in ticks]
+    marks = (await engine.trigger_marks(names)).marks
+    return [
+        Ticking(name, settings.default_source, crew.every_ms(tick), mark, due_ms)
+        for name, (settings, tick), mark in zip(names, ticks, marks, strict=True)
+    ]
+
+
+async def _finish(last: LoggedEngine) -> None:
+    """Run what was fired while the managers were already stopping: there is nobody else for it."""
+    begun = time.monotonic()
+    wanted = [Demand(one._get_settings().default_source, "controller", 100, DRAIN_MS_MAX) for one in crew.WORKERS]
+    while (time.monotonic() - begun) * 1000 < DRAIN_MS_MAX:
+        jobs = await last.activate(wanted) or []
+        for job in jobs:
+            last.history.begin(job.key, job.attempt)
+        await last.settle([Complete(job.key, job.attempt, plan.token(job.key, job.attempt)) for job in jobs])
+        if not any(one.state in LIVE_STATES and one.jobs for one in await last.engine.count()):
+            return
+        await last.engine.wait_finished(_TICK_MS)
 
 
 async def read_final_state(engine: Engine) -> FinalState:

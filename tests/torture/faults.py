@@ -33,11 +33,13 @@ Answer = TypeVar("Answer")
 
 
 _waiting = False
+on_death: Callable[[], None] | None = None
+"""The last word of a process, if it has one."""
 
 
 def points(engine: str, role: str) -> tuple[str, ...]:
-    """The points that a worker or a producer passes on this engine."""
-    return _POINTS[engine, role]
+    """The points that a worker, a producer or the first process of a manager passes on this engine."""
+    return _POINTS[engine, "worker" if role == "manager" else role]
 
 
 def engine_of(url: str) -> str:
@@ -67,6 +69,8 @@ def arm(url: str, setting: str | None, *, waiting: bool = False) -> None:
 
 def die() -> None:
     """SIGKILL, as if from outside: nothing is cleaned up."""
+    if on_death is not None:
+        on_death()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

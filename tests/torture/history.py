@@ -56,6 +56,10 @@ class HistoryWriter:
         """Write that a handler is through with an attempt."""
         self._write("end", key=key, attempt=attempt, how=how)
 
+    def dies(self) -> None:
+        """Write that the process is about to kill itself."""
+        self._write("dies")
+
     def broken(self, error: BaseException) -> None:
         """Write that the process ends by an error that nobody expected."""
         self._write("broken", error=f"{type(error).__name__}: {error}")
@@ -89,6 +93,8 @@ class Histories:
     begins: list[tuple[str, int, int]] = field(default_factory=list)
     ends: int = 0
     broken: list[str] = field(default_factory=list)
+    deaths: dict[str, int] = field(default_factory=dict)
+    """When processes killed themselves at fault points."""
 
 
 def read_histories(folder: Path) -> Histories:
@@ -127,6 +133,8 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
                 histories.begins.append((process, entry["key"], entry["attempt"]))
             case "end":
                 histories.ends += 1
+            case "dies":
+                histories.deaths[process] = entry["t"]
             case "broken":
                 histories.broken.append(f"{process}: {entry['error']}")
             case kind:

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.engines.base import Engine
-from everwork.engines.values import Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.engines.values import Activation, Created, Demand, Fire, Fired, Judged, Lease, LeaseStatus, Settlement
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.torture.history import HistoryWriter
 from tests.torture.plan import Request, name_of
 
 Answer = TypeVar("Answer")
+Shown = tuple[list[Any], list[Any]]
+"""What was answered, item by item, and what was leased."""
 
 # The history's word for each outcome: the kind of the event that it leaves in the job's own history.
 _KINDS: dict[type[Any], str] = {
@@ -44,34 +46,18 @@ class LoggedEngine:
 
     async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement | None:
         """End attempts and take new ones in the same step."""
-        return await self._logged(
-            "settle",
-            [wire_outcome(outcome) for outcome in outcomes],
-            lambda: self.engine.settle(outcomes, demands),
-            lambda done: (
-                [one.verdict.value for one in done.judged],
-                [wire_leased(job) for job in done.activation.jobs],
-            ),
-        )
+        items = [wire_outcome(outcome) for outcome in outcomes]
+        return await self._logged("settle", items, lambda: self.engine.settle(outcomes, demands), _settled)
 
     async def activate(self, demands: Sequence[Demand]) -> list[LeasedJob] | None:
         """Take new attempts."""
-        done = await self._logged(
-            "activate",
-            [],
-            lambda: self.engine.activate(demands),
-            lambda done: ([], [wire_leased(job) for job in done.jobs]),
-        )
+        done = await self._logged("activate", [], lambda: self.engine.activate(demands), _activated)
         return None if done is None else done.jobs
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus] | None:
         """Prolong leases."""
-        return await self._logged(
-            "extend",
-            [[lease.key, lease.attempt, lease_ms] for lease in leases],
-            lambda: self.engine.extend(leases, lease_ms),
-            lambda statuses: ([status.value for status in statuses], []),
-        )
+        items = [[lease.key, lease.attempt, lease_ms] for lease in leases]
+        return await self._logged("extend", items, lambda: self.engine.extend(leases, lease_ms), _statuses)
 
     async def cancel(self, keys: Sequence[int]) -> list[Judged] | None:
         """Cancel jobs."""
@@ -86,20 +72,53 @@ class LoggedEngine:
         name: str,
         items: Sequence[object],
         call: Callable[[], Awaitable[Answer]],
-        wire: Callable[[Answer], tuple[list[Any], list[Any]]],
+        wire: Callable[[Answer], Shown],
     ) -> Answer | None:
-        call_id = self.history.invoked(name, items)
         try:
-            answer = await call()
-        except EngineUnavailable as error:
-            self.history.unknown(call_id, error)
+            return await written(self.history, name, items, call, wire)
+        except EngineError:
             return None
-        except EngineError as error:
-            self.history.refused(call_id, error)
-            return None
-        answers, leased = wire(answer)
-        self.history.answered(call_id, answers, leased)
-        return answer
+
+
+async def written(
+    history: HistoryWriter,
+    name: str,
+    items: Sequence[object],
+    call: Callable[[], Awaitable[Answer]],
+    wire: Callable[[Answer], Shown],
+) -> Answer:
+    """Make a call and write it down, before and after; a cancelled one stays without answer, hence unknown."""
+    call_id = history.invoked(name, items)
+    try:
+        answer = await call()
+    except EngineUnavailable as error:
+        history.unknown(call_id, error)
+        raise
+    except EngineError as error:
+        history.refused(call_id, error)
+        raise
+    history.answered(call_id, *wire(answer))
+    return answer
+
+
+def watched(engine: Engine, history: HistoryWriter) -> Engine:
+    """The same engine for programs that know nothing of a history: what they do to jobs is written down."""
+    settle, extend, fire = engine.settle, engine.extend, engine.fire
+
+    async def watched_settle(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        items = [wire_outcome(outcome) for outcome in outcomes]
+        return await written(history, "settle", items, lambda: settle(outcomes, demands), _settled)
+
+    async def watched_extend(leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        items = [[lease.key, lease.attempt, lease_ms] for lease in leases]
+        return await written(history, "extend", items, lambda: extend(leases, lease_ms), _statuses)
+
+    async def watched_fire(fires: Sequence[Fire]) -> list[Fired]:
+        items = [[one.trigger, one.point_ms] for one in fires]
+        return await written(history, "fire", items, lambda: fire(fires), _fired)
+
+    vars(engine).update(settle=watched_settle, extend=watched_extend, fire=watched_fire)
+    return engine
 
 
 def wire_request(wanted: Request) -> dict[str, Any]:
@@ -140,5 +159,21 @@ def wire_leased(job: LeasedJob) -> list[Any]:
     return [job.key, job.attempt, job.attempts, job.max_attempts, job.lease_until_ms]
 
 
-def _verdicts(judged: Sequence[Judged]) -> tuple[list[Any], list[Any]]:
+def _verdicts(judged: Sequence[Judged]) -> Shown:
     return [one.verdict.value for one in judged], []
+
+
+def _settled(done: Settlement) -> Shown:
+    return [one.verdict.value for one in done.judged], [wire_leased(job) for job in done.activation.jobs]
+
+
+def _activated(done: Activation) -> Shown:
+    return [], [wire_leased(job) for job in done.jobs]
+
+
+def _statuses(statuses: Sequence[LeaseStatus]) -> Shown:
+    return [status.value for status in statuses], []
+
+
+def _fired(fires: Sequence[Fired]) -> Shown:
+    return [None if one.created is None else one.created.key for one in fires], []

@@ -18,11 +18,21 @@ from typing import Final
 
 from tests.servers import Server
 from tests.torture import faults
+from tests.torture.crew import LEASE_MS
 from tests.torture.history import host_clock_ms
+from tests.torture.managed import Processes
 from tests.torture.places import Place
 from tests.torture.process import Life
 from tests.torture.proxy import Proxy
+from tests.torture.verdict import Overseen
 
+_KILLS: Final = (
+    "kills of workers",
+    "kills of workers at fault points",
+    "kills of managers",
+    "kills of managed processes",
+)
+_EACH_AT_LEAST_ONCE: Final = ("kills of managers", "kills of managed processes", "soft stops of managers")
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PAUSE_SECONDS: Final = (0.05, 0.3)
 # How much of its history a life has written before it is struck: some die at once, some in the middle of their work.
@@ -51,6 +61,7 @@ class Settings:
     seed: int = 1
     workers: int = 4
     producers: int = 2
+    managers: int = 2
     lease_ms: int = 700
     mutant: str = ""
 
@@ -72,12 +83,25 @@ class Child:
     ripe_bytes: int = 0
     resume_at: float | None = None
     stopped_at_ms: int = 0
+    leaves_by: float | None = None
+    """A manager that was asked to stop does so until then."""
+
+    @property
+    def role(self) -> str:
+        """What it does: worker, producer or manager."""
+        return self.module.rpartition(".")[2]
 
     @property
     def is_ripe(self) -> bool:
         """Whether it has done so much that it may be struck: on a slow machine, too, there must be work to disturb."""
-        history = self.life.file(self.life.life)
-        return history.exists() and history.stat().st_size >= self.ripe_bytes
+        whose = "-*" if self.role == "manager" else ""
+        histories = list(self.life.folder.glob(f"{self.life.name}.{self.life.life:04d}{whose}.jsonl"))
+        return bool(histories) and sum(one.stat().st_size for one in histories) >= self.ripe_bytes
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, and is neither stopped nor about to end."""
+        return self.resume_at is None and self.leaves_by is None
 
 
 class Nemesis:
@@ -86,12 +110,15 @@ class Nemesis:
     def __init__(self, settings: Settings, progress: Progress) -> None:
         self.done: Counter[str] = Counter()
         self.slack_ms = 0
+        self.healed_at_ms = 0
         self.stops: list[tuple[int, int]] = []
         self._settings = settings
         self._progress = progress
         self._rng = random.Random(settings.seed)
         self._blows = 0
         self._children: list[Child] = []
+        self.processes = Processes(self._rng, self.done, self.stops)
+        self.managers: dict[str, Overseen] = {}
         server = settings.place.server
         self._proxy = Proxy(server.port) if server is not None else None
 
@@ -99,19 +126,22 @@ class Nemesis:
         """Start the children; where there is a server, every other one has a bad network to it."""
         settings, epoch_ms = self._settings, host_clock_ms()
         bad_url = settings.place.url(settings.folder, await self._proxy.start()) if self._proxy else settings.url
-        roles = ["worker"] * settings.workers + ["producer"] * settings.producers
+        roles = ["worker"] * settings.workers + ["producer"] * settings.producers + ["manager"] * settings.managers
         for number, role in enumerate(roles):
             points = faults.points(settings.place.engine, role)
+            has_bad_way = number % 2 == 1 and self._proxy is not None
             life = Life(
                 f"{role}-{number}",
                 0,
-                bad_url if number % 2 else settings.url,
+                bad_url if has_bad_way else settings.url,
                 settings.folder,
                 settings.seed,
                 settings.lease_ms,
                 epoch_ms,
                 settings.mutant,
             )
+            if role == "manager":
+                self.managers[life.name] = Overseen(is_near=not has_bad_way)
             self._children.append(self._start(f"tests.torture.{role}", life, points, fault=False))
 
     async def rage(self) -> None:
@@ -120,7 +150,7 @@ class Nemesis:
         while self._goes_on(time.monotonic() - begun):
             await self._pass_time(self._rng.uniform(*_PAUSE_SECONDS))
             victim = self._rng.choice(self._children)
-            if victim.is_ripe and victim.resume_at is None:
+            if victim.is_up and victim.is_ripe:
                 self._strike(victim)
             if self._settings.place.server is not None:
                 await self._strike_the_server(self._settings.place.server)
@@ -129,7 +159,10 @@ class Nemesis:
     def _goes_on(self, seconds: float) -> bool:
         settings = self._settings
         return (
-            self.kills < settings.kills or self.server_kills < settings.server_kills or seconds < settings.minutes * 60
+            self.kills < settings.kills
+            or self.server_kills < settings.server_kills
+            or seconds < settings.minutes * 60
+            or (settings.managers > 0 and not all(self.done[one] for one in _EACH_AT_LEAST_ONCE))
         )
 
     @property
@@ -139,8 +172,8 @@ class Nemesis:
 
     @property
     def kills(self) -> int:
-        """Deaths of workers by SIGKILL, from outside or at a fault point; producers die on top of these."""
-        return self.done["kills of workers"] + self.done["kills of workers at fault points"]
+        """Deaths of workers, managers and their processes by SIGKILL; producers die on top of these."""
+        return sum(self.done[one] for one in _KILLS)
 
     @property
     def has_server(self) -> bool:
@@ -149,36 +182,50 @@ class Nemesis:
 
     def heal(self) -> None:
         """Let everybody run, start whoever is dead, without faults."""
+        self.healed_at_ms = host_clock_ms()
         if self._proxy is not None:
             self._proxy.heal()
         for child in self._children:
             self._resume(child)
+        self.processes.resume()
         self.watch(faulty=False)
 
     async def stop_producers(self) -> None:
         """Ask the producers to finish, and wait for it."""
-        await self._terminate([child for child in self._children if child.module.endswith("producer")])
+        await self._terminate([child for child in self._children if child.role == "producer"])
 
     def watch(self, *, faulty: bool = True) -> None:
-        """Start again whoever died at a fault point, and wake who has been stopped long enough."""
+        """Start again whoever died at a fault point or left, and wake who has been stopped long enough."""
         now = time.monotonic()
+        self.processes.resume(now)
         for child in self._children:
             if child.resume_at is not None and now >= child.resume_at:
                 self._resume(child)
+            if child.leaves_by is not None and now >= child.leaves_by:
+                self.done["managers that did not stop in time"] += 1
+                child.process.kill()
+                child.process.wait()
             status = child.process.poll()
-            if status == -signal.SIGKILL:
-                role = "workers" if child.module.endswith("worker") else "producers"
-                self.done[f"kills of {role} at fault points"] += 1
-                self.done[f"of these {child.fault.partition(':')[0]}"] += 1
             if status is not None:
-                self.done["unexpected ends"] += status != -signal.SIGKILL
+                self._note_end(child, status)
                 self._restart(child, faulty=faulty)
+
+    def _note_end(self, child: Child, status: int) -> None:
+        if status == -signal.SIGKILL and child.leaves_by is None:
+            self.done[f"kills of {child.role}s at fault points"] += 1
+            self.done[f"of these {child.fault.partition(':')[0]}"] += 1
+        elif status == 0 and child.leaves_by is not None:
+            self.done["soft stops of managers"] += 1
+        else:
+            self.done["unexpected ends"] += 1
 
     async def end(self) -> None:
         """Stop every child in an orderly way, and by force who does not go."""
         for child in self._children:
             self._resume(child)
+        self.processes.resume()
         await self._terminate(self._children)
+        self.done["unexpected ends"] += await self.processes.leave(self._settings.folder)
         if self._proxy is not None:
             await self._proxy.close()
 
@@ -209,27 +256,51 @@ class Nemesis:
             self.done[self._proxy.disturb(self._rng)] += 1
 
     def _strike(self, child: Child) -> None:
-        is_worker = child.module.endswith("worker")
-        self._blows += is_worker
-        if is_worker and self._blows % _STOP_EVERY == 0:
-            child.stopped_at_ms = host_clock_ms()
-            child.process.send_signal(signal.SIGSTOP)
-            child.resume_at = time.monotonic() + self._settings.lease_ms / 1000 * self._rng.uniform(1.2, 2.0)
+        if child.role == "manager" and self._strike_manager(child):
+            return
+        self._blows += child.role == "worker"
+        if child.role == "worker" and self._blows % _STOP_EVERY == 0:
+            self._stop(child)
             self.done["stops past the lease"] += 1
             return
         child.process.kill()
         child.process.wait()
-        self.done["kills of workers" if is_worker else "kills of producers"] += 1
+        self.done[f"kills of {child.role}s"] += 1
         self._restart(child, faulty=True)
+
+    def _strike_manager(self, child: Child) -> bool:
+        """Something else than a kill of the manager itself: to one of its processes, or a stop; False: nothing."""
+        if self.processes.strike(child.life, child.process.pid):
+            return True
+        self.managers[child.life.name].struck_ms.append(host_clock_ms())
+        match self._rng.randrange(5):
+            case 0:
+                self._stop(child, crew_lease_ms=LEASE_MS)
+                self.done["stops of managers past the lease"] += 1
+            case 1 | 2:
+                child.process.terminate()
+                child.leaves_by = time.monotonic() + _STOP_SECONDS_MAX
+            case _:
+                return False
+        return True
+
+    def _stop(self, child: Child, crew_lease_ms: int = 0) -> None:
+        lease_ms = crew_lease_ms or self._settings.lease_ms
+        child.stopped_at_ms = host_clock_ms()
+        child.process.send_signal(signal.SIGSTOP)
+        child.resume_at = time.monotonic() + lease_ms / 1000 * self._rng.uniform(1.2, 2.0)
 
     def _restart(self, child: Child, *, faulty: bool) -> None:
         life = replace(child.life, life=child.life.life + 1)
         fresh = self._start(child.module, life, child.points, fault=faulty and self._rng.random() < 0.4)
-        child.life, child.process, child.fault, child.resume_at = life, fresh.process, fresh.fault, None
+        child.life, child.process, child.fault = life, fresh.process, fresh.fault
+        child.resume_at = child.leaves_by = None
         child.ripe_bytes = fresh.ripe_bytes
 
     def _start(self, module: str, life: Life, points: tuple[str, ...], *, fault: bool) -> Child:
-        setting = f"{self._rng.choice(points)}:{self._rng.randint(1, 40)}" if fault else ""
+        # A process of a manager also passes points while it starts, and does more for each job.
+        passages = self._rng.randint(1, 400 if module.endswith("manager") else 40)
+        setting = f"{self._rng.choice(points)}:{passages}" if fault else ""
         environment = {**os.environ, faults.VARIABLE: setting}
         output = (life.folder / f"{life.name}.log").open("ab")
         with output:

@@ -15,7 +15,9 @@ from everwork.core.retry import RetryPolicy
 WORK: Final = "torture-work"
 EVENT: Final = "torture-event"
 TRIGGER: Final = "torture-trigger"
+MANAGED: Final = "torture-managed"
 TYPES: Final = (WORK, EVENT, TRIGGER)
+"""What the function-like workers serve; managers serve some of it too, and MANAGED alone."""
 AUDIT: Final = "audit"
 POLICY: Final = RetryPolicy(max_attempts=4, base=0.05, factor=1.5, cap=0.2, jitter=0.5)
 
@@ -47,13 +49,16 @@ class Request(NamedTuple):
     job: NewJob
 
 
+MANAGED_SHARE: Final = 0.15
+
+
 def request(name: str, rng: random.Random, dedupe_key: str | None = None, expires_at_ms: int | None = None) -> Request:
-    """A job of the main type with a random priority, delay and lane."""
+    """A job of a main type with a random priority, delay and lane."""
     variables = json.dumps({"r": name})
     delay_ms = rng.choice((0, 0, 0, 0, 40, 300))
     tenant = rng.choice(("<default>", "<default>", "tenant-b"))
     job = NewJob(
-        WORK,
+        MANAGED if dedupe_key is None and rng.random() < MANAGED_SHARE else WORK,
         variables,
         tenant="<default>" if dedupe_key else tenant,
         priority=rng.randint(-3, 3),

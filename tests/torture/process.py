@@ -72,7 +72,7 @@ Body = Callable[[Life, LoggedEngine, asyncio.Event], Awaitable[None]]
 
 def main(body: Body) -> None:
     """Live one life: until SIGTERM asks for a stop, or SIGKILL does not ask."""
-    _die_with_the_controller()
+    die_with_the_controller()
     life = read_life(sys.argv[1:])
     history = HistoryWriter(life.file(life.life))
     try:
@@ -82,7 +82,7 @@ def main(body: Body) -> None:
         raise
 
 
-def _die_with_the_controller() -> None:
+def die_with_the_controller() -> None:
     """Leave nobody behind when the controller itself is killed (Linux's PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

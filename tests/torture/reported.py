@@ -11,7 +11,7 @@ from typing import Any
 
 from everwork.core.job import Job
 from tests.torture.history import Call, Histories
-from tests.torture.verdict import OK, FinalState, Verdict, answered, variables_of
+from tests.torture.verdict import OK, FinalState, Verdict, answered, fired_point, variables_of
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def _requeue_instants(calls: Iterable[Call]) -> dict[int, list[int]]:
 
 def check_reports(reports: Mapping[ReportKey, list[Report]], final: FinalState, verdict: Verdict) -> None:
     """V8, V9: what was accepted stands in the job's history, what was refused does not."""
-    names = {variables_of(job)["r"] for job in final.jobs.values()}
+    names = {variables_of(job)["r"] for job in final.jobs.values() if fired_point(job) is None}
     verdicts: Counter[str] = Counter()
     for (key, attempt, kind), group in reports.items():
         if key not in final.jobs:

@@ -6,10 +6,10 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
-from everwork.engines.values import Count, WorkerHour
+from everwork.engines.values import Count, TriggerMark, WorkerHour
 from tests.torture.history import Call
 
 VIOLATIONS: Final[Mapping[str, str]] = {
@@ -35,6 +35,24 @@ OK: Final = ("accepted", "repeated")
 
 
 @dataclass(slots=True)
+class Overseen:
+    """A manager as its nemesis knows it: whether its network is good, and when it was itself killed or stopped."""
+
+    is_near: bool
+    struck_ms: list[int] = field(default_factory=list)
+
+
+class Ticking(NamedTuple):
+    """An interval trigger at the end: its name, the type of its jobs, where it stands, and up to when it must."""
+
+    name: str
+    type: str
+    every_ms: int
+    mark: TriggerMark
+    due_ms: int
+
+
+@dataclass(slots=True)
 class FinalState:
     """What the engine shows after healing and draining."""
 
@@ -47,6 +65,10 @@ class FinalState:
     slack_ms: int = 0
     stops: list[tuple[int, int]] = field(default_factory=list)
     """When a process was stopped: it may have stopped with the store's write lock in its hands."""
+    managers: dict[str, Overseen] = field(default_factory=dict)
+    deaths: dict[str, int] = field(default_factory=dict)
+    """When processes of managers were killed, by the name of their history."""
+    triggers: list[Ticking] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -77,6 +99,14 @@ class Verdict:
 def answered(call: Call) -> Iterable[tuple[Any, Any]]:
     """Each item of a call with its answer; a call that failed as a whole answers its status for each."""
     return zip(call.items, call.answers if call.status == "ok" else [call.status] * len(call.items), strict=True)
+
+
+def fired_point(job: Job) -> tuple[str, int] | None:
+    """The trigger, by its name in the store, and the time point that a job was fired for; None: it was not."""
+    if job.dedupe_key is None or not job.dedupe_key.startswith("trigger:"):
+        return None
+    _, worker_id, trigger_id, point_ms = job.dedupe_key.split(":")
+    return f"{worker_id}/{trigger_id}", int(point_ms)
 
 
 def variables_of(job: Job) -> dict[str, Any]:
