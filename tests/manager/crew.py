@@ -164,6 +164,14 @@ class Long(Told):
         return how
 
 
+ERRORS = {
+    "fail": Fail("broken for good"),
+    "reject": Reject(),
+    "retry": Retry(delay=0),
+    "raise": ValueError("something else"),
+}
+
+
 class Outcomes(Told):
     """Ends as it is told to."""
 
@@ -178,16 +186,8 @@ class Outcomes(Told):
         say(how, ctx.key, ctx.attempt)
         for at in range(count):
             (self.emit if at % 2 else events.emit)(Event(source="echo", kwargs={"text": f"{how}-{at}"}))
-        match how:
-            case "fail":
-                raise Fail("broken for good")
-            case "reject":
-                raise Reject
-            case "retry":
-                if ctx.attempt < 3:
-                    raise Retry(delay=0)
-            case "raise":
-                raise ValueError("something else")
+        if how in ERRORS and ctx.attempt < 3:
+            raise ERRORS[how]
         return {"count": count}
 
 

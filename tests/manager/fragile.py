@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import sys
 
 from everwork import AbstractWorker, WorkerSettings
 
-if multiprocessing.parent_process() is not None:
+if sys.modules["__main__"].__name__ == "__mp_main__":
     raise RuntimeError("not in this process")
 
 

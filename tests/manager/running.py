@@ -95,7 +95,8 @@ class Manager:
 
     def members(self) -> list[int]:
         """Those of its process group that live."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_member(pid, self.pid)]
+        pids = [int(place.name) for place in Path("/proc").iterdir() if place.name.isdigit()]
+        return [pid for pid in pids if _is_member(pid, self.pid)]
 
     def end(self) -> None:
         """Kill what is left of all of them."""

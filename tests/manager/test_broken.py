@@ -1,0 +1,32 @@
+"""One broken worker, or a process that cannot even start, does not stop the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from everwork import State
+from everwork.service.fleet import Fleet
+from everwork.workers.settings import id_of
+from tests.door.waiting import until
+from tests.manager.conftest import Start
+from tests.manager.running import LATE_S, Outside, Said
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_a_worker_that_cannot_start_is_shown_as_broken_and_tried_again_while_others_serve(
+    start: Start, outside: Outside, said: Said
+) -> None:
+    manager = await start("Echo,BrokenInit,BrokenStartup", "fragile.Fragile")
+    never, later = await outside.push("broken"), await outside.push("later")
+    await outside.all_are(State.COMPLETED, [await outside.push("echo"), later])
+    await manager.logged("a process has died", 3)
+    await outside.all_are(State.COMPLETED, [await outside.push("echo")])
+    assert (await outside.job(never)).state is State.PENDING
+    fleet = Fleet(outside.service.engine)
+
+    async def is_shown() -> bool:
+        broken = [one.broken for one in await fleet.processes() if id_of("echo") in one.workers]
+        return broken == [{id_of("broken-init"): "RuntimeError: no such thing as me"}]
+
+    await until(is_shown, LATE_S)
+    assert len(set(said.pids("startup", "echo"))) == 1

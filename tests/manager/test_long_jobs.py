@@ -1,0 +1,30 @@
+"""Jobs that take many times their lease run once, whatever their call does to its process; a cancel reaches them."""
+
+from __future__ import annotations
+
+import time
+
+from everwork import State
+from tests.manager.conftest import Start
+from tests.manager.running import Outside, Said
+
+SECONDS = {"sqlite": 10.5}
+"""Ten leases on one engine, more than two on the others."""
+
+
+async def test_a_job_that_takes_many_leases_runs_once_and_a_cancelled_one_stops(
+    start: Start, outside: Outside, said: Said, engine_name: str
+) -> None:
+    await start("Long", "Long", "Long", "Holder", lease=1)
+    seconds = {"wait": SECONDS.get(engine_name, 3.0), "block": 3.0, "gil": 3.0}
+    keys = {how: await outside.push("long", how=how, seconds=long) for how, long in seconds.items()}
+    held = await outside.push("hold")
+    await said.times(1, "begin", held)
+    began = time.monotonic()
+    await outside.service.cancel(held)
+    await said.times(1, "cancelled", held)
+    print(f"a cancel took {time.monotonic() - began:.2f} s to reach its call")
+    assert (await outside.job(held)).state is State.CANCELLED
+    jobs = await outside.all_are(State.COMPLETED, keys.values())
+    assert {job.attempts for job in jobs} == {1}
+    assert [len(said.lines("begin", key)) for key in keys.values()] == [1, 1, 1]

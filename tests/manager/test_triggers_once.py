@@ -1,0 +1,39 @@
+"""Several managers with the same trigger on one store: each time point creates one job, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from itertools import pairwise
+
+from everwork.workers.settings import id_of, source_of
+from tests.door.waiting import until
+from tests.manager.conftest import Start
+from tests.manager.running import LATE_S, Outside
+
+INTERVAL_MS = 200
+
+
+async def test_each_time_point_fires_once_over_three_managers_of_which_one_is_killed(
+    start: Start, outside: Outside
+) -> None:
+    managers = await asyncio.gather(*(start("Ticker") for _ in range(3)))
+
+    async def points() -> list[int]:
+        jobs = await outside.jobs(source_of(id_of("ticker")))
+        return sorted(int(str(job.dedupe_key).rpartition(":")[2]) for job in jobs)
+
+    async def fire_more(more: int) -> None:
+        wanted = len(await points()) + more
+
+        async def have_fired() -> bool:
+            return len(await points()) >= wanted
+
+        await until(have_fired, LATE_S)
+
+    await fire_more(8)
+    os.kill(managers[0].pid, signal.SIGKILL)
+    await fire_more(8)
+    fired = await points()
+    assert {later - earlier for earlier, later in pairwise(fired)} == {INTERVAL_MS}
