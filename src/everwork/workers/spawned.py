@@ -147,6 +147,8 @@ class Spawned:
         ends = self._loop.time() + DUMP_SECONDS
         while self._loop.time() < ends and len(text) < DUMP_BYTES_MAX:
             await asyncio.sleep(0.02)
+            if self.ended.is_set():
+                break  # What it has said may be closed by now.
             some = _drain(self._dump)
             if text and not some:
                 break
