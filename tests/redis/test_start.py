@@ -157,6 +157,12 @@ def test_the_oldest_server_that_will_do() -> None:
     assert checked(parse_info(INFO_62), "everysec", "it").version == "6.2.14"
 
 
+def test_a_server_that_still_reads_its_file_is_not_taken_for_one_that_has_none() -> None:
+    loading = INFO_62.replace("aof_enabled:1", "loading:1\r\naof_enabled:0")
+    with pytest.raises(EngineUnavailable, match="still loading"):
+        checked(parse_info(loading), "everysec", "it")
+
+
 def test_valkey_is_known_by_its_own_name() -> None:
     server = checked(parse_info(INFO_VALKEY), "always", "it")
     assert (server.name, server.version, server.durability) == ("valkey", "8.1.0", Durability.POWER_LOSS)

@@ -51,6 +51,9 @@ def checked(info: Mapping[str, str], appendfsync: str | None, where: str) -> Ser
     if info.get("role", "master") != "master":
         master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         raise EngineUnavailable(f"{where} is a read-only replica; name its primary ({master}) in the URL instead")
+    if info.get("loading") == "1":
+        # It says of itself that it has no append-only file while it reads it.
+        raise EngineUnavailable(f"{where} is still loading its data; wait")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys-"):
         raise BadConfiguration(
