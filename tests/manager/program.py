@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from importlib import import_module
+from typing import Any
 
 from everwork import AbstractWorker, Process, ProcessManager, Recycle
 from everwork.workers import stores
@@ -29,7 +30,7 @@ def worker_of(name: str) -> type[AbstractWorker]:
     return found
 
 
-def manager_of(url: str, settings: dict[str, float], crews: list[str]) -> ProcessManager:
+def manager_of(url: str, settings: dict[str, Any], crews: list[str]) -> ProcessManager:
     """A manager with one process for each list of workers."""
     backend, broker = sides_of(url)
     recycle = Recycle(jobs=int(settings["recycle"])) if "recycle" in settings else Recycle()
@@ -42,7 +43,10 @@ def manager_of(url: str, settings: dict[str, float], crews: list[str]) -> Proces
         for names in crews
     ]
     lease = settings.get("lease", 30)
-    return ProcessManager(uuid="test", processes=processes, backend=backend, broker=broker, lease=lease)
+    method = settings.get("start_method")
+    return ProcessManager(
+        uuid="test", processes=processes, backend=backend, broker=broker, lease=lease, start_method=method
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 import redis
@@ -89,3 +90,15 @@ async def _finished(outside: Outside, key: int) -> Job:
 
     await until(is_finished, LATE_S)
     return await outside.job(key)
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_processes_may_come_from_a_fork_server(start: Start, outside: Outside, said: Said) -> None:
+    manager = await start("Echo", "Stuck", start_method="forkserver")
+    died = await outside.push("stuck", how="exit")
+    await outside.all_are(State.COMPLETED, [await outside.push("echo")])
+    assert (await outside.ends(died)).error == "its process ended with exit code 3"
+    await said.times(2, "startup", "stuck")
+    manager.send(signal.SIGTERM)
+    assert await manager.exit_code() == 0
+    await until(lambda: not manager.members(), LATE_S)

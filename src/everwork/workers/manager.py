@@ -16,7 +16,7 @@ from everwork.core import checks
 from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
-from everwork.logs import configure, get_logger
+from everwork.logs import LEVELS, configure, get_logger
 from everwork.service.service import JobService
 from everwork.workers.cron import AbstractCronSchedule, CronSchedule, scheduled_triggers
 from everwork.workers.declared import all_declared, flat
@@ -54,6 +54,11 @@ class ProcessManager:
         log_level: str = "INFO",
     ) -> None:
         self.uuid = checks.name("uuid", uuid)
+        _require("start_method", start_method, (None, *START_METHODS))
+        _require("log_format", log_format, (None, "console", "json"))
+        _require("log_level", f"{log_level}".upper(), LEVELS)
+        if not isinstance(reconnect, Reconnect | None):
+            raise BadConfiguration(f"reconnect: must be a Reconnect, not {checks.shown(reconnect)}")
         self.log_format = log_format
         self.log_level = log_level
         self._url = _one_store(backend, broker)
@@ -130,6 +135,12 @@ class ProcessManager:
         )
 
 
+def _require(field: str, value: object, allowed: Sequence[str | None]) -> None:
+    if value not in allowed:
+        words = ", ".join(word for word in allowed if word is not None)
+        raise BadConfiguration(f"{field}: must be one of {words}, not {checks.shown(value)}")
+
+
 def _one_store(backend: object, broker: object) -> str:
     """The URL that both name."""
     if not isinstance(backend, AbstractBackend):
@@ -163,7 +174,7 @@ def _made(cron_schedule: object) -> AbstractCronSchedule:
         ) from error
 
 
-def _context(method: object) -> Context:
+def _context(method: StartMethod | None) -> Context:
     """How processes are started: never by fork, which takes over locks and connections."""
     if sys.platform != "linux":
         raise BadConfiguration(
@@ -173,9 +184,4 @@ def _context(method: object) -> Context:
         raise BadConfiguration("the process manager needs a process that may have children: this one is a daemon")
     usual = multiprocessing.get_start_method(allow_none=True)
     chosen = method or (usual if usual in START_METHODS else "spawn")
-    if chosen not in START_METHODS:
-        raise BadConfiguration(
-            f"start_method: must be spawn or forkserver, not {checks.shown(chosen)}: "
-            "a forked process would share the locks and connections of its parent"
-        )
     return multiprocessing.get_context(chosen)  # type: ignore[return-value]
