@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -22,11 +23,11 @@ def a_room(*types: str, concurrency: int) -> Room:
     return Room(a_handler(nothing, *types, concurrency=concurrency))
 
 
-def give(room: Room, has: dict[str, int]) -> dict[str, int]:
-    """Ask all places once, in one step, and let each give what it has; what was asked for."""
-    asks = room.asks(1_000)
+def give(room: Room, has: dict[str, int], round: int = 1) -> dict[str, int]:
+    """Ask in one step, and let each place give what it has; what was asked for."""
+    asks = room.asks(1_000, round)
     for ask in asks:
-        room.note(ask, min(ask.limit, has.get(ask.well.place.type, 0)), round=1)
+        room.note(ask, min(ask.limit, has.get(ask.well.place.type, 0)), round)
     return {ask.well.place.type: ask.limit for ask in asks}
 
 
@@ -45,15 +46,39 @@ def test_what_is_asked_for_never_exceeds_the_room(concurrency: int) -> None:
         room.here = turn % (concurrency + 1)
 
 
-def test_with_less_room_than_places_each_is_asked_in_its_turn() -> None:
+@pytest.mark.parametrize(("seconds", "gap_max"), [(10.0, 2), (0.001, DRY_TURNS + 2)], ids=["slow", "quick"])
+def test_with_less_room_than_places_each_is_asked_in_its_turn(seconds: float, gap_max: int) -> None:
     room = a_room("a", "b", "c", concurrency=1)
     asked: list[str] = []
-    for _ in range(40):
+    for _ in range(80):
+        room.seconds, room.here = seconds, 0
+        room.here = room.left - 1
         asked += give(room, {"a": 100, "b": 100})
-        room.here = 0
     assert abs(asked.count("a") - asked.count("b")) <= 1, asked
-    gaps = "".join(asked).split("c")
-    assert max(map(len, gaps)) <= DRY_TURNS + 2, asked
+    assert max(map(len, "".join(asked).split("c"))) <= gap_max, asked
+
+
+def test_little_room_is_not_kept_for_a_dry_place_while_another_has_work() -> None:
+    room = a_room("a", "dry", concurrency=1)
+    room.learn(0.001)
+    asked = []
+    for _ in range(4 * DRY_TURNS):
+        asked.append(give(room, {"a": 100}))
+        room.here = 0
+    assert asked[0] == {"a": 1, "dry": 1}
+    assert asked[1:].count({"a": 2}) > len(asked) // 2, asked
+    assert {"a": 1, "dry": 1} in asked[1:], asked
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 3, 30])
+def test_every_place_is_asked_in_vain_before_anybody_waits_and_no_step_is_wasted(concurrency: int) -> None:
+    room = a_room("a", "b", "c", concurrency=concurrency)
+    for round in range(1, 10):
+        steps: list[dict[str, int]] = []
+        while room.may_have_more(round):
+            steps.append(give(room, {}, round))
+        assert {type for step in steps for type in step} == {"a", "b", "c"}
+        assert len(steps) == math.ceil(3 / concurrency)
 
 
 async def test_a_handler_runs_the_jobs_of_all_its_places_within_one_concurrency(app: Everwork) -> None:

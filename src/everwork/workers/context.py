@@ -84,8 +84,10 @@ class SyncJobContext:
 
 def _completion(attempt: Attempt, result: Any) -> Complete:
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
-    events = () if attempt.collector is None else attempt.collector.close()
-    return Complete(attempt.job.key, attempt.job.attempt, text, events)
+    if attempt.collector is None:
+        return Complete(attempt.job.key, attempt.job.attempt, text)
+    attempt.collector.close()
+    return Complete(attempt.job.key, attempt.job.attempt, text, tuple(attempt.collector.jobs))
 
 
 def _note(attempt: Attempt, completion: Complete, judged: Judged) -> None:

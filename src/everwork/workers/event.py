@@ -81,10 +81,9 @@ class EventCollector:
             self.jobs = []
         self.jobs.append(job)
 
-    def close(self) -> tuple[NewJob, ...]:
+    def close(self) -> None:
         """Take nothing more: what there is is on its way."""
         self._is_closed = True
-        return tuple(self.jobs)
 
     def __len__(self) -> int:
         return len(self.jobs)

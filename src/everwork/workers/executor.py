@@ -185,33 +185,30 @@ class Executor:
         if handler.arguments.context_name is not None:
             arguments[handler.arguments.context_name] = JobContext(attempt, self._own)
         if handler.can_emit:
-            return await self._call_collecting(handler, attempt, arguments)
-        if handler.is_async:
+            value = await self._collecting(handler, attempt, arguments)
+        elif handler.is_async:
             value = await handler.function(**arguments)
         else:
             value = await self._in_thread(attempt, functools.partial(handler.function, **arguments))
         return _completed(attempt, value)
 
-    async def _call_collecting(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> o.Outcome:
-        """The same with a collector of its own, also for what the call starts in other tasks and threads."""
+    async def _collecting(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Any:
+        """Call with a collector of its own, also for what the call starts in other tasks and threads."""
         attempt.collector = collector = EventCollector(handler.events_max)
         if handler.arguments.collector_name is not None:
             arguments[handler.arguments.collector_name] = collector
         token = collector_of_call.set(collector)
         try:
             if handler.is_async:
-                value = await handler.function(**arguments)
-            else:
-                call = functools.partial(copy_context().run, handler.function, **arguments)
-                value = await self._in_thread(attempt, call)
+                return await handler.function(**arguments)
+            return await self._in_thread(attempt, functools.partial(copy_context().run, handler.function, **arguments))
         finally:
             collector_of_call.reset(token)
             collector.close()
-        return _completed(attempt, value)
 
-    async def _in_thread(self, attempt: Attempt, call: Callable[[], Any]) -> Any:
+    def _in_thread(self, attempt: Attempt, call: Callable[[], Any]) -> asyncio.Future[Any]:
         attempt.thread = self._threads.run(call)
-        return await asyncio.shield(attempt.thread)
+        return asyncio.shield(attempt.thread)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
         """The outcome of an attempt whose handler raised."""
@@ -303,7 +300,7 @@ def _below(stack: str) -> str:
 
 
 def _completed(attempt: Attempt, value: Any) -> o.Outcome:
-    events = () if attempt.collector is None else attempt.collector.close()
+    events = () if attempt.collector is None else tuple(attempt.collector.jobs)
     if value is None:
         # After a commit of the handler's own this is a repeat, and changes nothing.
         return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)

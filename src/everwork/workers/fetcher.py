@@ -134,7 +134,8 @@ class Fetcher:
         if outcome is not None:
             attempt.is_ending = True
             self._outcomes.append(outcome)
-            self._has_events = self._has_events or attempt.collector is not None
+            if attempt.collector is not None and attempt.collector.jobs:
+                self._has_events = True
         elif not attempt.is_ending:
             self._here.pop((attempt.job.key, attempt.job.attempt), None)
             if self._ledger is not None:
@@ -314,7 +315,7 @@ class Fetcher:
         free = ROOM_MAX if self._ledger is None else self._ledger.free
         asks: list[Ask] = []
         for room in self._rooms.values():
-            more = room.asks(free)
+            more = room.asks(free, self._round)
             free -= sum(ask.limit for ask in more)
             asks += more
         if free == 0 and asks:
