@@ -28,11 +28,12 @@ def said(tmp_path: Path) -> Said:
 
 @pytest.fixture
 def managers() -> Iterator[list[Manager]]:
-    """All managers of the test."""
+    """All managers of the test. None of them may take a process for dead that has just started."""
     started: list[Manager] = []
     yield started
     for manager in started:
         manager.end()
+    assert not [manager.log() for manager in started if "no sign of life" in manager.log()]
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_other
     assert str(patients_end.error).startswith(ENDS["block"][0])
     await said.times(1, "begin", patient, 2)
     await said.times(2 * len(ENDS), "startup", "stuck")
-    assert len(set(said.pids("startup", "stuck"))) == 2 * len(ENDS)
+    assert len(set(said.pids("startup", "stuck"))) >= 2 * len(ENDS)
     assert len(said.lines("echo")) == echoes
-    assert len(set(said.pids("echo"))) == 1
+    assert len(said.lines("startup", "echo")) == 1
 
 
 async def _echo_until(ending: asyncio.Future[list[HistoryEntry]], outside: Outside) -> int:

@@ -44,6 +44,7 @@ class Spawned:
         self.broken: dict[str, str] = {}
         self._off: set[int] = set()
         self.ready = asyncio.Event()
+        self.ready_at = 0.0
         self.ended = asyncio.Event()
         self._tell = tell
         self._loop = asyncio.get_running_loop()
@@ -186,6 +187,7 @@ class Spawned:
             self._loop.remove_reader(self._control.fileno())
             return
         if "phase" in facts:
+            self.ready_at = time.monotonic()
             self.ready.set()
         elif facts["problem"] is None:
             self.broken.pop(facts["worker"], None)

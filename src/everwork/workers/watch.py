@@ -116,10 +116,13 @@ class Watch:
 def _silence(spawned: Spawned, entries: Sequence[Entry], now: float) -> str | None:
     """Why a process is taken for dead although it has not ended: neither of its loops may be still without a call."""
     vitals = spawned.ledger.vitals()
-    if vitals.phase is not Phase.RUNNING or any(entry.state is SlotState.BEGUN for entry in entries):
+    if vitals.phase is not Phase.RUNNING or not spawned.ready.is_set():
         return None
-    if now - vitals.engine_at > SILENT_SECONDS:
+    if any(entry.state is SlotState.BEGUN for entry in entries):
+        return None
+    # One that has just started has given no sign yet.
+    if now - max(vitals.engine_at, spawned.ready_at) > SILENT_SECONDS:
         return f"was killed: it gave no sign of life for {SILENT_SECONDS:g} s"
-    if now - vitals.handlers_at > SILENT_SECONDS:
+    if now - max(vitals.handlers_at, spawned.ready_at) > SILENT_SECONDS:
         return f"was killed: its event loop was blocked for {SILENT_SECONDS:g} s outside of a call"
     return None
