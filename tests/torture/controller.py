@@ -63,7 +63,7 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
         final.drain_ms, final.slack_ms, final.stops = drain_ms, nemesis.slack_ms, nemesis.stops
         final.managers, final.deaths = nemesis.managers, nemesis.processes.deaths
         if settings.managers:
-            final.triggers = await _read_triggers(engine, due_ms=nemesis.healed_at_ms)
+            final.triggers = await read_triggers(engine, due_ms=nemesis.healed_at_ms)
     finally:
         await upkeep.stop()
         await engine.close()
@@ -105,11 +105,12 @@ async def _has_caught_up(engine: Engine, nemesis: Nemesis) -> bool:
     """Whether every time point before the healing has been fired."""
     if not nemesis.managers:
         return True
-    ticking = await _read_triggers(engine, due_ms=nemesis.healed_at_ms)
+    ticking = await read_triggers(engine, due_ms=nemesis.healed_at_ms)
     return all(one.mark.last_ms + one.every_ms > one.due_ms for one in ticking)
 
 
-async def _read_triggers(engine: Engine, due_ms: int) -> list[Ticking]:
+async def read_triggers(engine: Engine, due_ms: int = 0) -> list[Ticking]:
+    """Where the triggers of the managers stand; every point up to `due_ms` must have been fired."""
     declared = [worker._get_settings() for worker in crew.WORKERS]
     ticks = [(settings, tick) for settings in declared for tick in settings.triggers]
     names = [f"{settings.id}/{tick.id}" for settings, tick in ticks]

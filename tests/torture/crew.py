@@ -90,6 +90,19 @@ class Ticker(Planned):
         )
 
 
+class Holder(AbstractWorker):
+    """Never ends, but for jobs that are to show how quick it is: only then is something fetched ahead."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="torture-holder", sources={plan.MANAGED})
+
+    async def __call__(self, ctx: JobContext, r: str) -> None:
+        history().begin(ctx.key, ctx.attempt)
+        if r != "quick":
+            await asyncio.Event().wait()
+
+
 WORKERS: Final[list[type[AbstractWorker]]] = [Managed, Second, Ticker]
 
 

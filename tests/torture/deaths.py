@@ -24,7 +24,7 @@ def check_deaths(histories: Histories, final: FinalState, verdict: Verdict) -> N
             continue
         for attempt in held[process] | begun[process]:
             event = ends.get(attempt)
-            if event is None or event.at_ms <= died_ms or _was_struck(manager, died_ms, event.at_ms):
+            if event is None or event.at_ms < died_ms or _was_struck(manager, died_ms, event.at_ms):
                 continue
             seen += 1
             if event.kind == "release" and attempt in begun[process]:

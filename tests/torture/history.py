@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.torture.logs import errors_in
+
 Entry = dict[str, Any]
 
 
@@ -102,6 +104,7 @@ def read_histories(folder: Path) -> Histories:
     histories = Histories()
     for path in sorted(folder.glob("*.jsonl")):
         gather(histories, path.stem, entries_of(path))
+    histories.broken += errors_in(folder)
     return histories
 
 

@@ -11,7 +11,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from everwork.engines import rules
-from everwork.engines.postgres import connections, settle, statements
+from everwork.engines import triggers as judged
+from everwork.engines.postgres import connections, settle, statements, triggers
 from tests.torture import mutants
 from tests.torture.replacing import replace_source
 
@@ -122,6 +123,11 @@ def _repeat_forgotten() -> None:
     vars(settle)["refused"] = rules.refused
 
 
+def _mark_not_guarded() -> None:
+    replace_source(judged, "passages", "passes = fire.point_ms > mark.last_ms", "passes = True")
+    vars(triggers)["passages"] = judged.passages
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
     mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
@@ -134,4 +140,5 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DEDUPE_IGNORED: _dedupe_ignored,
     mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
     mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
+    mutants.MARK_NOT_GUARDED: _mark_not_guarded,
 }

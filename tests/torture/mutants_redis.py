@@ -128,6 +128,10 @@ def _repeat_forgotten() -> None:
     vars(settle)["refused"] = rules.refused
 
 
+def _mark_not_guarded() -> None:
+    replace_text("fire", "if not mark.last or tonumber(point) > tonumber(mark.last) then", "if true then")
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
     mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
@@ -140,4 +144,5 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DEDUPE_IGNORED: _dedupe_ignored,
     mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
     mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
+    mutants.MARK_NOT_GUARDED: _mark_not_guarded,
 }

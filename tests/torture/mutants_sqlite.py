@@ -9,7 +9,8 @@ from typing import Any, Final
 from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines import rules
-from everwork.engines.sqlite import change, finish, settle, writer
+from everwork.engines import triggers as judged
+from everwork.engines.sqlite import change, finish, settle, triggers, writer
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from tests.torture import mutants
@@ -114,6 +115,11 @@ def _repeat_forgotten() -> None:
     vars(settle)["refused"] = rules.refused
 
 
+def _mark_not_guarded() -> None:
+    replace_source(judged, "passages", "passes = fire.point_ms > mark.last_ms", "passes = True")
+    vars(triggers)["passages"] = judged.passages
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
     mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
@@ -126,4 +132,5 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DEDUPE_IGNORED: _dedupe_ignored,
     mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
     mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
+    mutants.MARK_NOT_GUARDED: _mark_not_guarded,
 }

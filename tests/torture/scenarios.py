@@ -23,25 +23,29 @@ from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
 from everwork.engines.values import Demand
 from tests.stores import VirtualClock
-from tests.torture import faults, mutants, plan
+from tests.torture import crew, faults, managed_stories, mutants, plan
 from tests.torture.checker import check
-from tests.torture.controller import read_final_state
-from tests.torture.history import HistoryWriter, read_histories
+from tests.torture.controller import read_final_state, read_triggers
+from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
 from tests.torture.logged import LoggedEngine
 from tests.torture.nemesis import ROOT
 from tests.torture.places import Place
-from tests.torture.verdict import TIMING, Verdict
+from tests.torture.verdict import TIMING, Overseen, Verdict
 
 LEASE_MS: Final = 1_000
 _SECONDS_MAX: Final = 30
 _DRAIN_ROUNDS_MAX: Final = 20
+_KINDS: Final = (*plan.TYPES, plan.MANAGED, crew.Ticker._get_settings().default_source)
 
 
 class Stage:
     """Two workers, each with its own engine on one store, and the clock that both go by."""
 
-    def __init__(self, first: LoggedEngine, second: LoggedEngine, clock: VirtualClock, mutant: str) -> None:
-        self.first, self.second, self.clock, self.mutant = first, second, clock, mutant
+    def __init__(
+        self, workers: tuple[LoggedEngine, LoggedEngine], clock: VirtualClock, mutant: str, url: str, folder: Path
+    ) -> None:
+        self.first, self.second = workers
+        self.clock, self.mutant, self.url, self.folder = clock, mutant, url, folder
         self._names = count()
 
     async def create(self, dedupe_key: str | None = None) -> int:
@@ -176,6 +180,10 @@ STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
     mutants.DEDUPE_IGNORED: (same_name_twice, frozenset({"V3"})),
     mutants.EVENTS_WITHOUT_COMPLETION: (refused_completion_with_events, frozenset({"V9"})),
     mutants.REPEAT_FORGOTTEN: (completion_told_twice, frozenset({"V9"})),
+    mutants.TIME_POINT_FROM_NOW: (managed_stories.managers_in_turns, frozenset({"V12"})),
+    mutants.MARK_NOT_GUARDED: (managed_stories.managers_at_once, frozenset({"V12"})),
+    mutants.BEGUN_RELEASED_AFTER_DEATH: (managed_stories.a_process_dies, frozenset({"V5"})),
+    mutants.UNBEGUN_KEPT_AFTER_DEATH: (managed_stories.a_process_dies, frozenset({"V11"})),
 }
 
 
@@ -187,7 +195,7 @@ def run_scenarios(place: Place, folder: Path, progress: Callable[[str], None]) -
         _, expected = STORIES[mutant]
         sound_folder, mutant_folder = folder / f"sound-{mutant}", folder / mutant
         sound = violations(tell(f"sound:{mutant}", sound_folder, place.url(sound_folder)))
-        found = violations(tell(mutant, mutant_folder, place.url(mutant_folder)))
+        found = tell(mutant, mutant_folder, place.url(mutant_folder)).found.keys()
         caught[mutant] = ", ".join(sorted(found & expected)) or mutants.MISSED
         if sound:
             caught[mutant] = mutants.MISSED
@@ -210,7 +218,8 @@ def tell(mutant: str, folder: Path, url: str) -> Verdict:
 
 
 async def _heal(url: str, folder: Path) -> Verdict:
-    clock = VirtualClock()
+    # Some stories have processes that go by the real clock: this is later than either.
+    clock = VirtualClock(max(VirtualClock().now_ms, host_clock_ms()))
     clock.advance(seconds=60)
     engine = open_engine(url, clock=clock)
     await engine.open()
@@ -218,13 +227,15 @@ async def _heal(url: str, folder: Path) -> Verdict:
     for _ in range(_DRAIN_ROUNDS_MAX):
         clock.advance(ms=LEASE_MS)
         await engine.sweep("healer")
-        jobs = _answer(await worker.activate([Demand(kind, "healer", 100, 10 * LEASE_MS) for kind in plan.TYPES]))
+        jobs = _answer(await worker.activate([Demand(kind, "healer", 100, 10 * LEASE_MS) for kind in _KINDS]))
         for job in jobs:
             worker.history.begin(job.key, job.attempt)
         await worker.settle([Complete(job.key, job.attempt, plan.token(job.key, job.attempt)) for job in jobs])
         if not any(one.state in LIVE_STATES for one in await engine.count()):
             break
     final = await read_final_state(engine)
+    final.triggers = await read_triggers(engine)
+    final.managers = {managed_stories.MANAGER: Overseen(is_near=True)}
     await engine.close()
     return check(read_histories(folder), final)
 
@@ -238,14 +249,14 @@ async def _perform(mutant: str, url: str, folder: Path) -> None:
     engines = [open_engine(url, clock=clock) for _ in range(2)]
     for engine in engines:
         await engine.open()
-    for kind in plan.TYPES:
+    for kind in _KINDS:
         await engines[0].set_policy(kind, encode_policy(plan.POLICY))
     first, second = (
         LoggedEngine(engine, HistoryWriter(folder / f"worker-{number}.jsonl", clock))
         for number, engine in enumerate(engines)
     )
     story, _ = STORIES[name]
-    await story(Stage(first, second, clock, mutant))
+    await story(Stage((first, second), clock, mutant, url, folder))
     for engine in engines:
         await engine.close()
 

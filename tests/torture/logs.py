@@ -1,0 +1,41 @@
+"""What managers and their processes have logged: an error that nobody has asked for is one (V0)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+_EXPECTED: Final = frozenset(
+    {
+        "a call hangs",
+        "a process is killed",
+        "the parent process has gone: this process stops",
+        "the attempts of a dead process are left to their leases",
+        "outcomes are lost with the engine, their leases lapse",
+    }
+)
+_DIED: Final = ("a process has died", "was killed by SIGKILL")
+_CHARS_MAX: Final = 500
+
+
+def errors_in(folder: Path) -> Iterator[str]:
+    """Errors in the logs of managers that nothing which was done to them explains."""
+    for path in sorted(folder.glob("manager-*.log")):
+        for line in path.read_text("utf-8", "replace").splitlines():
+            if not is_expected(line):
+                yield f"{path.stem}: {line[:_CHARS_MAX]}"
+
+
+def is_expected(line: str) -> bool:
+    """Whether a line is no error, or one that comes of kills, stops and jobs that block."""
+    if not line.startswith("{"):
+        return "Traceback" not in line
+    try:
+        entry: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return True  # Cut short by a kill.
+    event = str(entry.get("event"))
+    is_known = event in _EXPECTED or (event, entry.get("how")) == _DIED
+    return is_known or (entry.get("level") not in ("error", "critical") and "never retrieved" not in event)
