@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no call": (of(Half), "worker Half: must define __call__"),
     "local class": (of(_local()), "worker Local: must be defined at the top of a module"),
-    "bad settings": (of(Unsettled), "worker Unsettled: its settings cannot be read: .*\ntitle"),
+    "bad settings": (of(Unsettled), "worker Unsettled: its settings cannot be read: title: "),
     "no settings": (of(Mute), "worker Mute: _get_settings must return a WorkerSettings, not 'settings'"),
     "no processes": ({"processes": []}, "processes: must be a list with at least one Process"),
     "not a process": ({"processes": [Echo]}, r"processes\[0\]: must be a Process or a ProcessGroup, not "),

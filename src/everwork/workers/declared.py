@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Final
 
+from pydantic import ValidationError
+
 from everwork.core.checks import shown
 from everwork.exceptions import BadConfiguration
 from everwork.workers.arguments import Arguments
@@ -94,4 +96,6 @@ def _require_importable(worker: type[AbstractWorker]) -> None:
 
 
 def _told(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
     return f"{type(error).__name__}: {error}"
