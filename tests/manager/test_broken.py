@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+
 import pytest
 
 from everwork import State
@@ -30,3 +34,16 @@ async def test_a_worker_that_cannot_start_is_shown_as_broken_and_tried_again_whi
 
     await until(is_shown, LATE_S)
     assert len(set(said.pids("startup", "echo"))) == 1
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_a_process_that_there_is_no_room_for_is_started_when_there_is(
+    start: Start, outside: Outside, said: Said
+) -> None:
+    manager = await start("Echo", "Holder")
+    limits = resource.prlimit(manager.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(manager.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    os.kill(said.pids("startup", "echo")[0], signal.SIGKILL)
+    await manager.logged("a process cannot be started, it is tried again", 2)
+    resource.prlimit(manager.pid, resource.RLIMIT_NOFILE, limits)
+    await outside.all_are(State.COMPLETED, [await outside.push("echo")])

@@ -21,6 +21,8 @@ QUIET_SECONDS: Final = 2.0
 """A process in which no call runs that may end needs no longer to settle what has ended."""
 GRACE_SECONDS: Final = 2.0
 READY_SECONDS: Final = 30.0
+REPLACE_SECONDS: Final = 2.0
+"""How long it is not tried again to replace a process when there was no room for another."""
 
 
 class Supervisor:
@@ -51,11 +53,9 @@ class Supervisor:
         """Set when nothing is left and nothing will come: stopped, or given up."""
 
     def start(self) -> None:
-        """Start the process."""
-        self._current = spawned = self._spawn()
-        self.live.append(spawned)
-        self._log.info("a process starts", process=spawned.name, pid=spawned.pid)
-        self._keep(self._attend(spawned))
+        """Start the process; if that cannot be done now, then later."""
+        if not self._launch():
+            self._keep(self._launch_later(None))
 
     def is_current(self, spawned: Spawned) -> bool:
         """Whether a process is the one that works here, not one that is on its way out."""
@@ -71,7 +71,9 @@ class Supervisor:
         if not self.is_current(spawned) or self._stopping.is_set():
             return
         self._log.info("a process is replaced", process=spawned.name, pid=spawned.pid, reason=why)
-        self.start()
+        if not self._launch():
+            await _first(self._stopping, seconds=REPLACE_SECONDS)
+            return
         successor = self._current
         if successor is not None:
             await _first(successor.ready, successor.ended, spawned.ended, seconds=READY_SECONDS)
@@ -86,6 +88,19 @@ class Supervisor:
         self.gone.set()
 
     # Inside -------------------------------------------------------------------------------------
+
+    def _launch(self) -> bool:
+        """Start a process, which is the current one then; False if the machine has no room for it now."""
+        try:
+            spawned = self._spawn()
+        except OSError as error:
+            self._log.error("a process cannot be started, it is tried again", error=str(error))
+            return False
+        self._current = spawned
+        self.live.append(spawned)
+        self._log.info("a process starts", process=spawned.name, pid=spawned.pid)
+        self._keep(self._attend(spawned))
+        return True
 
     def _keep(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -112,13 +127,18 @@ class Supervisor:
     async def _start_again(self, spawned: Spawned) -> None:
         if time.monotonic() - spawned.started_at > SETTLED_SECONDS:
             self._deaths = 0
-        delay = RESTART_SECONDS[min(self._deaths, len(RESTART_SECONDS) - 1)]
-        self._deaths += 1
         self.restarts += 1
-        if delay:
-            await _first(self._stopping, seconds=delay)
-        if not self._stopping.is_set() and spawned is self._current:
-            self.start()
+        await self._launch_later(spawned)
+
+    async def _launch_later(self, last: Spawned | None) -> None:
+        """Start one after its delay, again and again until it works, unless all stops or somebody else has."""
+        is_done = False
+        while not is_done:
+            delay = RESTART_SECONDS[min(self._deaths, len(RESTART_SECONDS) - 1)]
+            self._deaths += 1
+            if delay:
+                await _first(self._stopping, seconds=delay)
+            is_done = self._stopping.is_set() or self._current is not last or self._launch()
 
     async def _see_off(self, spawned: Spawned) -> None:
         """The four stages of a process's end."""
