@@ -60,6 +60,17 @@ async def _first_that_is_not_begun(outside: Outside, said: Said, gate: str) -> i
             return key
 
 
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_ctrl_c_while_processes_start_is_a_quiet_stop(url: str, said: Said, managers: list[Manager]) -> None:
+    managers.append(manager := Manager(url, said, ["Holder", "Echo"], {}))
+    await manager.logged("the manager runs")
+    _ctrl_c(manager)
+    assert await manager.exit_code() == 0
+    await until(lambda: not manager.members())
+    assert "Traceback" not in manager.log()
+    assert "ERROR" not in manager.log()
+
+
 async def test_a_second_signal_cancels_and_every_unfinished_job_is_pending_again_uncounted(
     start: Start, outside: Outside, said: Said, tmp_path: Path
 ) -> None:

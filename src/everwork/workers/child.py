@@ -65,6 +65,7 @@ class Orders:
 def main(orders: Orders, memory: Any, control: Connection, dump: Connection) -> None:
     """Run until told to stop, or until the parent has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Written without the help of Python, so that it works while Python code cannot run.
     faulthandler.register(signal.SIGUSR2, file=dump.fileno(), all_threads=True, chain=False)
     if orders.log_format is not None:

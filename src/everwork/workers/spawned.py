@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
@@ -56,7 +57,8 @@ class Spawned:
             target=child.main, args=(orders, memory, theirs, their_dump), name=f"everwork-{orders.name}"
         )
         self.switch(off)
-        self._process.start()
+        with _interrupts_held():
+            self._process.start()
         theirs.close()
         their_dump.close()
         self._loop.add_reader(self._process.sentinel, self._on_end)
@@ -194,6 +196,17 @@ class Spawned:
         else:
             self.broken[facts["worker"]] = facts["problem"]
         self._tell()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A process that is started here does not hear SIGINT until it has told that it ignores it."""
+    resource_tracker.ensure_running()  # The first start would do it, and let SIGINT through again.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _drain(dump: Connection) -> bytes:
