@@ -255,3 +255,35 @@ class Ticker(Told):
 
     async def __call__(self, ctx: JobContext, text: str) -> None:
         say(text, ctx.key)
+
+
+class Thread(Told):
+    """A plain function: it runs in a thread that nobody can stop."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="thread", sources={"thread"}, execution_timeout=1)
+
+    def __call__(self, ctx: JobContext, seconds: float) -> str:  # type: ignore[override]
+        say("begin", ctx.key, ctx.attempt)
+        wait_in_a_thread(seconds)
+        return "done"
+
+
+def wait_in_a_thread(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+class Clinging(Told):
+    """Does not want to go."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="clinging", sources={"clinging"})
+
+    async def shutdown(self) -> None:
+        say("shutdown", "clinging")
+        await asyncio.sleep(3600)
+
+    async def __call__(self, ctx: JobContext) -> None:
+        say("clinging", ctx.key)

@@ -23,17 +23,21 @@ DEATHS = ("exit", "kill")
 async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_others_work(
     start: Start, outside: Outside, said: Said
 ) -> None:
-    await start("Echo", "Patient", *["Stuck"] * len(ENDS), lease=1)
+    await start("Echo", "Patient", "Thread", *["Stuck"] * len(ENDS), lease=1)
     patient = await outside.push("patient", how="block")
     keys = {how: await outside.push("stuck", how=how) for how in ENDS}
-    ending = asyncio.gather(*(outside.ends(key) for key in [*keys.values(), patient]))
+    thread = await outside.push("thread", seconds=3600)
+    ending = asyncio.gather(*(outside.ends(key) for key in [*keys.values(), patient, thread]))
     echoes = await _echo_until(ending, outside)
-    *ends, patients_end = await ending
+    *ends, patients_end, threads_end = await ending
     for how, end in zip(keys, ends, strict=True):
         await _check(how, end, keys[how], outside)
     # Whoever has a policy is tried again, in a new process.
     assert str(patients_end.error).startswith(ENDS["block"][0])
     await said.times(1, "begin", patient, 2)
+    assert str(threads_end.error).startswith("timed out after 1 s; its thread still runs\n")
+    assert "wait_in_a_thread" in str(threads_end.error)
+    await said.times(2, "startup", "thread")
     await said.times(2 * len(ENDS), "startup", "stuck")
     assert len(set(said.pids("startup", "stuck"))) >= 2 * len(ENDS)
     assert len(said.lines("echo")) == echoes

@@ -71,6 +71,17 @@ async def test_ctrl_c_while_processes_start_is_a_quiet_stop(url: str, said: Said
     assert "ERROR" not in manager.log()
 
 
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_a_shutdown_that_does_not_end_is_ended(start: Start, said: Said) -> None:
+    manager = await start("Clinging,Holder", shutdown=0.5)
+    manager.send(signal.SIGTERM)
+    began = time.monotonic()
+    assert await manager.exit_code() == 0
+    print(f"an endless shutdown() with a timeout of 0.5 s took {time.monotonic() - began:.2f} s")
+    assert len(said.lines("shutdown")) == 2
+    assert "it did not stop within its shutdown_timeout of 0.5 s" in manager.log()
+
+
 async def test_a_second_signal_cancels_and_every_unfinished_job_is_pending_again_uncounted(
     start: Start, outside: Outside, said: Said, tmp_path: Path
 ) -> None:

@@ -143,10 +143,12 @@ class Supervisor:
     async def _see_off(self, spawned: Spawned) -> None:
         """The four stages of a process's end."""
         spawned.stop_softly()
-        await self._let_finish(spawned)
+        left = self.process.shutdown_timeout
+        if await self._let_finish(spawned):
+            left = min(left, GRACE_SECONDS)  # Its `shutdown()` has had its time already.
         if not spawned.ended.is_set():
             spawned.cancel()
-            await _first(spawned.ended, seconds=self.process.shutdown_timeout)
+            await _first(spawned.ended, seconds=left)
         if not spawned.ended.is_set():
             self.kill(
                 spawned,
@@ -154,8 +156,8 @@ class Supervisor:
             )
             await spawned.ended.wait()
 
-    async def _let_finish(self, spawned: Spawned) -> None:
-        """Wait while calls run that may still end, at most as long as one may take."""
+    async def _let_finish(self, spawned: Spawned) -> bool:
+        """Wait while calls run that may still end, at most as long as one may take; whether it shut down too long."""
         now = busy_at = time.monotonic()
         ends = now + self._patience + GRACE_SECONDS
         while not spawned.ended.is_set() and not self.urgent.is_set() and now < ends:
@@ -163,8 +165,10 @@ class Supervisor:
             now = time.monotonic()
             busy_at = now if spawned.is_busy else busy_at
             # With nothing but calls that never end, nothing is gained by waiting for its `shutdown()`.
-            if now - busy_at > QUIET_SECONDS + (0 if spawned.is_hung else self.process.shutdown_timeout):
-                return
+            is_hung = spawned.is_hung
+            if now - busy_at > QUIET_SECONDS + (0 if is_hung else self.process.shutdown_timeout):
+                return not is_hung
+        return False
 
 
 async def _first(*events: asyncio.Event, seconds: float) -> None:
