@@ -29,6 +29,7 @@ EXPIRED: Final = READY[:10]
 FAIR: Final = range(50_001, 51_001)
 FAIR_LANES: Final = 20
 DUE: Final = range(60_001, 63_001)
+AUDITED: Final = 1_000
 
 _LIVE: Final = """INSERT INTO live (key, run_at_ms, expires_at_ms, activated_at_ms, lease_until_ms, queue_id, lane_id,
   attempt, state, rank, attempts, max_attempts, worker)
@@ -43,6 +44,9 @@ FROM generate_series({first}, {last}) k JOIN queue q ON q.type = '{type}' JOIN l
 _JOBS: Final = """INSERT INTO job (key, created_at_ms, queue_id, lane_id, max_attempts, variables)
 SELECT key, {at}, queue_id, lane_id, 5, '{{}}'
 FROM (SELECT key, queue_id, lane_id FROM live UNION ALL SELECT key, queue_id, lane_id FROM finished) p"""
+
+_AUDIT: Final = """INSERT INTO registry (kind, name, body)
+SELECT 'audit', lpad(k::text, 9, '0'), repeat('x', 200) FROM generate_series(1, {last}) k"""
 
 
 async def make_empty(url: str) -> None:
@@ -83,6 +87,7 @@ def _fillings() -> Iterator[str]:
     yield _live(DUE, {**live, "type": "due", "lanes": 1, "state": 0})
     yield _JOBS.format(at=START_MS)
     yield "SELECT setval('job_key', 100000)"
+    yield _AUDIT.format(last=AUDITED)
 
 
 def _live(keys: range, values: dict[str, Any]) -> str:

@@ -61,6 +61,7 @@ HOT: Final = {
     "delete": Hot(lambda e: e.delete([*FINISHED[:50]]), "finished_pkey", 5 * 50 + SLACK),
     "get": Hot(lambda e: e.get([*FUTURE[:20], *SOME[:20]]), "job_pkey", 40 + SLACK),
     "explain": Hot(lambda e: e.explain(READY[50]), "live_ready", 60 + SLACK),
+    "registered": Hot(lambda e: e.registered("worker-off"), "registry_pkey", SLACK),
     "dump": Hot(lambda e: e.dump(0, 100), "job_pkey", 400 + SLACK),
 }  # fmt: skip
 LISTS: Final = {

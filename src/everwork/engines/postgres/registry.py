@@ -78,7 +78,12 @@ async def unregister(parts: Parts, kind: str, name: str) -> bool:
 
 async def registered(parts: Parts, kind: str | None) -> list[Registered]:
     """The entries of a kind, or all."""
-    rows = await parts.connections.look(parts.sql("registry")["registered"], kind, parts.now_ms())
+    sql, look = parts.sql("registry"), parts.connections.look
+    # Two statements: a plan that must also serve "all" would read the whole registry for one kind.
+    if kind is None:
+        rows = await look(sql["all_registered"], parts.now_ms())
+    else:
+        rows = await look(sql["registered"], kind, parts.now_ms())
     return [Registered(*row) for row in rows]
 
 

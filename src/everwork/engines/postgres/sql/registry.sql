@@ -42,7 +42,11 @@ DELETE FROM {schema}.registry WHERE kind = $1 AND name = $2 AND coalesce(until_m
 -- name: registered
 -- Kinds that begin with # are the engine's own.
 SELECT kind, name, body, until_ms FROM {schema}.registry
-WHERE ($1::text IS NULL OR kind = $1) AND kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($2), true) ORDER BY kind, name;
+WHERE kind = $1 AND kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($2), true) ORDER BY name;
+
+-- name: all_registered
+SELECT kind, name, body, until_ms FROM {schema}.registry
+WHERE kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($1), true) ORDER BY kind, name;
 
 -- name: last_registered
 SELECT kind, name, body, until_ms FROM {schema}.registry
