@@ -33,7 +33,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "_token", "begun_at", "collector", "completion", "extended_at", "handler", "is_ending", "is_free",
+        "_token", "begun_at", "collector", "completion", "error", "extended_at", "handler", "is_ending", "is_free",
         "is_reported", "job", "leased_at", "slot", "stop", "task", "thread", "timeout",
     )  # fmt: skip
 
@@ -51,6 +51,8 @@ class Attempt:
         self.completion: Complete | None = None
         """What the handler has written inside a transaction of its own."""
         self.collector: EventCollector | None = None
+        self.error: BaseException | None = None
+        """What the handler has raised, if that was no signal."""
         self.slot: int | None = None
         """Where it stands in the table that this process shares with its parent."""
         self.is_ending = False

@@ -128,8 +128,9 @@ class Child:
                 self._ledger.enter_phase(Phase.STOPPING)
                 for task in (starting, announcing):
                     task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+                await asyncio.wait([starting, announcing])
+                if not starting.cancelled() and starting.exception() is not None:
+                    self._log.error("the workers' start broke down", exc_info=starting.exception())
                 await self._crew.shutdown()
         finally:
             await asyncio.to_thread(portal.close)

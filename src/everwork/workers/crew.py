@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from everwork.core.texts import error_text
 from everwork.workers.arguments import Arguments
 from everwork.workers.handler import Handler, Place
 from everwork.workers.settings import WorkerSettings
 from everwork.workers.worker import AbstractWorker
 
 RETRY_SECONDS_MAX: Final = 60.0
+PROBLEM_CHARS_MAX: Final = 1_000
 
 Add = Callable[[Handler], None]
 Tell = Callable[[str, str | None], None]
@@ -37,7 +39,7 @@ class Crew:
     def __init__(self, posts: Sequence[Post], log: Any) -> None:
         self._posts = posts
         self._log = log
-        self._tried = 0
+        self._untried = len(posts)
         self._started: list[AbstractWorker] = []
         self.first_round = asyncio.Event()
         """Set when every worker has been tried once."""
@@ -51,33 +53,33 @@ class Crew:
         await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
 
     async def _bring_up(self, post: Post, add: Add, tell: Tell) -> None:
-        settings = post.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+        problem = await self._try(post, add)
+        self._untried -= 1
+        if not self._untried:
+            self.first_round.set()
+        tell(post.id, problem)
         for seconds in _delays():
-            problem = await self._try(post, settings, add)
-            self._note_tried(seconds)
-            tell(settings.id, problem)
             if problem is None:
                 return
             await asyncio.sleep(seconds)
+            problem = await self._try(post, add)
+            tell(post.id, problem)
 
-    async def _try(self, post: Post, settings: WorkerSettings, add: Add) -> str | None:
+    async def _try(self, post: Post, add: Add) -> str | None:
         """Make and start a worker; what went wrong."""
         try:
+            settings = post.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
             worker = post.worker()
             await worker.startup()
+            handler = handler_of(worker, settings, post)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - user code
-            self._log.error("a worker cannot start", worker=settings.id, title=settings.title, exc_info=error)
-            return f"{type(error).__name__}: {error}"
+            self._log.error("a worker cannot start", worker=post.id, of=post.worker.__name__, exc_info=error)
+            return error_text(f"{type(error).__name__}: {error_text(error)}")[:PROBLEM_CHARS_MAX]
         self._started.append(worker)
-        add(handler_of(worker, settings, post))
+        add(handler)
         return None
-
-    def _note_tried(self, seconds: float) -> None:
-        self._tried += seconds == 1.0
-        if self._tried == len(self._posts):
-            self.first_round.set()
 
     async def _shut_down(self, worker: AbstractWorker) -> None:
         try:
@@ -91,12 +93,12 @@ class Crew:
 def handler_of(worker: AbstractWorker, settings: WorkerSettings, post: Post) -> Handler:
     """What the runtime must know of a worker."""
     return Handler(
-        name=settings.id,
+        name=post.id,
         places=post.places,
         function=worker.__call__,
         arguments=Arguments(worker.__call__),
         is_async=inspect.iscoroutinefunction(worker.__call__),
-        is_final=settings.retry is None,
+        is_final=post.is_final,
         concurrency=settings.concurrency,
         timeout=settings.execution_timeout,
         events_max=settings.event_settings.max_events_in_memory,

@@ -221,11 +221,10 @@ class Executor:
             case Retry():
                 return _retried(key, number, error)
             case _:
-                handler = attempt.handler
-                self._job_log.warning("a job failed", handler.name, key, number, type=attempt.job.type, exc_info=error)
+                attempt.error = error
                 text = error_text(error)
                 named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-                return o.Fail(key, number, error_text(named), final=handler.is_final)
+                return o.Fail(key, number, error_text(named), final=attempt.handler.is_final)
 
     def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
         """The outcome of an attempt that was told to stop; None if nobody would accept one."""
@@ -262,6 +261,8 @@ class Executor:
                 return
             outcome = None
         attempt.is_reported = True
+        if isinstance(outcome, o.Fail | o.Reject):
+            self._job_log.failed(attempt, outcome)
         if not self._reports:
             self._loop.call_soon(self._flush)
         self._reports.append((attempt, outcome, is_free))

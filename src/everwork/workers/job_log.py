@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
 
+from everwork.core import outcome as o
 from everwork.logs import get_logger
+from everwork.workers.attempt import Attempt
+
+_PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 class JobLog:
@@ -13,6 +19,14 @@ class JobLog:
     def __init__(self, process: str) -> None:
         self._log = get_logger("everwork").bind(process=process)
 
+    def failed(self, attempt: Attempt, outcome: o.Fail | o.Reject) -> None:
+        """An attempt failed, for whatever reason."""
+        text = "a job was rejected" if isinstance(outcome, o.Reject) else "a job failed"
+        facts: dict[str, Any] = {"type": attempt.job.type, "error": outcome.error}
+        if attempt.error is not None:
+            facts["exc_info"] = (type(attempt.error), attempt.error, _users_part(attempt.error.__traceback__))
+        self.warning(text, attempt.handler.name, attempt.job.key, attempt.job.attempt, **facts)
+
     def warning(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
         """Something went wrong with an attempt that is taken care of."""
         self._log.warning(text, worker=worker, key=key, attempt=attempt, **facts)
@@ -20,3 +34,10 @@ class JobLog:
     def error(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
         """Something went wrong with an attempt that somebody should look at."""
         self._log.error(text, worker=worker, key=key, attempt=attempt, **facts)
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that lead to the user's code."""
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace

@@ -197,7 +197,8 @@ class Runtime:
         self._loop.call_soon_threadsafe(self._executor.stop, attempt, why)
 
     def _in_engine(self, act: Callable[[], None]) -> None:
-        self._portal.loop.call_soon_threadsafe(act)
+        with suppress(RuntimeError):  # The engine's loop is closed: there is nothing left to do.
+            self._portal.loop.call_soon_threadsafe(act)
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
