@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+import uvloop
 
 from everwork.core.job import Job, NewJob
 from everwork.core.limits import PAYLOAD_BYTES_MAX
@@ -304,3 +305,17 @@ def an_inbox(url: str, source: str) -> Inbox:
 def url_text(engine: RedisEngine) -> str:
     place = engine._place
     return f"{place.text}?namespace={place.namespace}"
+
+
+def test_a_connection_that_is_closed_under_the_drivers_hands_does_not_end_the_looking(tmp_path: Path) -> None:
+    async def look_twice() -> None:
+        async with opened(url_of("redis", tmp_path)) as engine:
+            inbox = engine._parts.inbox
+            inbox.types.add("orders")
+            await inbox.look()
+            for connection in inbox._client.connection_pool._available_connections:
+                connection._writer.transport.abort()
+            await inbox.look()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(look_twice())

@@ -83,7 +83,7 @@ class Inbox:
             # The driver may take a cancellation for a time-out of its own: then it is told again.
             tasks = list((await asyncio.wait(tasks, timeout=CLOSE_SECONDS))[1])
         if self._client is not None:
-            with suppress(RedisError, OSError, TimeoutError):
+            with suppress(RedisError, OSError, TimeoutError, RuntimeError):
                 await asyncio.wait_for(self._sign_off(), CLOSE_SECONDS)
             await self._client.aclose()
 
@@ -133,7 +133,8 @@ class Inbox:
         """What an act answers; None if the server is away or the stream has gone."""
         try:
             answer = await act
-        except (RedisError, OSError, EngineError) as error:
+        except (RedisError, OSError, EngineError, RuntimeError) as error:
+            # uvloop calls it a RuntimeError when the driver writes to a connection that has just been closed.
             if not str(error).startswith("NOGROUP"):
                 self._outage(source).tell(error)
             return None
@@ -201,7 +202,7 @@ class Inbox:
         while True:
             try:
                 await act()
-            except (RedisError, OSError, EngineError) as error:
+            except (RedisError, OSError, EngineError, RuntimeError) as error:
                 self._outage(source).tell(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
