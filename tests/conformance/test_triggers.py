@@ -78,6 +78,22 @@ async def test_a_trigger_that_was_taken_away_begins_anew(engine: Engine, clock: 
     assert (await engine.trigger_marks([TRIGGER])).marks == [TriggerMark(later, later)]
 
 
+@pytest.mark.parametrize("body", ["", "5", "{}", "x 1 2", "1 2 3", "1  2", "-1 5", f"1 {10**16}", "1 2\n"])
+async def test_what_is_no_mark_is_replaced_as_if_the_trigger_had_not_begun(
+    engine: Engine, clock: VirtualClock, body: str
+) -> None:
+    await engine.trigger_marks(["other"])
+    await engine.register("trigger-mark", TRIGGER, body)
+    await engine.register("trigger-mark", "fired", body)
+    later = clock.advance(ms=SECOND_MS)
+    assert (await engine.trigger_marks([TRIGGER, "other"])).marks == [TriggerMark(later, later), BEGUN]
+    [fired] = await engine.fire([a_fire(1, "fired")])
+    assert (fired.created is not None, fired.mark) == (True, TriggerMark(point(1), point(1)))
+    assert [entry.body for entry in await engine.registered("trigger-mark") if entry.name != "other"] == [
+        f"{later} {later}", f"{point(1)} {point(1)}",
+    ]  # fmt: skip
+
+
 # Firing -------------------------------------------------------------------------------------------
 
 

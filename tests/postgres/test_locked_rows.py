@@ -11,8 +11,8 @@ import pytest
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Lease, LeaseStatus, Verdict
-from tests.factories import a_processing_job, the_state
+from everwork.engines.values import Fire, Lease, LeaseStatus, Verdict
+from tests.factories import a_new_job, a_processing_job, the_state
 from tests.stores import url_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,14 @@ async def test_to_learn_where_triggers_stand_is_no_write_once_they_have_begun(
     async with own.transaction():
         await own.execute(f"LOCK TABLE {schema_of(engine)}.registry IN EXCLUSIVE MODE")
         assert await asyncio.wait_for(engine.trigger_marks(["nightly", "hourly"]), DEADLINE_S) == begun
+
+
+async def test_a_point_that_has_passed_writes_nothing(engine: Engine, own: asyncpg.Connection) -> None:
+    where = f"SELECT ctid FROM {schema_of(engine)}.registry WHERE kind = 'trigger-mark'"
+    mark = (await engine.trigger_marks(["nightly"])).marks[0]
+    stands = await own.fetchval(where)
+    [fired] = await engine.fire([Fire("nightly", mark.last_ms, a_new_job())])
+    assert (fired.created, await own.fetchval(where)) == (None, stands)
 
 
 def schema_of(engine: Engine) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from everwork.core.job import NewJob
 from everwork.engines.values import Created, Fire, Fired, TriggerMark
+
+_MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")
 
 
 class Passage(NamedTuple):
@@ -16,10 +19,15 @@ class Passage(NamedTuple):
     mark: TriggerMark
 
 
-def mark_of(body: str) -> TriggerMark:
-    """A mark as the registry holds it."""
-    began, last = body.split()
-    return TriggerMark(int(began), int(last))
+def mark_of(body: str) -> TriggerMark | None:
+    """A mark as the registry holds it; None if it holds what is none: that trigger begins anew."""
+    found = _MARK.fullmatch(body)
+    return TriggerMark(int(found[1]), int(found[2])) if found else None
+
+
+def marks_of(rows: Iterable[tuple[str, str]]) -> dict[str, TriggerMark]:
+    """The marks of those triggers that have begun, of names and what the registry holds."""
+    return {name: mark for name, body in rows if (mark := mark_of(body)) is not None}
 
 
 def mark_text(mark: TriggerMark) -> str:

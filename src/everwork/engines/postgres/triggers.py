@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import asyncpg
 
 from everwork.core.job import NewJob
 from everwork.engines.postgres.create import create_document, created_of
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.triggers import Passage, before, fired, jobs_of, mark_of, mark_text, marks_passed, passages
-from everwork.engines.values import Created, Fire, Fired, TriggerMarks
+from everwork.engines.triggers import Passage, before, fired, jobs_of, mark_text, marks_of, marks_passed, passages
+from everwork.engines.values import Created, Fire, Fired, TriggerMark, TriggerMarks
 
 
 async def trigger_marks(parts: Parts, triggers: Sequence[str]) -> TriggerMarks:
     """Where triggers stand; those that have not begun do so now."""
     sql = parts.sql("registry")
     rows = await parts.connections.look(sql["marks"], list(triggers), parts.now_ms())
-    if not {name for _, name, _ in rows}.issuperset(triggers):
+    marks = _marks(rows)
+    if not marks.keys() >= set(triggers):
         rows = await parts.connections.rows(sql["begin_marks"], list(triggers), parts.now_ms())
-    marks = {name: mark_of(body) for _, name, body in rows if name is not None}
+        marks = _marks(rows)
     return TriggerMarks(rows[0][0], [marks[trigger] for trigger in triggers])
 
 
@@ -40,12 +42,17 @@ async def fire(parts: Parts, fires: Sequence[Fire]) -> list[Fired]:
     return answer
 
 
+def _marks(rows: Sequence[Any]) -> dict[str, TriggerMark]:
+    return marks_of((name, body) for _, name, body in rows if name is not None)
+
+
 async def _pass(parts: Parts, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
     """Take the marks of the triggers for this transaction, judge, and move those that have points to pass."""
     sql = parts.sql("fire")
     first = {fire.trigger: mark_text(before(fire.point_ms)) for fire in reversed(fires)}
-    rows = await connection.fetch(sql["take_marks"], list(first), list(first.values()))
-    judged = passages(fires, {name: mark_of(body) for name, body in rows})
+    await connection.execute(sql["take_marks"], list(first), list(first.values()))
+    rows = await connection.fetch(sql["taken_marks"], list(first))
+    judged = passages(fires, marks_of((name, body) for name, body in rows))
     marks = marks_passed(fires, judged)
     if marks:
         await connection.execute(sql["put_marks"], list(marks), list(marks.values()))

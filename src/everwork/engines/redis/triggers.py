@@ -8,14 +8,14 @@ from typing import Any
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import created, job_words
 from everwork.engines.redis.wire import Word
-from everwork.engines.triggers import Passage, fired, mark_of
-from everwork.engines.values import Fire, Fired, TriggerMarks
+from everwork.engines.triggers import Passage, fired
+from everwork.engines.values import Fire, Fired, TriggerMark, TriggerMarks
 
 
 async def trigger_marks(link: Link, triggers: Sequence[str]) -> TriggerMarks:
     """Where triggers stand; those that have not begun do so now, which is safe to say twice."""
     now, *told = await link.read("registry", "trigger_marks", *triggers)
-    return TriggerMarks(int(now), [mark_of(body.decode()) for body in told])
+    return TriggerMarks(int(now), [_mark(body.decode()) for body in told])
 
 
 async def fire(link: Link, fires: Sequence[Fire]) -> list[Fired]:
@@ -40,4 +40,10 @@ def _words(fires: Sequence[Fire]) -> list[Word]:
 
 def _passage(told: Any) -> Passage:
     passes, _, mark = told.decode().partition(" ")
-    return Passage(passes == "1", mark_of(mark))
+    return Passage(passes == "1", _mark(mark))
+
+
+def _mark(told: str) -> TriggerMark:
+    """A mark as the scripts tell it; what is none they have replaced."""
+    began, last = told.split()
+    return TriggerMark(int(began), int(last))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.triggers import fired, jobs_of, mark_of, mark_text, marks_passed, passages
+from everwork.engines.triggers import fired, jobs_of, mark_text, marks_of, marks_passed, passages
 from everwork.engines.values import Fire, Fired, TriggerMark, TriggerMarks
 
 SQL = statements("fire")
@@ -27,7 +27,8 @@ def known_marks(cursor: sqlite3.Cursor, triggers: Sequence[str], now_ms: int) ->
 def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
     """Where triggers stand; those that have not begun do so now."""
     body = mark_text(TriggerMark(tx.now_ms, tx.now_ms))
-    tx.cursor.executemany(REGISTRY["begin_mark"], [(trigger, body) for trigger in triggers])
+    known = _marks(tx.cursor, triggers)
+    tx.cursor.executemany(SQL["put_mark"], [(trigger, body) for trigger in triggers if trigger not in known])
     marks = _marks(tx.cursor, triggers)
     return TriggerMarks(tx.now_ms, [marks[trigger] for trigger in triggers])
 
@@ -40,5 +41,4 @@ def fire(tx: Transaction, fires: Sequence[Fire]) -> list[Fired]:
 
 
 def _marks(cursor: sqlite3.Cursor, triggers: Iterable[str]) -> dict[str, TriggerMark]:
-    rows = cursor.execute(REGISTRY["marks"], (json.dumps(list(triggers)),)).fetchall()
-    return {name: mark_of(body) for name, body in rows}
+    return marks_of(cursor.execute(REGISTRY["marks"], (json.dumps(list(triggers)),)).fetchall())

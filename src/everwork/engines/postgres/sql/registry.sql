@@ -73,8 +73,10 @@ SELECT {schema}.now_ms($2), r.name, r.body FROM (VALUES (1)) AS one(row)
 LEFT JOIN {schema}.registry r ON r.kind = 'trigger-mark' AND r.name = ANY($1::text[]);
 
 -- name: begin_marks
--- In the order of their names, so that no two callers wait for each other.
+-- In the order of their names, so that no two callers wait for each other. What is no mark is replaced.
 INSERT INTO {schema}.registry AS r (kind, name, body)
 SELECT DISTINCT 'trigger-mark', g.name COLLATE "C", concat_ws(' ', {schema}.now_ms($2), {schema}.now_ms($2))
 FROM unnest($1::text[]) AS g(name) ORDER BY 2
-ON CONFLICT (kind, name) DO UPDATE SET body = r.body RETURNING {schema}.now_ms($2), r.name, r.body;
+ON CONFLICT (kind, name) DO UPDATE
+SET body = CASE WHEN r.body ~ '^[0-9]{1,16} [0-9]{1,16}$' THEN r.body ELSE excluded.body END
+RETURNING {schema}.now_ms($2), r.name, r.body;

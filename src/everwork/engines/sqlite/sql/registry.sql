@@ -59,6 +59,3 @@ INSERT INTO ew_registry (kind, name, body) VALUES ('owner', ?, ?);
 
 -- name: marks
 SELECT name, body FROM ew_registry WHERE kind = 'trigger-mark' AND name IN (SELECT value FROM json_each(?));
-
--- name: begin_mark
-INSERT INTO ew_registry (kind, name, body) VALUES ('trigger-mark', ?, ?) ON CONFLICT DO NOTHING;
