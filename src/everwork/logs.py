@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import logging
 import os
 import re
 import select
+import stat
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,6 +20,10 @@ import orjson
 import structlog
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+TEXT_CHARS_MAX: Final = 16_000
+"""Of a longer fact or exception, the beginning and the end are written."""
+TURN_SECONDS: Final = 5.0
+"""How long a line waits for that of another process: one that has been stopped must not stop the others."""
 
 
 def configure(format: str = "console", level: str = "INFO", *, force: bool = False) -> bool:
@@ -81,15 +89,15 @@ def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> t
 
 
 class _Stderr(logging.Handler):
-    """Writes each record to standard error at once: lines of several processes that share it do not mix."""
+    """Writes each record to standard error at once: lines of processes that share it, and log like this, do not mix."""
 
     def __init__(self, form: Callable[[logging.LogRecord], str]) -> None:
         super().__init__()
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as its line, without passwords."""
-        return _without_secrets(self._form(record))
+        """The record as its line, bounded and without passwords."""
+        return self._form(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; a line that cannot be written is lost, and nothing else."""
@@ -110,7 +118,11 @@ def _write(line: str) -> None:
         sys.stderr.write(line)
         return
     sys.stderr.flush()
-    left = line.encode(errors="backslashreplace")
+    with _turn(descriptor):
+        _write_all(descriptor, line.encode(errors="backslashreplace"))
+
+
+def _write_all(descriptor: int, left: bytes) -> None:
     while left:
         try:
             left = left[os.write(descriptor, left) :]
@@ -118,20 +130,59 @@ def _write(line: str) -> None:
             select.select([], [descriptor], [])
 
 
+@contextmanager
+def _turn(descriptor: int) -> Iterator[None]:
+    """Keep other processes from writing: what is long is written to a pipe, a socket or a terminal in parts."""
+    is_taken = not stat.S_ISREG(os.fstat(descriptor).st_mode) and _take_turn(descriptor)
+    try:
+        yield
+    finally:
+        if is_taken:
+            with suppress(OSError):
+                fcntl.lockf(descriptor, fcntl.LOCK_UN)
+
+
+def _take_turn(descriptor: int) -> bool:
+    """Lock what a descriptor leads to; not if it cannot be locked, or is not let go of."""
+    deadline = time.monotonic() + TURN_SECONDS
+    while True:
+        try:
+            # Not `flock`: processes that have inherited a descriptor hold such a lock together.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.001)
+        except OSError:
+            return False
+        else:
+            return True
+
+
 def _json(record: logging.LogRecord) -> str:
-    said = {
+    said: dict[str, Any] = {
         "time": _time(record),
         "level": record.levelname.lower(),
         "logger": record.name,
         "event": _event(record),
     }
-    said |= {f"{name}_" if name in said or name == "exception" else name: fact for name, fact in _facts(record).items()}
+    for name, fact in _facts(record).items():
+        said[f"{name}_" if name in said or name == "exception" else name] = _value(fact)
     if trace := _trace(record):
         said["exception"] = trace
+    return orjson.dumps({_kept(name): value for name, value in said.items()}).decode()
+
+
+def _value(fact: object) -> Any:
+    """A fact as JSON takes it; as a text, if it is too long or is none of JSON's."""
+    if isinstance(fact, str):
+        return _kept(fact)
     try:
-        return orjson.dumps(said, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        text = orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError, RecursionError):  # A number over 64 bits, a lone surrogate, a circle.
-        return orjson.dumps({name: _safe(value) for name, value in said.items()}).decode()
+        return _kept(_repr(fact))
+    kept = _kept(text)
+    return orjson.Fragment(text) if kept == text else kept
 
 
 def _console(record: logging.LogRecord) -> str:
@@ -149,7 +200,7 @@ def _time(record: logging.LogRecord) -> str:
 
 def _event(record: logging.LogRecord) -> str:
     found = getattr(record, "everwork_event", None)
-    return found if isinstance(found, str) else record.getMessage()
+    return _kept(found if isinstance(found, str) else record.getMessage())
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
@@ -161,23 +212,58 @@ _plain: Final = logging.Formatter()
 
 def _trace(record: logging.LogRecord) -> str:
     trace = _plain.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
-    return "\n".join(part for part in (trace, record.stack_info) if part)
+    return _kept("\n".join(part for part in (trace, record.stack_info) if part))
 
 
 def _told(facts: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value!r}" for name, value in facts.items())
+    return " ".join(
+        f"{name}={_kept(fact)!r}" if isinstance(fact, str) else _other(name, fact) for name, fact in facts.items()
+    )
 
 
-def _safe(value: object) -> str:
-    return (value if isinstance(value, str) else repr(value)).encode(errors="backslashreplace").decode()
+def _other(name: str, fact: object) -> str:
+    return f"{name}={_kept(_repr(fact))}"
 
 
-_PASSWORD: Final = re.compile(r'(://[^\s:/?#@"]*):(?:\\.|[^\s"/?#\\])*@')
-_PARAMETER: Final = re.compile(r'([?&][^\s=&"]*(?:pass|secret|token)[^\s=&"]*=)[^\s&"\']*', re.IGNORECASE)
+def _repr(fact: object) -> str:
+    try:
+        return repr(fact)
+    except Exception:  # noqa: BLE001 - users' objects; and numbers of more than 4,300 digits
+        return f"<a {type(fact).__name__} that cannot be shown>"
 
 
-def _without_secrets(line: str) -> str:
-    """The line with the passwords of URLs hidden, wherever they stand: drivers put them into their errors."""
-    if "://" not in line:
-        return line
-    return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", line))
+def _kept(text: str) -> str:
+    """What is written of a text. Secrets first: one that is cut through would not be known."""
+    left_out, looked_at, half = len(text) - TEXT_CHARS_MAX, 8 * TEXT_CHARS_MAX, TEXT_CHARS_MAX // 2
+    if left_out > 2 * looked_at:
+        text = f"{text[:looked_at]}{text[-looked_at:]}"
+    text = _without_secrets(text).encode(errors="backslashreplace").decode()
+    if len(text) <= TEXT_CHARS_MAX:
+        return text
+    return f"{text[:half]} [... about {max(left_out, 1):,} characters left out ...] {text[-half:]}"
+
+
+# Each of these looks at a place of the text a bounded number of times: texts of errors come from anywhere.
+_ADDRESS: Final = re.compile(r'://(?:\\.|[^\s"\\])+')
+_USER: Final = re.compile(r"://[^:/?#@]*:")
+_BLANKS: Final = re.compile(r'(://[^\s:/?#@"]*:)(?!\d*(?:[\s/?#]|$))[^\s"@]{0,100}(?: [^\s"@]{0,60}){1,3}@')
+_PARAMETER: Final = re.compile(
+    r"""((?:[?&][^\s=&?"]{0,100}?(?:pass|secret|token)[^\s=&?"]{0,100}|pass(?:word|wd|phrase)?|pwd|secret|token)\s?=\s?)"""
+    r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\s&"']+|'[^\s&"']*)""",
+    re.IGNORECASE,
+)
+
+
+def _without_secrets(text: str) -> str:
+    """The text with passwords hidden, wherever they stand: drivers put them into their errors."""
+    if "://" in text:
+        text = _BLANKS.sub(r"\1***@", _ADDRESS.sub(_without_password, text))
+    return _PARAMETER.sub(r"\1***", text) if "=" in text else text
+
+
+def _without_password(address: re.Match[str]) -> str:
+    """What stands between a user's name and the last "@" is the password, whatever it consists of."""
+    text = address[0]
+    last = text.rfind("@")
+    user = _USER.search(text, 0, max(last, 0))
+    return f"{text[: user.end()]}***{text[last:]}" if user else text

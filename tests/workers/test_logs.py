@@ -13,7 +13,9 @@ import pytest
 
 from everwork import logs
 
-LINES = 200
+LINES = 100
+LONG = 12_000
+"""More than a pipe takes in one piece."""
 
 LOGGED = """
 import logging, structlog
@@ -99,7 +101,7 @@ def test_lines_of_several_processes_are_not_torn() -> None:
     child = (
         "from everwork.logs import configure, get_logger\n"
         "configure('json')\n"
-        f"for n in range({LINES}): get_logger('everwork').info('x' * 3_000, n=n)\n"
+        f"for n in range({LINES}): get_logger('everwork').info('x' * {LONG}, n=n)\n"
     )
     program = (
         "import subprocess, sys\n"
@@ -110,6 +112,40 @@ def test_lines_of_several_processes_are_not_torn() -> None:
     numbers = [json.loads(line)["n"] for line in _stderr_of(program).splitlines()]
 
     assert sorted(numbers) == sorted([*range(LINES)] * 2)
+
+
+def test_long_texts_are_cut_and_take_no_long_time() -> None:
+    written = _stderr_of(
+        "from everwork.logs import configure, get_logger\n"
+        "configure('json')\n"
+        "try: raise ValueError('://' + '?' * 2_000_000 + 'the end')\n"
+        "except ValueError: get_logger('everwork').exception('x', fact=['y' * 1_000_000], odd='z' * 1_000_000)\n"
+    )
+
+    said = json.loads(written)
+    assert len(written) < 60_000
+    assert said["exception"].startswith("Traceback (most recent call last):")
+    assert said["exception"].endswith("???the end")
+    assert "about 984,000 characters left out" in said["odd"]
+    assert said["fact"].startswith('["yyy')
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        ("postgresql://u:hun/ter?#2@h/db", "postgresql://u:***@h/db"),
+        ("no redis://:hun ter2@h:6379 here", "no redis://:***@h:6379 here"),
+        ("at redis://h/0?password='hun ter2' now", "at redis://h/0?password=*** now"),
+        ("host=h password=hunter2 dbname=d", "host=h password=*** dbname=d"),
+        ("redis://h:6379 has refused bob@example.com", "redis://h:6379 has refused bob@example.com"),
+        ("all tests passed=3 of http://h:80/x", "all tests passed=3 of http://h:80/x"),
+    ],
+)
+def test_passwords_are_hidden_whatever_they_consist_of_and_nothing_else(told: str, written: str) -> None:
+    handler = logs._Stderr(logs._console)
+    record = logging.LogRecord("everwork", logging.INFO, "", 0, told, None, None)
+
+    assert handler.format(record).endswith(f"everwork: {written}")
 
 
 @pytest.mark.parametrize(
