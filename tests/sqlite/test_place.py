@@ -269,3 +269,26 @@ async def test_a_store_in_memory_works_and_promises_nothing() -> None:
 def test_an_acceptable_place_is_not_touched_by_the_check(file: Path) -> None:
     check_place(Place(str(file)))
     assert list(file.parent.iterdir()) == []
+
+
+async def test_a_second_engine_in_the_same_process_leaves_the_locks_of_the_first(file: Path) -> None:
+    # A process that closes its file by any other way than SQLite's loses every lock on it: the next one to leave
+    # would take itself for the last, and take the journal of those who work away.
+    first = SqliteEngine.from_url(f"sqlite:///{file}")
+    await first.open()
+    await first.create([a_new_job()])
+    before = _locks_on(file)
+    assert before
+    second = SqliteEngine.from_url(f"sqlite:///{file}")
+    await second.open()
+    held = _locks_on(file)
+    await second.close()
+    await first.close()
+    assert held >= before
+
+
+def _locks_on(file: Path) -> set[str]:
+    """The locks that this process holds on a file, as the system knows them."""
+    inode = f":{file.stat().st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    return {" ".join(line.split()[1:]) for line in lines if inode in line and f" {os.getpid()} " in line}

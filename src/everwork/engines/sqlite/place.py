@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -102,9 +102,18 @@ def check_place(place: Place) -> None:
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
     refuse_network_file_system(file, _mounts())
-    with file.open("rb") if file.exists() else nullcontext() as opened:
-        if opened is not None and opened.read(16) not in (b"", b"SQLite format 3\0"):
-            raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path")
+    if file.exists():
+        _require_database(file)
+
+
+def _require_database(file: Path) -> None:
+    """Refuse what is no database. SQLite looks itself: it loses all its locks if anybody else closes its file."""
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path") from None
 
 
 def identity(place: Place) -> tuple[int, int] | None:
