@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from everwork import AbstractWorker, Process, ProcessManager, Recycle
+from everwork import AbstractWorker, Process, ProcessManager, Reconnect, Recycle
 from everwork.workers import stores
 from everwork.workers.stores import AbstractBackend, AbstractBroker
 
@@ -39,6 +39,7 @@ def manager_of(url: str, settings: dict[str, Any], crews: list[str]) -> ProcessM
             workers=[worker_of(name) for name in names.split(",")],
             shutdown_timeout=settings.get("shutdown", 10),
             recycle=recycle,
+            reconnect=Reconnect(delays=(0.1,), give_up_after=settings.get("give_up")),
         )
         for names in crews
     ]

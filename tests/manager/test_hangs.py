@@ -23,7 +23,7 @@ DEATHS = ("exit", "kill")
 async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_others_work(
     start: Start, outside: Outside, said: Said
 ) -> None:
-    await start("Echo", "Patient", "Thread", *["Stuck"] * len(ENDS), lease=1)
+    await start("Echo", "Patient", "Thread", *["Stuck"] * len(ENDS))
     patient = await outside.push("patient", how="block")
     keys = {how: await outside.push("stuck", how=how) for how in ENDS}
     thread = await outside.push("thread", seconds=3600)

@@ -8,16 +8,17 @@ from everwork import State
 from tests.manager.conftest import Start
 from tests.manager.running import Outside, Said
 
-SECONDS = {"sqlite": 10.5}
+LEASE = 2.0
+LEASES = {"sqlite": 10.1}
 """Ten leases on one engine, more than two on the others."""
 
 
 async def test_a_job_that_takes_many_leases_runs_once_and_a_cancelled_one_stops(
     start: Start, outside: Outside, said: Said, engine_name: str
 ) -> None:
-    await start("Long", "Long", "Long", "Holder", lease=1)
-    seconds = {"wait": SECONDS.get(engine_name, 3.0), "block": 3.0, "gil": 3.0}
-    keys = {how: await outside.push("long", how=how, seconds=long) for how, long in seconds.items()}
+    await start("Long", "Long", "Long", "Holder", lease=LEASE)
+    leases = {"wait": LEASES.get(engine_name, 2.1), "block": 2.1, "gil": 2.1}
+    keys = {how: await outside.push("long", how=how, seconds=long * LEASE) for how, long in leases.items()}
     held = await outside.push("hold")
     await said.times(1, "begin", held)
     began = time.monotonic()

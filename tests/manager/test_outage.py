@@ -46,3 +46,15 @@ async def test_a_manager_goes_on_by_itself_when_its_killed_store_is_back(said: S
         assert (job.state, job.attempt) == (State.PROCESSING, 1)
         assert "a process has died" not in manager.log()
         await outside.service.close()
+
+
+async def test_a_manager_whose_processes_have_all_given_up_ends_with_an_error(
+    said: Said, managers: list[Manager]
+) -> None:
+    with RedisServer() as server:
+        managers.append(manager := Manager(server.url, said, ["Echo", "Holder"], {"give_up": 0.5}))
+        await said.times(2, "startup")
+        server.kill()
+        assert await manager.exit_code() == 1
+    assert "EngineUnavailable: every process has given up" in manager.log()
+    assert len(said.lines("startup")) == 2

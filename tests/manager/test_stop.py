@@ -130,7 +130,7 @@ async def test_who_blocks_is_interrupted_and_who_cannot_be_is_killed_and_both_jo
 async def test_the_processes_of_a_killed_manager_give_back_and_go_and_a_lease_frees_the_rest(
     start: Start, outside: Outside, said: Said
 ) -> None:
-    manager = await start("Holder", "Long", lease=1, shutdown=2)
+    manager = await start("Holder", "Long", lease=2, shutdown=2)
     held = await outside.push_many("hold", [{}] * 10)
     stuck = await outside.push("long", how="gil", seconds=6)
     await said.times(11, "begin")
