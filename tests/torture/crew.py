@@ -23,8 +23,8 @@ from tests.torture.process import Life, read_life
 
 LIFE: Final = "EVERWORK_TORTURE_LIFE"
 """Tells the processes of a manager which life of which manager they belong to."""
-LEASE_MS: Final = 1_500
-TIMEOUT_SECONDS: Final = 2.0
+LEASE_MS: Final = 1_000
+TIMEOUT_SECONDS: Final = 1.4
 _SLOW_SECONDS: Final = LEASE_MS / 1000 * 1.1
 _BLOCKS_EVERY: Final = 1_500
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,24 +15,35 @@ _EXPECTED: Final = frozenset(
         "the parent process has gone: this process stops",
         "the attempts of a dead process are left to their leases",
         "outcomes are lost with the engine, their leases lapse",
+        "the engine is unavailable, trying again",
+        "cannot hear wake-ups, polling meanwhile",
+        "could not notify other processes",
+        "the inbox cannot be read, trying again",
     }
 )
 _DIED: Final = ("a process has died", "was killed by SIGKILL")
+_TRACEBACK: Final = re.compile(r"^Traceback.*\n(?:[^{\n].*\n)*", re.MULTILINE)
+_CUT_OFF: Final = "EOFError: Ran out of input"
+"""A process whose manager was killed while it told it what to do."""
 _CHARS_MAX: Final = 500
 
 
 def errors_in(folder: Path) -> Iterator[str]:
     """Errors in the logs of managers that nothing which was done to them explains."""
     for path in sorted(folder.glob("manager-*.log")):
-        for line in path.read_text("utf-8", "replace").splitlines():
+        text = path.read_text("utf-8", "replace")
+        for line in text.splitlines():
             if not is_expected(line):
                 yield f"{path.stem}: {line[:_CHARS_MAX]}"
+        for told in _TRACEBACK.findall(text):
+            if not told.rstrip().endswith(_CUT_OFF):
+                yield f"{path.stem}: {told[-_CHARS_MAX:]}"
 
 
 def is_expected(line: str) -> bool:
     """Whether a line is no error, or one that comes of kills, stops and jobs that block."""
     if not line.startswith("{"):
-        return "Traceback" not in line
+        return True
     try:
         entry: dict[str, Any] = json.loads(line)
     except ValueError:

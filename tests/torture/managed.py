@@ -46,26 +46,26 @@ class Processes:
     def strike(self, life: Life, manager_pid: int) -> bool:
         """Kill or stop one of a manager's processes, or leave it to its nemesis to strike the manager instead."""
         there = self._running(life, manager_pid)
-        if not there or self._struck[life.name, life.life] >= self._rng.randint(1, _STRUCK_MAX):
+        struck = self._struck[life.name, life.life]
+        if not there or struck >= _STRUCK_MAX:
             return False
         self._struck[life.name, life.life] += 1
         pid = self._rng.choice(there)
-        if self._rng.random() < _STOP_SHARE:
+        if struck and self._rng.random() < _STOP_SHARE:
             resume_at = time.monotonic() + self._rng.uniform(*_STOP_SECONDS)
             self._stopped.append(Stopped(pid, host_clock_ms(), resume_at))
-            os.kill(pid, signal.SIGSTOP)
+            _send(pid, signal.SIGSTOP)
             self._done["stops of managed processes"] += 1
         else:
             self.deaths[crew.file_of(life, pid).stem] = host_clock_ms()
-            os.kill(pid, signal.SIGKILL)
+            _send(pid, signal.SIGKILL)
             self._done["kills of managed processes"] += 1
         return True
 
     def resume(self, now: float = float("inf")) -> None:
         """Let those go on that have been stopped for long enough."""
         for one in [one for one in self._stopped if now >= one.resume_at]:
-            with suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGCONT)
+            _send(one.pid, signal.SIGCONT)
             self._stopped.remove(one)
             self._stops.append((one.at_ms, host_clock_ms()))
 
@@ -75,13 +75,18 @@ class Processes:
         while (left := _left(folder)) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(_TICK_SECONDS)
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            _send(pid, signal.SIGKILL)
         return len(left)
 
     def _running(self, life: Life, manager_pid: int) -> list[int]:
         still = {one.pid for one in self._stopped}
         pids = [_pid_of(path) for path in life.folder.glob(f"{life.name}.{life.life:04d}-*.jsonl")]
         return sorted(pid for pid in pids if pid not in still and _parent_of(pid) == manager_pid)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # It has ended meanwhile.
+        os.kill(pid, number)
 
 
 def _left(folder: Path) -> list[int]:

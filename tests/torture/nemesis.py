@@ -32,6 +32,8 @@ _KILLS: Final = (
     "kills of managers",
     "kills of managed processes",
 )
+_BLOWS_TO_MANAGERS: Final = ("process", "soft stop", "process", "kill", "process", "process", "stop", "process")
+"""In this order at first, so that a short run has some of each; then by chance."""
 _EACH_AT_LEAST_ONCE: Final = ("kills of managers", "kills of managed processes", "soft stops of managers")
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PAUSE_SECONDS: Final = (0.05, 0.3)
@@ -41,6 +43,7 @@ _STOP_EVERY: Final = 6
 _STOP_SECONDS_MAX: Final = 20
 _TICK_SECONDS: Final = 0.02
 _DISTURBANCE_SHARE: Final = 0.25
+_PREFERENCE: Final = 0.5
 _DOWN_SECONDS_MAX: Final = 1.0
 # Who lost the server looks for it with growing pauses: by then it has been found again.
 _RECONNECT_MS: Final = 1_000
@@ -116,6 +119,7 @@ class Nemesis:
         self._progress = progress
         self._rng = random.Random(settings.seed)
         self._blows = 0
+        self._blows_to_managers = list(_BLOWS_TO_MANAGERS)
         self._children: list[Child] = []
         self.processes = Processes(self._rng, self.done, self.stops)
         self.managers: dict[str, Overseen] = {}
@@ -149,12 +153,19 @@ class Nemesis:
         begun = time.monotonic()
         while self._goes_on(time.monotonic() - begun):
             await self._pass_time(self._rng.uniform(*_PAUSE_SECONDS))
-            victim = self._rng.choice(self._children)
+            victim = self._victim()
             if victim.is_up and victim.is_ripe:
                 self._strike(victim)
             if self._settings.place.server is not None:
                 await self._strike_the_server(self._settings.place.server)
             self._progress(f"{self.kills} of {self._settings.kills} kills, {time.monotonic() - begun:.0f} s")
+
+    def _victim(self) -> Child:
+        """Somebody; a manager, as long as something has not been done to any."""
+        managers = [child for child in self._children if child.role == "manager" and child.is_up and child.is_ripe]
+        if managers and not all(self.done[one] for one in _EACH_AT_LEAST_ONCE) and self._rng.random() < _PREFERENCE:
+            return self._rng.choice(managers)
+        return self._rng.choice(self._children)
 
     def _goes_on(self, seconds: float) -> bool:
         settings = self._settings
@@ -260,7 +271,7 @@ class Nemesis:
             return
         self._blows += child.role == "worker"
         if child.role == "worker" and self._blows % _STOP_EVERY == 0:
-            self._stop(child)
+            self._stop(child, self._settings.lease_ms)
             self.done["stops past the lease"] += 1
             return
         child.process.kill()
@@ -269,23 +280,25 @@ class Nemesis:
         self._restart(child, faulty=True)
 
     def _strike_manager(self, child: Child) -> bool:
-        """Something else than a kill of the manager itself: to one of its processes, or a stop; False: nothing."""
-        if self.processes.strike(child.life, child.process.pid):
+        """Strike one of its processes, stop it, or ask it to stop; False: it is to be killed itself."""
+        chosen = self._blows_to_managers[0] if self._blows_to_managers else self._rng.choice(_BLOWS_TO_MANAGERS)
+        if chosen == "process" and self.processes.strike(child.life, child.process.pid):
+            del self._blows_to_managers[:1]
             return True
+        del self._blows_to_managers[:1]
         self.managers[child.life.name].struck_ms.append(host_clock_ms())
-        match self._rng.randrange(5):
-            case 0:
-                self._stop(child, crew_lease_ms=LEASE_MS)
+        match chosen:
+            case "stop":
+                self._stop(child, LEASE_MS)
                 self.done["stops of managers past the lease"] += 1
-            case 1 | 2:
+            case "soft stop":
                 child.process.terminate()
                 child.leaves_by = time.monotonic() + _STOP_SECONDS_MAX
             case _:
                 return False
         return True
 
-    def _stop(self, child: Child, crew_lease_ms: int = 0) -> None:
-        lease_ms = crew_lease_ms or self._settings.lease_ms
+    def _stop(self, child: Child, lease_ms: int) -> None:
         child.stopped_at_ms = host_clock_ms()
         child.process.send_signal(signal.SIGSTOP)
         child.resume_at = time.monotonic() + lease_ms / 1000 * self._rng.uniform(1.2, 2.0)

@@ -15,8 +15,11 @@ from tests.torture.places import own_place
 async def test_kills_of_processes_and_servers_under_load_break_no_promise(engine_name: str, tmp_path: Path) -> None:
     with own_place(engine_name) as place:
         server_kills = 3 if place.server else 0
-        run = await torture(Settings(place, tmp_path, kills=20, server_kills=server_kills, workers=3, producers=1))
+        run = await torture(
+            Settings(place, tmp_path, kills=20, server_kills=server_kills, workers=2, producers=1, managers=1)
+        )
     assert run.verdict.passed, dict(run.verdict.shown)
     assert run.nemeses["unexpected ends"] == 0
     assert run.nemeses["kills of the server"] == server_kills
     assert run.verdict.figures["acknowledged"] > 100
+    assert run.verdict.figures["time points fired by managers"] > 10
