@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,17 @@ def test_a_broker_works_in_one_loop_after_another(tmp_path: Path) -> None:
             return await broker.push(Event(source="email-send"))
 
     assert asyncio.run(push_and_leave_open()) < asyncio.run(push_and_close())
+
+
+def test_a_loop_that_ends_closes_what_was_left_open_in_it(engine_name: str, tmp_path: Path) -> None:
+    broker: AbstractBroker = getattr(stores, f"{KINDS[engine_name]}Broker")(url_of(engine_name, tmp_path))
+
+    def push() -> tuple[int, int]:
+        asyncio.run(broker.push(Event(source="email-send")))
+        return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    push()
+    assert push() == push()
 
 
 async def test_a_broker_in_use_by_another_loop_says_so(tmp_path: Path) -> None:

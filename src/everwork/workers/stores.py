@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
 from typing import ClassVar, Final, NamedTuple, Self
 
@@ -30,13 +30,20 @@ class _Opened(NamedTuple):
     """A service, and the event loop that it lives in."""
 
     loop: asyncio.AbstractEventLoop
-    opening: asyncio.Task[JobService]
+    opening: asyncio.Task[_Held]
+
+
+class _Held(NamedTuple):
+    """A service that is open, and what closes it when it is closed itself, at the latest when its loop ends."""
+
+    service: JobService
+    hold: AsyncGenerator[None, None]
 
 
 class _Store(ABC):  # noqa: B024 - it has no calls of its own
     """A store by its URL, opened when it is first used, in one event loop at a time.
 
-    It may be used again after `close`, also in another loop.
+    It may be used again after `close`, also in another loop. A loop that ends as `asyncio.run` ends it closes it, too.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ()
@@ -60,7 +67,7 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
         if opened is not None:
             await asyncio.wait([opened.opening])
             if not opened.opening.cancelled() and opened.opening.exception() is None:
-                await opened.opening.result().close()
+                await opened.opening.result().hold.aclose()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -82,9 +89,10 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
             loop = asyncio.get_running_loop()
             self._opened = opened = _Opened(loop, loop.create_task(self._open()))
         # One caller who is cancelled must not take the others' opening away.
-        return opened.opening.result() if opened.opening.done() else await asyncio.shield(opened.opening)
+        held = opened.opening.result() if opened.opening.done() else await asyncio.shield(opened.opening)
+        return held.service
 
-    async def _open(self) -> JobService:
+    async def _open(self) -> _Held:
         service = JobService(self._engine.fresh(), self._name.process)
         try:
             # Nobody keeps a store in order who only publishes or asks: managers and servers do.
@@ -94,10 +102,12 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
                 self._opened = None
             await service.close()
             raise
-        return service
+        hold = _hold(service)
+        await anext(hold)
+        return _Held(service, hold)
 
     def _opened_here(self) -> _Opened | None:
-        """What is open in this loop. One that ended without `close` cannot close anything: that is left to it."""
+        """What is open in this loop; nothing of one that has ended, which has closed it or cannot close it any more."""
         opened = self._opened
         if opened is None or opened.loop is asyncio.get_running_loop():
             return opened
@@ -215,6 +225,14 @@ class RedisBroker(AbstractBroker):
     """The jobs' side of a Redis database or cluster."""
 
     schemes = REDIS_SCHEMES
+
+
+async def _hold(service: JobService) -> AsyncGenerator[None, None]:
+    """Keep a service open. Loops close generators when they end: the only thing that they tell anybody of their end."""
+    try:
+        yield
+    finally:
+        await service.close()
 
 
 def _job(event: object) -> NewJob:
