@@ -36,6 +36,7 @@ def check_deaths(histories: Histories, final: FinalState, verdict: Verdict) -> N
             if late_ms > RECOVERY_MS_MAX + final.slack_ms:
                 text = f"job {attempt[0]}: attempt {attempt[1]} ended ({event.kind}) {late_ms} ms after its process"
                 verdict.violation("V11", text)
+    verdict.figures["kills of managed processes at fault points"] = len(histories.deaths)
     verdict.figures["attempts left by processes that died before their manager's eyes"] = seen
     verdict.figures["slowest recovery after such a death, ms (time with a stopped process aside)"] = slowest
 
