@@ -133,6 +133,27 @@ async def test_without_catch_up_the_next_point_is_the_first_after_an_absence(
     assert await fired(engine) == [MINUTE_MS, 2 * MINUTE_MS, 63 * MINUTE_MS]
 
 
+async def test_without_catch_up_a_point_that_could_not_be_fired_in_time_is_left(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    is_away = True
+
+    async def off() -> frozenset[str]:
+        if is_away:
+            raise EngineUnavailable("gone for a while")
+        return frozenset()
+
+    loop = TriggerLoop(engine, [a_trigger(Plan(Every(MINUTE_MS), is_catchup=False))], off)
+    await loop.tick()
+    clock.advance(ms=MINUTE_MS)
+    with pytest.raises(EngineUnavailable):
+        await loop.tick()
+    is_away = False
+    clock.advance(ms=MINUTE_MS // 2)
+    await run_for(clock, MINUTE_MS, loop)
+    assert await fired(engine) == [2 * MINUTE_MS]
+
+
 async def test_a_trigger_ends_with_its_lifetime(engine: Engine, clock: VirtualClock, switch: Switch) -> None:
     plan = Plan(Every(MINUTE_MS), lifetime_ms=2 * MINUTE_MS)
     await run_for(clock, HOUR_MS // 12, TriggerLoop(engine, [a_trigger(plan)], switch))
@@ -217,6 +238,26 @@ async def test_a_broken_trigger_waits_and_comes_back_while_the_others_go_on(
     told = [record.message for record in caplog.records if "broken" in record.message]
     assert "no such day" in told[0]
     assert len(told) <= 4, "few words, however long it is broken"
+
+
+async def test_a_broken_trigger_does_not_wait_longer_because_the_clock_is_set_back(
+    engine: Engine, clock: VirtualClock, switch: Switch
+) -> None:
+    breaks = True
+
+    def next_after(after_ms: int) -> int | None:
+        if breaks:
+            raise ZeroDivisionError
+        return (after_ms // MINUTE_MS + 1) * MINUTE_MS
+
+    clock.advance(ms=HOUR_MS)
+    await engine.register("trigger-mark", "w/tick", f"{START_MS} {START_MS}")
+    loop = TriggerLoop(engine, [a_trigger(Plan(Calendar(next_after)))], switch)
+    await loop.tick()
+    breaks = False
+    clock.advance(ms=2 * MINUTE_MS - HOUR_MS)
+    await loop.tick()
+    assert await fired(engine) == [MINUTE_MS, 2 * MINUTE_MS]
 
 
 async def test_a_backlog_that_is_too_long_is_told(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from everwork.core.schedule import Calendar, Every
+from everwork.core.schedule import Awaited, Calendar, Every
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.workers.cron import (
     AbstractCronSchedule,
@@ -36,9 +38,11 @@ def points(expression: str, after: str, count: int) -> list[str]:
     return [datetime.fromtimestamp(at / 1000, BERLIN).strftime("%d %H:%M%z") for at in found]
 
 
-def a_calendar(schedule: AbstractCronSchedule, timezone: str = "Europe/Berlin") -> Calendar:
-    calendar = time_points(Cron(expression="* * * * *", timezone=timezone), schedule)
-    assert isinstance(calendar, Calendar)
+def a_calendar(
+    schedule: AbstractCronSchedule, timezone: str = "Europe/Berlin", expression: str = "* * * * *"
+) -> Calendar | Awaited:
+    calendar = time_points(Cron(expression=expression, timezone=timezone), schedule)
+    assert not isinstance(calendar, Every)
     return calendar
 
 
@@ -66,20 +70,68 @@ def test_who_begins_to_look_inside_the_second_of_both_hours_does_not_run_twice()
     assert points(NIGHTLY, "2026-10-25T02:10+01:00", 1) == ["26 02:30+0100"]
 
 
-def test_every_instant_of_the_changes_leads_to_the_same_points() -> None:
-    for expression in (NIGHTLY, HOURLY, "*/20 * * * *", "15 1-4/2 * * *"):
-        for begin in ("2026-03-28T23:00+00:00", "2026-10-24T22:00+00:00"):
-            walked = list(islice(matches(expression, BERLIN, ms(begin)), 8))
-            next_after = time_points(Cron(expression=expression, timezone="Europe/Berlin"), CronSchedule())
-            assert isinstance(next_after, Calendar)
+CHANGES = {
+    "Europe/Berlin": ("2026-03-28T23:00+00:00", "2026-10-24T22:00+00:00"),
+    "Australia/Lord_Howe": ("2026-04-04T12:00+00:00", "2026-10-03T12:00+00:00"),  # By half an hour.
+    "Africa/Cairo": ("2026-04-23T20:00+00:00", "2026-10-29T19:00+00:00"),  # At midnight.
+    "America/Santiago": ("2026-04-05T01:00+00:00", "2026-09-06T02:00+00:00"),
+}
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+def test_every_instant_of_the_changes_leads_to_the_same_points(zone: str) -> None:
+    for expression in (NIGHTLY, HOURLY, "*/20 * * * *", "15 1-4/2 * * *", "*/15 0 * * *", "0 0 5 * * *", "0 0 * * *"):
+        for begin in CHANGES[zone]:
+            walked = list(islice(matches(expression, ZoneInfo(zone), ms(begin)), 8))
+            calendar = a_calendar(CronSchedule(), zone, expression)
             for after in range(ms(begin), walked[-1], 600_000):
-                assert next_after.next_after(after) == next(point for point in walked if point > after)
+                assert calendar.next_after(after) == next(point for point in walked if point > after)
+
+
+SHOWS: dict[str, Callable[[datetime], bool]] = {
+    "*/15 1 * * *": lambda at: at.hour == 1 and at.minute % 15 == 0,
+    "0 30 0,2 * * *": lambda at: at.hour in (0, 2) and at.minute == 30,
+    "10 * * * *": lambda at: at.minute == 10,
+    "* 5 * * *": lambda at: at.hour == 5,
+}
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+def test_what_stands_in_six_fields_or_at_every_minute_matches_whenever_the_clock_shows_it(zone: str) -> None:
+    for begin in map(ms, CHANGES[zone]):
+        minutes = range(begin + 60_000, begin + 36 * 3_600_000, 60_000)
+        clock = {at: datetime.fromtimestamp(at / 1000, ZoneInfo(zone)) for at in minutes}
+        for expression, shows in SHOWS.items():
+            expected = [at for at in minutes if shows(clock[at])]
+            found = list(islice(matches(expression, ZoneInfo(zone), begin), len(expected) + 1))
+            assert found[:-1] == expected
+            assert found[-1] >= minutes.stop
+
+
+def test_two_loops_that_go_through_one_calendar_do_not_take_each_others_points() -> None:
+    calendar = a_calendar(CronSchedule())
+    begin = ms("2026-01-01T00:00+01:00")
+    for _ in range(2):
+        assert calendar.next_after(begin) == begin + 60_000
+    with ThreadPoolExecutor(2) as threads:
+        walks = list(threads.map(lambda _: _walked(calendar, begin, 2_000), range(2)))
+    assert walks == [[begin + at * 60_000 for at in range(1, 2_001)]] * 2
+
+
+def _walked(calendar: Calendar | Awaited, after_ms: int, count: int) -> list[int | None]:
+    found: list[int | None] = []
+    for _ in range(count):
+        after_ms = calendar.next_after(after_ms) or 0
+        found.append(after_ms)
+    return found
 
 
 def test_the_built_in_schedule_looks_from_an_instant_or_from_now() -> None:
     after = datetime(2026, 3, 29, 0, 59, 59, 999_000, UTC)
     assert CronSchedule().next_execution(HOURLY, after, "Europe/Berlin") == datetime(2026, 3, 29, 1, tzinfo=UTC)
-    assert timedelta(0) < CronSchedule().next_execution("* * * * *") - datetime.now(UTC) < timedelta(minutes=1)
+    before = datetime.now(UTC)
+    found = CronSchedule().next_execution("* * * * *")
+    assert before < found <= datetime.now(UTC) + timedelta(minutes=1)
 
 
 def test_an_interval_is_counted_in_milliseconds() -> None:
@@ -129,6 +181,28 @@ def test_a_point_of_a_schedule_that_knows_only_its_now_is_kept_until_it_has_pass
     assert next_after(begin) == begin + 10_000
     assert next_after(begin + 10_000) == begin + 20_000
     assert next_after(begin + 90_000) is None
+
+
+class EveryTenMinutes(AbstractCronSchedule):
+    """By the clock on the wall, without time zone."""
+
+    def next_execution(self, cron_expression: str, after: datetime) -> datetime:  # type: ignore[override]
+        wall = after.replace(tzinfo=None) + timedelta(minutes=10)
+        return wall.replace(minute=wall.minute // 10 * 10, second=0, microsecond=0)
+
+
+class HalfAMillisecondLater(AbstractCronSchedule):
+    def next_execution(self, cron_expression: str, after: datetime) -> datetime:  # type: ignore[override]
+        return after + timedelta(microseconds=500)
+
+
+def test_a_time_without_zone_in_an_hour_that_comes_twice_is_the_one_still_to_come() -> None:
+    in_the_second = ms("2026-10-25T02:05+01:00")
+    assert a_calendar(EveryTenMinutes()).next_after(in_the_second) == ms("2026-10-25T02:10+01:00")
+
+
+def test_an_answer_within_the_same_millisecond_is_one_after_it() -> None:
+    assert a_calendar(HalfAMillisecondLater()).next_after(1_000) == 1_001
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_settings_do_not_change() -> None:
         (lambda: some_settings(execution_timeout=86401), "execution_timeout", "less than or equal to 86400"),
         (lambda: some_settings(status_check_interval=3601), "status_check_interval", "less than or equal to 3600"),
         (lambda: some_settings(status_cache_ttl=-1), "status_cache_ttl", "greater than or equal to 0"),
+        (lambda: some_settings(status_cache_ttl=1e308), "status_cache_ttl", "less than or equal to 316224000"),
         (lambda: some_settings(status_cache_ttl=float("nan")), "status_cache_ttl", "finite number"),
         (lambda: some_settings(concurrency=0), "concurrency", "greater than or equal to 1"),
         (lambda: some_settings(sources={"a b"}), "sources", "pattern"),

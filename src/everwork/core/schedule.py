@@ -22,12 +22,22 @@ class Every(NamedTuple):
 
 
 class Calendar(NamedTuple):
-    """Time points that only `next_after` knows: the first one after an instant, None if it knows of none."""
+    """Time points that only `next_after` knows: the first one after an instant, None if it knows of none.
+
+    `is_foreign`: it is code of users, which may take its time.
+    """
+
+    next_after: Callable[[int], int | None]
+    is_foreign: bool = False
+
+
+class Awaited(NamedTuple):
+    """Time points of a foreign calendar that tells one at a time: it is kept until somebody asks from after it."""
 
     next_after: Callable[[int], int | None]
 
 
-Schedule = Every | Calendar
+Schedule = Every | Calendar | Awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,11 @@ class Plan:
     is_catchup: bool = True
     lifetime_ms: int | None = None
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether to ask it means to run code of users."""
+        return isinstance(self.schedule, Awaited) or (isinstance(self.schedule, Calendar) and self.schedule.is_foreign)
+
 
 class Due(NamedTuple):
     """Time points whose time has come, oldest first, and how many older ones are skipped (`is_more`: at least)."""
@@ -45,6 +60,19 @@ class Due(NamedTuple):
     points: list[int]
     skipped: int = 0
     is_more: bool = False
+
+
+class Outlook(NamedTuple):
+    """What is due, and the first time point that is still to come, None if there is none that is known of."""
+
+    due: Due
+    next_ms: int | None
+
+
+def outlook(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Outlook:
+    """What a trigger has to do now, and when again."""
+    due = due_points(plan, began_ms, last_ms, now_ms)
+    return Outlook(due, next_point(plan, began_ms, last_ms, now_ms))
 
 
 def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
@@ -80,7 +108,7 @@ def _next(schedule: Schedule, began_ms: int, after_ms: int) -> int | None:
     match schedule:
         case Every(interval_ms):
             return began_ms + max(1, (after_ms - began_ms) // interval_ms + 1) * interval_ms
-        case Calendar(next_after):
+        case Calendar(next_after) | Awaited(next_after):
             return next_after(after_ms)
         case _:
             assert_never(schedule)
@@ -93,6 +121,9 @@ def _latest(schedule: Schedule, began_ms: int, span: _Span, most: int) -> Due:
             return _latest_of_interval(interval_ms, began_ms, span, most)
         case Calendar(next_after):
             return _latest_of_calendar(next_after, span, most)
+        case Awaited(next_after):
+            point_ms = next_after(span.after_ms)
+            return Due([point_ms] if point_ms is not None and point_ms <= span.end_ms else [])
         case _:
             assert_never(schedule)
 

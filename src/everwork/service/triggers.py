@@ -12,18 +12,23 @@ from typing import Final
 
 from everwork.core.job import NewJob
 from everwork.core.limits import FIRES_STEP_MAX
-from everwork.core.schedule import GRACE_MS, Due, Plan, due_points, next_point
+from everwork.core.schedule import GRACE_MS, Due, Outlook, Plan, outlook
 from everwork.engines.base import Engine
 from everwork.engines.values import Fire, TriggerMark
 from everwork.logs import Outage, get_logger
+from everwork.service.apart import ANSWER_SECONDS_MAX, Question
 from everwork.service.loops import BackgroundLoop
 
 log = get_logger("everwork")
 
 LOOK_MS: Final = 5_000
 """How often all triggers are looked at, however long nothing is due: clocks may be set, marks may be moved."""
+ASKED_MS: Final = 1_000
+"""How often a trigger is looked at whose schedule has not answered yet."""
 LONG_MS: Final = 3_600_000
 """Points of an absence longer than this are counted in a thread: there may be many."""
+PATIENCE_SECONDS: Final = 1.0
+"""How long all triggers wait for the answers of schedules of users; what comes later is taken up later."""
 BROKEN_MS_MIN: Final = 1_000
 BROKEN_MS_MAX: Final = 60_000
 
@@ -71,7 +76,7 @@ class TriggerLoop(BackgroundLoop):
         super().__init__("triggers", self._step, LOOK_MS / 1000)
         self._engine = engine
         self._off = off
-        self._standings = {one.name: _Standing(one) for one in triggers}
+        self._standings = {one.name: _Standing(one, self.hurry) for one in triggers}
         self._expected = list(self._standings)
         self._now_ms = 0
         self._seconds_left: float | None = None
@@ -92,6 +97,7 @@ class TriggerLoop(BackgroundLoop):
         due = [one for one in self._standings.values() if one.look_ms <= now_ms]
         for one in due:
             await one.find_points(now_ms)
+        await self._hear(due, now_ms)
         if any(one.wants_status(now_ms) for one in due):
             await self._read_status(now_ms)
         share = max(1, FIRES_STEP_MAX // max(1, len(due)))
@@ -107,11 +113,19 @@ class TriggerLoop(BackgroundLoop):
         answer = await self._engine.trigger_marks(self._expected)
         if answer.now_ms < self._now_ms:
             for one in self._standings.values():
-                one.look_ms = 0  # The clock was set back: what was planned by it does not hold.
+                one.begin_anew()  # The clock was set back: what was planned by it does not hold.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
             self._standings[name].adopt(mark)
         return answer.now_ms
+
+    async def _hear(self, due: Sequence[_Standing], now_ms: int) -> None:
+        """Wait a little for what schedules of users have just been asked."""
+        asked = [question.answer for one in due if (question := one.question) is not None and not question.is_known]
+        if asked:
+            await asyncio.wait(asked, timeout=PATIENCE_SECONDS)
+        for one in due:
+            one.hear(now_ms)
 
     async def _read_status(self, now_ms: int) -> None:
         off = await self._off()
@@ -149,8 +163,12 @@ class TriggerLoop(BackgroundLoop):
 class _Standing:
     """Where one trigger stands in this process."""
 
-    def __init__(self, scheduled: Scheduled) -> None:
+    def __init__(self, scheduled: Scheduled, hurry: Callable[[], None]) -> None:
         self.look_ms = 0
+        self.question: Question | None = None
+        """What its schedule is asked in a thread of its own."""
+        self._hurry = hurry
+        self._next_ms: int | None = None
         self._scheduled = scheduled
         self._mark = TriggerMark(0, 0)
         self._points: deque[int] = deque()
@@ -174,24 +192,75 @@ class _Standing:
         while self._points and self._points[0] <= mark.last_ms:
             self._points.popleft()
 
+    def begin_anew(self) -> None:
+        """Nothing holds that was planned by the clock."""
+        self.look_ms = self._broken_until_ms = 0
+
     async def find_points(self, now_ms: int) -> None:
-        """Find out what is due."""
-        if self._is_off or self._points or now_ms < self._broken_until_ms:
+        """Find out what is due, or begin to ask for it."""
+        self._leave_old(now_ms)
+        if self._is_off or self._points or self.question or now_ms < self._broken_until_ms:
             return
         self._return(now_ms)
+        instants = (self._mark.began_ms, max(self._mark.last_ms, self._pass_ms or 0), now_ms)
+        if self._scheduled.plan.is_foreign:
+            self.question = Question(self._scheduled.plan, instants, self._look)
+            return
         try:
-            due = await self._due(max(self._mark.last_ms, self._pass_ms or 0), now_ms)
-        except Exception as error:  # noqa: BLE001 - the schedule may be code of the user
+            found = await self._found(instants)
+        except Exception as error:  # noqa: BLE001 - one bad schedule must not stop the others
             self._fail(now_ms, error)
             return
-        self._points.extend(due.points)
-        if due.skipped:
-            log.warning(
-                "a trigger has missed more time points than it catches up with, the oldest are skipped",
-                trigger=self._scheduled.name,
-                skipped=f"at least {due.skipped}" if due.is_more else due.skipped,
-                catches_up_with=len(due.points),
-            )
+        self._take(found)
+
+    def hear(self, now_ms: int) -> None:
+        """Take the answer to what was asked, if it has come."""
+        question = self.question
+        if question is None:
+            return
+        if not question.answer.done():
+            question.is_known = True
+            if question.is_late:
+                self._fail(now_ms, TimeoutError(f"its schedule takes longer than {ANSWER_SECONDS_MAX:g} seconds"))
+            return
+        self.question, found = None, question.answer.result()
+        if isinstance(found, Exception):
+            self._fail(now_ms, found)
+        elif not question.is_void:
+            self._take(found)
+            self._leave_old(now_ms)
+
+    def _take(self, found: Outlook) -> None:
+        self._next_ms = found.next_ms
+        self._points.extend(point_ms for point_ms in found.due.points if point_ms > self._mark.last_ms)
+        self._broken_ms, self._broken_until_ms = BROKEN_MS_MIN, 0
+        self._breakage.over()
+        if found.due.skipped:
+            self._tell_skipped(found.due)
+
+    def _tell_skipped(self, due: Due) -> None:
+        log.warning(
+            "a trigger has missed more time points than it catches up with, the oldest are skipped",
+            trigger=self._scheduled.name,
+            skipped=f"at least {due.skipped}" if due.is_more else due.skipped,
+            catches_up_with=len(due.points),
+        )
+
+    def _look(self) -> None:
+        """An answer has come: be looked at, if nobody waits for it."""
+        if self.question is not None and self.question.is_known:
+            self.look_ms = 0
+            self._hurry()
+
+    def _leave_old(self, now_ms: int) -> None:
+        """Without catch-up, what could not be fired in time is not fired later."""
+        while not self._scheduled.plan.is_catchup and self._points and self._points[0] < now_ms - GRACE_MS:
+            self._points.popleft()
+
+    def _forget_points(self) -> None:
+        self._points.clear()
+        if self.question is not None:
+            self.question.is_void = True
 
     def _return(self, now_ms: int) -> None:
         """Switched on again: what was missed while it was off is not caught up with.
@@ -202,11 +271,11 @@ class _Standing:
             self._pass_ms = max(self._left_ms, now_ms - GRACE_MS)
         self._left_ms = None
 
-    async def _due(self, last_ms: int, now_ms: int) -> Due:
-        arguments = (self._scheduled.plan, self._mark.began_ms, last_ms, now_ms)
+    async def _found(self, instants: tuple[int, int, int]) -> Outlook:
+        _, last_ms, now_ms = instants
         if now_ms - last_ms > LONG_MS:
-            return await asyncio.to_thread(due_points, *arguments)
-        return due_points(*arguments)
+            return await asyncio.to_thread(outlook, self._scheduled.plan, *instants)
+        return outlook(self._scheduled.plan, *instants)
 
     def wants_status(self, now_ms: int) -> bool:
         """Whether it must be looked up if it is switched on, before it does anything."""
@@ -225,7 +294,7 @@ class _Standing:
             self.look_ms = 0
         if is_off:
             self._pass_ms = self._left_ms = now_ms
-            self._points.clear()
+            self._forget_points()
 
     def next_fires(self, most: int) -> list[Fire]:
         """What is to be fired now, the oldest point first."""
@@ -238,20 +307,13 @@ class _Standing:
             self.look_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
         elif now_ms < self._broken_until_ms:
             self.look_ms = self._broken_until_ms
+        elif self.question is not None:
+            # Not for its answer, see `_look`, but because it may take too long.
+            self.look_ms = now_ms + ASKED_MS
         elif self._points or self._left_ms is not None:
             self.look_ms = now_ms
         else:
-            self._plan_next(now_ms)
-
-    def _plan_next(self, now_ms: int) -> None:
-        try:
-            point_ms = next_point(self._scheduled.plan, self._mark.began_ms, self._mark.last_ms, now_ms)
-        except Exception as error:  # noqa: BLE001 - the schedule may be code of the user
-            self._fail(now_ms, error)
-            return
-        self.look_ms = now_ms + LOOK_MS if point_ms is None else point_ms
-        self._broken_ms = BROKEN_MS_MIN
-        self._breakage.over()
+            self.look_ms = now_ms + LOOK_MS if self._next_ms is None else self._next_ms
 
     def _fail(self, now_ms: int, error: Exception) -> None:
         """It is broken: it waits, ever longer."""

@@ -13,7 +13,7 @@ from cronsim import CronSim
 
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
-from everwork.core.schedule import Calendar, Every, Plan
+from everwork.core.schedule import Awaited, Calendar, Every, Plan, Schedule
 from everwork.engines.codec import encode_object
 from everwork.exceptions import BadConfiguration
 from everwork.service.triggers import Scheduled
@@ -21,6 +21,9 @@ from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings, c
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_WEEK: Final = timedelta(weeks=1)
+"""No zone changes its clocks twice within less."""
 
 
 class AbstractCronSchedule(ABC):
@@ -83,25 +86,67 @@ def scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: Abstrac
     )
 
 
-def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) -> Every | Calendar:
+def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) -> Schedule:
     """The time points of a schedule."""
     if isinstance(schedule, Interval):
         return Every(schedule.total_ms)
     if type(cron_schedule) is CronSchedule:
         return Calendar(_Matches(schedule))
-    kind = _Asked if "after" in _names_taken(cron_schedule) else _Awaited
-    return Calendar(kind(schedule, cron_schedule))
+    if "after" in _names_taken(cron_schedule):
+        return Calendar(_Asked(schedule, cron_schedule), is_foreign=True)
+    return Awaited(_Awaited(schedule, cron_schedule))
 
 
 def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
     """The instants after one at which an expression matches in a zone, in order."""
+    walk = CronSim(expression, _at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone))
+    return _in_real_time(expression, zone, after_ms) if walk.fixup_tz is None else _as_debian_does(walk, after_ms)
+
+
+def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:
+    """What stands at fixed times runs once a day, whatever clocks do."""
     last_ms = after_ms
-    # In UTC nothing needs to be found out about clocks that change.
-    for found in CronSim(expression, _at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone)):
+    for found in walk:
         # Begun inside an hour that comes twice, it answers the first of both again.
         if (point_ms := _ms_of(found)) > last_ms:
             last_ms = point_ms
             yield point_ms
+
+
+def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
+    """Whenever the clock shows it. From one change to the next, a clock is like any other that never changes.
+
+    CronSim itself leaves points out after a change that is no whole hour.
+    """
+    after = begin = _at(after_ms)
+    while True:
+        offset, change = _offset(zone, begin), None
+        for found in CronSim(expression, after + offset):
+            change = _change(zone, begin, found - offset)
+            if change is not None:
+                break
+            yield _ms_of(found - offset)
+            begin = found - offset
+        if change is None:
+            return
+        after, begin = change - _SECOND, change
+
+
+def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
+    """The first second after one instant, up to another, at which clocks have changed; None if they do not."""
+    offset, early, late = _offset(zone, begin), begin.replace(microsecond=0), begin
+    while late < end and _offset(zone, late) == offset:
+        early, late = late.replace(microsecond=0), min(late + _WEEK, end)
+    if _offset(zone, late) == offset:
+        return None
+    while late - early > _SECOND:
+        middle = (early + (late - early) / 2).replace(microsecond=0)
+        early, late = (middle, late) if _offset(zone, middle) == offset else (early, middle)
+    return late
+
+
+def _offset(zone: tzinfo, instant: datetime) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta(0)
 
 
 class _Matches:
@@ -109,14 +154,15 @@ class _Matches:
 
     def __init__(self, cron: Cron) -> None:
         self._cron = cron
-        self._at_ms: int | None = None
-        self._walk: Iterator[int] = iter(())
+        self._walks: dict[int, Iterator[int]] = {}
+        """At most the last walk, by the point where it stands."""
 
     def __call__(self, after_ms: int) -> int | None:
-        if after_ms != self._at_ms:
-            self._walk = matches(self._cron.expression, self._cron.zone, after_ms)
-        self._at_ms = next(self._walk, None)
-        return self._at_ms
+        # Taken out while it is used: loops of several threads may ask.
+        walk = self._walks.pop(after_ms, None) or matches(self._cron.expression, self._cron.zone, after_ms)
+        point_ms = next(walk, None)
+        self._walks = {} if point_ms is None else {point_ms: walk}
+        return point_ms
 
 
 class _Asked:
@@ -137,7 +183,15 @@ class _Asked:
         found = self._schedule.next_execution(self._cron.expression, **taken)
         if not isinstance(found, datetime):
             raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
-        return _ms_of(found if found.tzinfo else found.replace(tzinfo=self._cron.zone))
+        return self._instant(found, after_ms)
+
+    def _instant(self, found: datetime, after_ms: int) -> int:
+        """An answer in milliseconds, never before what was answered."""
+        if found.tzinfo:
+            return _ms_up(found)
+        first = _ms_up(found.replace(tzinfo=self._cron.zone, fold=0))
+        # In an hour that comes twice, it is the one that is still to come.
+        return first if first > after_ms else _ms_up(found.replace(tzinfo=self._cron.zone, fold=1))
 
     @property
     def _call(self) -> str:
@@ -188,6 +242,10 @@ def _ms(seconds: float | None) -> int | None:
 
 def _ms_of(instant: datetime) -> int:
     return (instant - _EPOCH) // _MILLISECOND
+
+
+def _ms_up(instant: datetime) -> int:
+    return -((_EPOCH - instant) // _MILLISECOND)
 
 
 def _at(instant_ms: int) -> datetime:

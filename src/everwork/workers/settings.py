@@ -30,7 +30,7 @@ Source = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MA
 Amount = Annotated[float, Field(ge=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
 Timeout = Annotated[float, Field(ge=0.1, le=86_400, allow_inf_nan=False)]
 CheckInterval = Annotated[float, Field(ge=0.1, le=3_600, allow_inf_nan=False)]
-CacheTtl = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+CacheTtl = Annotated[float, Field(ge=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
 Lifetime = Annotated[float, Field(gt=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
 
 
