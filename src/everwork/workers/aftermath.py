@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,24 +36,41 @@ async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
 
 
 def outcome_of(spawned: Spawned, entry: Entry) -> Outcome | None:
-    """How an attempt ended with its process."""
+    """How an attempt ended with its process; None if it is none of ours any more."""
     match entry.state:
         case SlotState.WAITING:
             return Release(entry.key, entry.attempt)
         case SlotState.BEGUN:
             return _of_begun(spawned, entry)
+        case SlotState.HUNG:
+            return _timed_out(spawned, entry)  # Refused if its process could still store it.
+        case SlotState.ENDED:
+            return _of_ended(spawned, entry)
         case _:
             return None
 
 
 def _of_begun(spawned: Spawned, entry: Entry) -> Outcome:
-    said = spawned.culprits.get((entry.key, entry.attempt))
-    if said is not None:
-        is_final = next((post.is_final for post in spawned.posts if post.index == entry.worker), False)
-        return Fail(entry.key, entry.attempt, error_text(said), final=is_final)
-    if spawned.is_leaving:
+    is_cut_off = spawned.cancelled_at < math.inf
+    if (entry.key, entry.attempt) in spawned.culprits or (is_cut_off and entry.is_overdue(spawned.cancelled_at)):
+        return _timed_out(spawned, entry)
+    if is_cut_off:
         return Release(entry.key, entry.attempt)
     return Fail(entry.key, entry.attempt, error_text(f"its process {spawned.verdict or spawned.end}"))
+
+
+def _timed_out(spawned: Spawned, entry: Entry) -> Outcome:
+    said = spawned.culprits.get((entry.key, entry.attempt), f"timed out after {entry.timeout:g} s")
+    is_final = next((post.is_final for post in spawned.posts if post.index == entry.worker), False)
+    return Fail(entry.key, entry.attempt, error_text(said), final=is_final)
+
+
+def _of_ended(spawned: Spawned, entry: Entry) -> Outcome:
+    """Nobody knows any more how it ended, so it is run again."""
+    if spawned.is_leaving:
+        return Release(entry.key, entry.attempt)
+    text = f"its process {spawned.verdict or spawned.end} before its outcome was stored"
+    return Fail(entry.key, entry.attempt, error_text(text))
 
 
 async def _strays(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:

@@ -49,7 +49,8 @@ class Heartbeat:
         now = time.monotonic()
         self._take_back(now)
         held = [a for a in self._here.values() if now - a.leased_at > HEARTBEAT_SECONDS]
-        due = [a for a in held if now - a.extended_at > self._lease_ms / 3000 and not a.is_overdue(now)]
+        kept = [a for a in held if a.is_ending or not a.is_overdue(now)]
+        due = [a for a in kept if now - a.extended_at > self._lease_ms / 3000]
         if due:
             self._learn(due, await self._service.engine.extend(_leases(due), self._lease_ms))
             for attempt in due:

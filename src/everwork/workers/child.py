@@ -26,18 +26,20 @@ from everwork.exceptions import EngineUnavailable
 from everwork.logs import configure, get_logger
 from everwork.service.loops import engine_outage, new_loop
 from everwork.service.service import JobService
-from everwork.workers.crew import Crew, Post
+from everwork.workers.crew import RUNNING_SECONDS, Crew, Post
 from everwork.workers.ledger import Ledger, Phase
 from everwork.workers.own import OwnStore
 from everwork.workers.portal import Portal
 from everwork.workers.process import Reconnect
-from everwork.workers.runtime import Runtime, StopSignal
+from everwork.workers.runtime import Runtime, StopSignal, calls_share
 
 log = get_logger("everwork")
 
 TURN_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
 """A loop that has not turned for this long is blocked by a handler."""
+READY_SECONDS: Final = 25.0
+"""So long a new process may start before the one that it replaces goes, whoever is still missing here."""
 GAVE_UP: Final = 69
 """The exit code of a process whose engine stayed away for longer than its reconnect strategy allows."""
 LOOK: Final = b"look"
@@ -123,7 +125,7 @@ class Child:
             starting = asyncio.ensure_future(self._crew.start(runtime.add, self._tell_broken))
             announcing = asyncio.ensure_future(self._announce())
             try:
-                await runtime.run(None)
+                await runtime.run(None, calls_share(self._orders.shutdown_timeout))
             finally:
                 self._ledger.enter_phase(Phase.STOPPING)
                 for task in (starting, announcing):
@@ -150,8 +152,10 @@ class Child:
         )
 
     async def _announce(self) -> None:
-        await self._crew.first_round.wait()
+        """A `startup()` that does not end keeps nobody from watching over the others; who replaces waits longer."""
+        await self._crew.tried(RUNNING_SECONDS)
         self._ledger.enter_phase(Phase.RUNNING)
+        await self._crew.tried(READY_SECONDS - RUNNING_SECONDS)
         self._say(phase="running")
 
     # The engine ---------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +17,8 @@ from everwork.workers.settings import WorkerSettings
 from everwork.workers.worker import AbstractWorker
 
 RETRY_SECONDS_MAX: Final = 60.0
+RUNNING_SECONDS: Final = 10.0
+"""After so long a process counts as running also if a `startup()` in it has not ended."""
 PROBLEM_CHARS_MAX: Final = 1_000
 
 Add = Callable[[Handler], None]
@@ -48,12 +52,17 @@ class Crew:
         """Start all workers at once; each serves as soon as it is ready. One that fails is tried again, ever later."""
         await asyncio.gather(*(self._bring_up(post, add, tell) for post in self._posts))
 
+    async def tried(self, seconds: float) -> None:
+        """Wait until every worker has been tried once, or so long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.first_round.wait(), seconds)
+
     async def shutdown(self) -> None:
         """Let every worker that was started clean up."""
         await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
 
     async def _bring_up(self, post: Post, add: Add, tell: Tell) -> None:
-        problem = await self._try(post, add)
+        problem = await self._try_aloud(post, add, tell)
         self._untried -= 1
         if not self._untried:
             self.first_round.set()
@@ -62,8 +71,25 @@ class Crew:
             if problem is None:
                 return
             await asyncio.sleep(seconds)
-            problem = await self._try(post, add)
+            problem = await self._try_aloud(post, add, tell)
             tell(post.id, problem)
+
+    async def _try_aloud(self, post: Post, add: Add, tell: Tell) -> str | None:
+        """Make and start a worker, and say so while that takes long."""
+        complaining = asyncio.ensure_future(self._complain(post, tell))
+        try:
+            return await self._try(post, add)
+        finally:
+            complaining.cancel()
+
+    async def _complain(self, post: Post, tell: Tell) -> None:
+        began, seconds = time.monotonic(), RUNNING_SECONDS
+        while True:
+            await asyncio.sleep(began + seconds - time.monotonic())
+            problem = f"startup() has not ended for {seconds:g} s"
+            self._log.warning("a worker does not start", worker=post.id, of=post.worker.__name__, problem=problem)
+            tell(post.id, problem)
+            seconds *= 2
 
     async def _try(self, post: Post, add: Add) -> str | None:
         """Make and start a worker; what went wrong."""

@@ -101,10 +101,11 @@ class Executor:
                 self._hand_back(pool.inbox.popleft())
 
     def stop_running(self) -> None:
-        """Cancel what still runs; it goes back too."""
+        """Cancel what still runs; it goes back too, but for what should have ended before."""
+        now = time.monotonic()
         for pool in self._pools.values():
             for attempt in list(pool.running):
-                self.stop(attempt, Stop.SHUTDOWN)
+                self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
         """Let runners and threads go."""
@@ -166,7 +167,7 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
             # Whoever blocks the loop hears of a shutdown by an interrupt.
-            is_told = attempt.stop is Stop.SHUTDOWN and isinstance(error, KeyboardInterrupt)
+            is_told = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
             outcome = None if is_told else self._failed(attempt, error)
         if attempt.stop is None and attempt.is_overdue(time.monotonic()):
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
@@ -261,6 +262,8 @@ class Executor:
                 return
             outcome = None
         attempt.is_reported = True
+        if is_free and self._ledger is not None and attempt.slot is not None and attempt.begun_at is not None:
+            self._ledger.end(attempt.slot)
         if isinstance(outcome, o.Fail | o.Reject):
             self._job_log.failed(attempt, outcome)
         if not self._reports:
@@ -292,7 +295,7 @@ class Executor:
         if not attempt.is_reported:
             more = f"; it ignores its cancellation{self._task_stack(attempt)}"
             self._report(attempt, self._stopped(attempt, more), is_free=False)
-        elif self._ledger is not None and attempt.slot is not None:
+        if self._ledger is not None and attempt.slot is not None:
             self._ledger.mark_hung(attempt.slot)
 
 

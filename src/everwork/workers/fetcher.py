@@ -176,6 +176,8 @@ class Fetcher:
         self._let_go(settled)
         attempts = self._lease(asks, settlement.activation)
         if attempts:
+            if self._is_stopping or any(ask.room.is_off for ask in asks):  # Since the step began.
+                self._hand_back([a for a in attempts if self._is_stopping or self._rooms[a.handler.name].is_off])
             self._deliver(attempts)
         if self._may_have_strays:
             await self._hand_back_strays()

@@ -36,7 +36,10 @@ class Keeper:
         """One round over all processes."""
         now = time.monotonic()
         held = [
-            (child, entry) for child in self._children() for entry in child.ledger.entries() if _is_kept(entry, now)
+            (child, entry)
+            for child in self._children()
+            for entry in child.ledger.entries()
+            if _is_kept(entry, now, child.cancelled_at)
         ]
         due = [one for one in held if now - self._fresh_at(one[1]) > self._lease_ms / 3_000]
         self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
@@ -54,9 +57,9 @@ class Keeper:
         return self._extended_at.get((entry.key, entry.attempt), entry.leased_at)
 
 
-def _is_kept(entry: Entry, now: float) -> bool:
-    """A lease is kept while its attempt is within its time, or is being judged, and no longer."""
-    if entry.state is SlotState.HUNG or entry.is_overdue(now - VERDICT_SECONDS):
+def _is_kept(entry: Entry, now: float, cancelled_at: float) -> bool:
+    """A lease is kept while its attempt is within its time, is being judged, or ends because its process does."""
+    if entry.state is SlotState.HUNG or entry.is_overdue(min(now - VERDICT_SECONDS, cancelled_at)):
         return False
     return now - entry.leased_at > YOUNG_SECONDS
 

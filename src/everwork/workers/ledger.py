@@ -46,6 +46,8 @@ class SlotState(IntEnum):
     BEGUN = 2
     HUNG = 3
     """It has overrun its time and does not end, but its outcome is reported."""
+    ENDED = 4
+    """Its handler has ended and its outcome is reported, but not settled yet."""
 
 
 class Entry(NamedTuple):
@@ -95,7 +97,7 @@ class Ledger:
         self._free = list(range(self.slots - 1, -1, -1))
         self._ended = 0
 
-    # The child's side: the engine's thread, but for `begin` and `turn_handlers`. ------------------------
+    # The child's side: the engine's thread, but for `begin`, `end` and `turn_handlers`. ------------------------
 
     @property
     def free(self) -> int:
@@ -118,8 +120,14 @@ class Ledger:
         self._memory[at + _STATE_OFFSET] = 2
 
     def mark_hung(self, slot: int) -> None:
-        """Its outcome is settled, but its handler does not end."""
-        self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 3
+        """Its outcome is reported, but its handler does not end."""
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
+        if self._memory[at] == 2:
+            self._memory[at] = 3
+
+    def end(self, slot: int) -> None:
+        """Its handler has ended; what is left is to settle its outcome."""
+        self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 4
 
     def leave(self, slot: int) -> None:
         """It has ended and is settled. What has never begun does not count as ended."""

@@ -27,7 +27,9 @@ from everwork.workers.portal import Portal
 log = get_logger("everwork")
 
 CANCEL_SECONDS = 5.0
-"""How long cancelled handlers may take to end before their leases are left to lapse."""
+"""How long cancelled handlers may take to end before their leases are left to lapse, if nobody says."""
+SETTLE_SECONDS = 1.0
+"""What is left of a process's last seconds to store how its calls have ended."""
 
 
 class StopSignal:
@@ -133,10 +135,11 @@ class Runtime:
         """Whether a task runs handlers."""
         return self._executor.is_runner(task)
 
-    async def run(self, shutdown_timeout: float | None) -> None:
+    async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = None) -> None:
         """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels.
 
-        `shutdown_timeout` None: what runs may finish for as long as nobody asks again.
+        `shutdown_timeout` None: what runs may finish for as long as nobody asks again. `cancel_seconds`: how long
+        it may take after that, if not CANCEL_SECONDS.
         """
         try:
             self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
@@ -150,20 +153,20 @@ class Runtime:
                 await _first(fetching, self._stopped.hard.wait(), seconds=shutdown_timeout)
             finally:
                 try:
-                    await self._end(fetching, fetcher)
+                    await self._end(fetching, fetcher, cancel_seconds)
                 finally:
                     cancel()
         finally:
             self._executor.close()
             self.ended.set_result(None)
 
-    async def _end(self, fetching: asyncio.Future[None], fetcher: Fetcher) -> None:
+    async def _end(self, fetching: asyncio.Future[None], fetcher: Fetcher, cancel_seconds: float | None) -> None:
         """Cancel what still runs, give it a little time, and leave the rest to its leases."""
         if not fetching.done():
             self._in_engine(fetcher.stop_fetching)
             self._executor.stop_soft()
             self._executor.stop_running()
-            await _first(fetching, seconds=CANCEL_SECONDS)
+            await _first(fetching, seconds=CANCEL_SECONDS if cancel_seconds is None else cancel_seconds)
             self._in_engine(fetcher.abandon)
             await _first(fetching, seconds=CANCEL_SECONDS)
         if fetching.done():
@@ -199,6 +202,11 @@ class Runtime:
     def _in_engine(self, act: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # The engine's loop is closed: there is nothing left to do.
             self._portal.loop.call_soon_threadsafe(act)
+
+
+def calls_share(seconds: float) -> float:
+    """How much of a process's last seconds its cancelled calls may take."""
+    return max(seconds - SETTLE_SECONDS, seconds / 2)
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -38,6 +39,8 @@ class Spawned:
         self.started_at = time.monotonic()
         self.is_leaving = False
         """It was told to stop: what it has not finished is nobody's fault."""
+        self.cancelled_at = math.inf
+        """Since when its calls end because they were told to; their own time does not count after this."""
         self.verdict: str | None = None
         """Why it was killed, if it was killed."""
         self.culprits: dict[tuple[int, int], str] = {}
@@ -135,6 +138,7 @@ class Spawned:
     def cancel(self) -> None:
         """Cancel what runs, and end."""
         self.is_leaving = True
+        self.cancelled_at = min(self.cancelled_at, time.monotonic())
         self._signal(signal.SIGTERM)
 
     def kill(self, verdict: str) -> None:

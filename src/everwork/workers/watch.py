@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,10 +15,35 @@ from everwork.workers.spawned import Spawned
 from everwork.workers.supervisor import Supervisor
 
 WATCH_SECONDS: Final = 0.25
-HUNG_SECONDS: Final = 1.2
-"""How long after its time a call may take to end: its own process has a second to make it, and to say so."""
+HUNG_SECONDS: Final = 1.5
+"""How long after its time a call may take to end: its own process has a second to make it, and a half to say so."""
 SILENT_SECONDS: Final = 30.0
 MEMORY_SECONDS: Final = 5.0
+GAP_SECONDS: Final = 2.0
+"""Who has not looked for so long was stopped, or had no time; so may have been those that it looks at."""
+AWAKE_SECONDS: Final = 3.0
+"""After such a gap everybody gets so long to come round."""
+GAPS_MAX: Final = 100
+
+
+class Gaps:
+    """When the watch itself stood still: time that is nobody's fault."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_MAX)
+        self._turned_at: float | None = None
+        self.awake_at = -math.inf
+
+    def turn(self, now: float) -> None:
+        """It looks again."""
+        if self._turned_at is not None and now - self._turned_at > GAP_SECONDS:
+            self._gaps.append((self._turned_at, now))
+            self.awake_at = now
+        self._turned_at = now
+
+    def since(self, begun_at: float) -> float:
+        """How much was lost since a call began."""
+        return sum(end - max(start, begun_at) for start, end in self._gaps if end > begun_at)
 
 
 class Watch:
@@ -25,18 +52,25 @@ class Watch:
     def __init__(self, supervisors: Sequence[Supervisor], log: Any) -> None:
         self._supervisors = supervisors
         self._log = log
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._replacing: asyncio.Task[None] | None = None
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """Who is being killed, and is not looked at meanwhile."""
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """Who is being replaced: still looked at, for a call may hang in it as well."""
+        self._recycling: asyncio.Task[None] | None = None
         self._memory: dict[str, tuple[float, int | None]] = {}
+        self._running_since: dict[str, float] = {}
+        self._gaps = Gaps()
         self.loop = BackgroundLoop("everwork-watch", self.tick, WATCH_SECONDS)
 
     async def tick(self) -> bool:
         """One look at everybody."""
         now = time.monotonic()
-        for supervisor in self._supervisors:
-            for spawned in list(supervisor.live):
-                if not spawned.ended.is_set() and spawned.name not in self._tasks:
-                    self._look_at(supervisor, spawned, now)
+        self._gaps.turn(now)
+        live = [(supervisor, spawned) for supervisor in self._supervisors for spawned in supervisor.live]
+        self._note_running([spawned for _, spawned in live], now)
+        for supervisor, spawned in live:
+            if not spawned.ended.is_set() and spawned.name not in self._ending:
+                self._look_at(supervisor, spawned, now)
         return False
 
     def memory_of(self, spawned: Spawned) -> int | None:
@@ -49,31 +83,49 @@ class Watch:
             self._memory[spawned.name] = (now, size)
         return size
 
+    def _note_running(self, live: Sequence[Spawned], now: float) -> None:
+        running = [one.name for one in live if one.ledger.vitals().phase is Phase.RUNNING]
+        self._running_since = {name: self._running_since.get(name, now) for name in running}
+
     def _look_at(self, supervisor: Supervisor, spawned: Spawned, now: float) -> None:
         entries = spawned.entries()
-        overdue = [entry for entry in entries if entry.is_overdue(now - HUNG_SECONDS)]
+        overdue = self._overdue(spawned, entries, now)
         if overdue:
-            self._do(spawned, self._end_hung(supervisor, spawned, overdue))
-        elif (why := _silence(spawned, entries, now)) is not None:
+            self._do(self._ending, spawned, self._end_hung(supervisor, spawned, overdue))
+        elif (why := self._silence(spawned, entries, now)) is not None:
             supervisor.kill(spawned, why)
-        elif supervisor.is_current(spawned) and spawned.ready.is_set():
+        elif supervisor.is_current(spawned) and spawned.name not in self._leaving:
             self._consider_replacing(supervisor, spawned, entries, now)
+
+    def _overdue(self, spawned: Spawned, entries: Sequence[Entry], now: float) -> list[Entry]:
+        """The calls that hang. What was cancelled within its time with its process has that one's time to end."""
+        self._look_in_time(entries, now)
+        if now < self._gaps.awake_at + AWAKE_SECONDS:
+            return []
+        at = min(now - HUNG_SECONDS, spawned.cancelled_at)
+        overdue = [entry for entry in entries if entry.is_overdue(at)]
+        return [entry for entry in overdue if entry.is_overdue(at - self._gaps.since(entry.begun_at))]
+
+    def _look_in_time(self, entries: Sequence[Entry], now: float) -> None:
+        """Look again as soon as a call is to be judged, if that is before the next turn."""
+        begun = (entry.begun_at + entry.timeout for entry in entries if entry.state is SlotState.BEGUN)
+        due = [at for ends in begun if now < (at := ends + HUNG_SECONDS) <= now + WATCH_SECONDS]
+        if due:
+            asyncio.get_running_loop().call_later(min(due) - now + 0.001, self.loop.hurry)
 
     async def _end_hung(self, supervisor: Supervisor, spawned: Spawned, overdue: Sequence[Entry]) -> None:
         """Write down where it is stuck, and end it."""
         stack = await spawned.stack()
-        now = time.monotonic()
-        stuck = {(entry.key, entry.attempt) for entry in spawned.entries() if entry.is_overdue(now - HUNG_SECONDS)}
-        stuck &= {(entry.key, entry.attempt) for entry in overdue}
+        still = {(entry.key, entry.attempt) for entry in self._overdue(spawned, spawned.entries(), time.monotonic())}
+        stuck = [entry for entry in overdue if (entry.key, entry.attempt) in still]
         if not stuck or spawned.ended.is_set():
             return  # It has come round at the last moment.
-        for entry in overdue:
-            if (entry.key, entry.attempt) in stuck:
-                where = f"; it was stuck here:\n{stack}" if stack else ""
-                spawned.culprits[entry.key, entry.attempt] = (
-                    f"timed out after {entry.timeout:g} s and blocked its process, which was killed{where}"
-                )
-                self._log_hung(spawned, entry, stack)
+        where = f"; it was stuck here:\n{stack}" if stack else ""
+        for entry in stuck:
+            spawned.culprits[entry.key, entry.attempt] = (
+                f"timed out after {entry.timeout:g} s and blocked its process, which was killed{where}"
+            )
+            self._log_hung(spawned, entry, stack)
         supervisor.kill(spawned, "was killed: another job in it had blocked it past its time")
 
     def _log_hung(self, spawned: Spawned, entry: Entry, stack: str) -> None:
@@ -82,21 +134,35 @@ class Watch:
             "a call hangs", process=spawned.name, worker=worker, key=entry.key, attempt=entry.attempt, stack=stack
         )
 
+    def _silence(self, spawned: Spawned, entries: Sequence[Entry], now: float) -> str | None:
+        """Why a process is taken for dead although it has not ended: no loop of it may be still without a call."""
+        since = self._running_since.get(spawned.name)
+        if since is None or any(entry.state is SlotState.BEGUN for entry in entries):
+            return None
+        # One that has just started has given no sign yet, nor has one that was stopped together with its parent.
+        vitals, since = spawned.ledger.vitals(), max(since, self._gaps.awake_at)
+        if now - max(vitals.engine_at, since) > SILENT_SECONDS:
+            return f"was killed: it gave no sign of life for {SILENT_SECONDS:g} s"
+        if now - max(vitals.handlers_at, since) > SILENT_SECONDS:
+            return f"was killed: its event loop was blocked for {SILENT_SECONDS:g} s outside of a call"
+        return None
+
     def _consider_replacing(
         self, supervisor: Supervisor, spawned: Spawned, entries: Sequence[Entry], now: float
     ) -> None:
         """One at a time over the whole manager, but for those that hang: they are no use to anybody."""
         if any(entry.state is SlotState.HUNG for entry in entries):
-            self._do(spawned, supervisor.replace(spawned, "a call in it does not end"))
+            self._do(self._leaving, spawned, supervisor.replace(spawned, "a call in it does not end"))
             return
-        if self._replacing is None or self._replacing.done():
-            why = self._is_spent(supervisor, spawned, now)
-            if why is not None:
-                self._replacing = self._do(spawned, supervisor.replace(spawned, why))
+        is_free = self._recycling is None or self._recycling.done()
+        if is_free and (why := self._is_spent(supervisor, spawned, now)) is not None:
+            self._recycling = self._do(self._leaving, spawned, supervisor.replace(spawned, why))
 
     def _is_spent(self, supervisor: Supervisor, spawned: Spawned, now: float) -> str | None:
         """Why a process has served long enough; None: it has not."""
         recycle = supervisor.process.recycle
+        if spawned.name not in self._running_since:
+            return None
         if recycle.jobs is not None and (ended := spawned.ledger.vitals().ended) >= recycle.jobs:
             return f"it has run {ended:,} jobs"
         if recycle.age is not None and now - spawned.started_at >= recycle.age:
@@ -105,24 +171,14 @@ class Watch:
             return f"it holds {size:,} bytes of memory"
         return None
 
-    def _do(self, spawned: Spawned, work: Any) -> asyncio.Task[None]:
-        """Let something be done to a process that takes a while; it is not looked at meanwhile."""
+    def _do(self, where: dict[str, asyncio.Task[None]], spawned: Spawned, work: Any) -> asyncio.Task[None]:
+        """Let something be done to a process that takes a while."""
         task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._tasks[spawned.name] = task
-        task.add_done_callback(lambda _: self._tasks.pop(spawned.name, None))
+        where[spawned.name] = task
+        task.add_done_callback(lambda _: self._done(where, spawned, task))
         return task
 
-
-def _silence(spawned: Spawned, entries: Sequence[Entry], now: float) -> str | None:
-    """Why a process is taken for dead although it has not ended: neither of its loops may be still without a call."""
-    vitals = spawned.ledger.vitals()
-    if vitals.phase is not Phase.RUNNING or not spawned.ready.is_set():
-        return None
-    if any(entry.state is SlotState.BEGUN for entry in entries):
-        return None
-    # One that has just started has given no sign yet.
-    if now - max(vitals.engine_at, spawned.ready_at) > SILENT_SECONDS:
-        return f"was killed: it gave no sign of life for {SILENT_SECONDS:g} s"
-    if now - max(vitals.handlers_at, spawned.ready_at) > SILENT_SECONDS:
-        return f"was killed: its event loop was blocked for {SILENT_SECONDS:g} s outside of a call"
-    return None
+    def _done(self, where: dict[str, asyncio.Task[None]], spawned: Spawned, task: asyncio.Task[None]) -> None:
+        where.pop(spawned.name, None)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("a process cannot be ended", process=spawned.name, exc_info=task.exception())
