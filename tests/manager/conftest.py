@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.manager.running import MUTE, Manager, Outside, Said
+from tests.door.waiting import until
+from tests.manager.running import LATE_S, MUTE, Manager, Outside, Said
 from tests.stores import url_of
 
 Start = Callable[..., Awaitable[Manager]]
@@ -44,7 +45,12 @@ def start(url: str, said: Said, managers: list[Manager]) -> Start:
         wanted = sum(name not in MUTE for crew in crews for name in crew.split(","))
         before = len(said.lines("startup"))
         managers.append(manager := Manager(url, said, crews, settings))
-        await said.times(before + wanted, "startup")
+
+        def have_started() -> bool:
+            assert manager.is_running, manager.log()
+            return len(said.lines("startup")) >= before + wanted
+
+        await until(have_started, LATE_S)
         return manager
 
     return start_one

@@ -66,6 +66,11 @@ class Manager:
         """The manager's own process id."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def send(self, number: signal.Signals) -> None:
         """A signal to the manager alone."""
         self._process.send_signal(number)
@@ -84,7 +89,7 @@ class Manager:
 
     async def exit_code(self) -> int:
         """Wait for its end."""
-        await until(lambda: self._process.poll() is not None, LATE_S)
+        await until(lambda: not self.is_running, LATE_S)
         return int(self._process.returncode)
 
     async def stop_twice(self) -> None:

@@ -10,15 +10,16 @@ from itertools import pairwise
 from everwork.workers.settings import id_of, source_of
 from tests.door.waiting import until
 from tests.manager.conftest import Start
-from tests.manager.running import LATE_S, Outside
+from tests.manager.running import LATE_S, Outside, Said
 
 INTERVAL_MS = 200
 
 
 async def test_each_time_point_fires_once_over_three_managers_of_which_one_is_killed(
-    start: Start, outside: Outside
+    start: Start, outside: Outside, said: Said
 ) -> None:
     managers = await asyncio.gather(*(start("Ticker") for _ in range(3)))
+    await said.times(3, "startup", "ticker")
 
     async def points() -> list[int]:
         jobs = await outside.jobs(source_of(id_of("ticker")))
