@@ -37,7 +37,7 @@ async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli
     assert cli("workers", "list").out.splitlines()[-1] == "mailer does not start in m1/0: startup: no such host"
     row = cli("workers", "processes").out.splitlines()[1].split()
     assert row[:5] == ["m1/0", "running", "m1", "here", "17"]
-    assert row[6:] == ["3", "0", "0", "50", "MB", WORKER_ID]
+    assert row[6:] == ["3", "0", "0", "50", "MB", "mailer"]
     assert [one["name"] for one in cli("workers", "processes", "--json").json["managers"]] == ["m1"]
 
 

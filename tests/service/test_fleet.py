@@ -10,6 +10,7 @@ from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Reason
 from everwork.exceptions import InvalidInput, NotFound
+from everwork.service.cards import PROBLEM_CHARS_MAX
 from everwork.service.fleet import (
     FLEET_TTL_MS,
     Fleet,
@@ -21,7 +22,7 @@ from everwork.service.fleet import (
     own_source,
 )
 from everwork.service.service import JobService
-from tests.factories import a_new_job, a_pending_job, the_job, the_state
+from tests.factories import a_new_job, a_pending_job, asked, the_job, the_state
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
 MAILER = WorkerCard(id="a1", title="Mailer", sources=("email-send",), concurrency=4, execution_timeout_ms=30_000)
@@ -195,6 +196,35 @@ async def test_a_worker_that_runs_is_not_forgotten(fleet: Fleet) -> None:
         await fleet.forget_worker("a1")
 
 
+async def test_a_worker_whose_process_is_between_two_lives_is_not_forgotten(fleet: Fleet) -> None:
+    await fleet.declare([MAILER], [])
+    await fleet.beat(replace(MANAGER, workers=("a1",)), [])
+
+    with pytest.raises(InvalidInput, match="'Mailer' is run by manager host-1; stop it first"):
+        await fleet.forget_worker("a1")
+
+
+async def test_what_waits_for_a_forgotten_worker_alone_is_cancelled(fleet: Fleet, engine: Engine) -> None:
+    await fleet.declare([MAILER], [NIGHTLY])
+    later = a_new_job(type=own_source("a1"), run_at_ms=START_MS + HOUR_MS)
+    keys = [await fleet.fire("Nightly"), (await engine.create([later]))[0].key]
+    [foreign] = await engine.create([a_new_job()])
+
+    assert await fleet.forget_worker("a1") == 2
+
+    assert [await the_state(engine, key) for key in keys] == [State.CANCELLED] * 2
+    assert await the_state(engine, foreign.key) is State.PENDING
+
+
+async def test_a_manager_is_seen_whatever_stands_in_the_error_of_its_worker(fleet: Fleet) -> None:
+    await fleet.beat(MANAGER, [replace(PROCESS, broken={"b2": "cannot read \udcff" + "x" * 1_000_000})])
+
+    assert await fleet.managers() == [MANAGER]
+    [process] = await fleet.processes()
+    assert process.broken["b2"].startswith("cannot read \\udcffxxx")
+    assert len(process.broken["b2"]) == PROBLEM_CHARS_MAX
+
+
 @pytest.mark.parametrize(
     "body",
     ["{", "[]", "{}", '{"id":"a1"}', '{"id":"a1","title":5}', '{"id":"a1","title":"x","sources":"y"}'],
@@ -235,3 +265,29 @@ async def test_a_job_whose_worker_is_switched_off_says_so(fleet: Fleet, engine: 
     assert explanation.text == (
         "its worker 'The mailer' is switched off; switch it on with: everwork workers on 'The mailer'"
     )
+
+
+async def test_a_job_that_others_ask_for_says_so_besides(fleet: Fleet, engine: Engine, service: JobService) -> None:
+    await fleet.declare([MAILER], [])
+    await fleet.switch_worker("a1", False)
+    job = await a_pending_job(engine)
+    await asked(engine, type="email-send", tenants=("nobody",))
+
+    explanation = await service.explain(job.key)
+
+    assert explanation.reason is Reason.QUEUED
+    assert explanation.text == (
+        "ready: waiting for a free worker, 0 jobs of its lane stand ahead of it; "
+        "its worker 'Mailer' is switched off; switch it on with: everwork workers on Mailer"
+    )
+
+
+@pytest.mark.parametrize("title", ["-x", "two\nlines", "x" * 300])
+async def test_a_title_that_cannot_be_typed_is_not_told_to_be(
+    fleet: Fleet, engine: Engine, service: JobService, title: str
+) -> None:
+    await fleet.declare([replace(MAILER, title=title)], [])
+    await fleet.switch_worker("a1", False)
+    job = await a_pending_job(engine)
+
+    assert (await service.explain(job.key)).text.endswith("switch it on with: everwork workers on a1")

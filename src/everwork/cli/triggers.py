@@ -21,7 +21,7 @@ COLUMNS = (
     Column("STATUS", whole=True),
     Column("SCHEDULE", width_min=16),
     Column("CATCHES UP", whole=True),
-    Column("LAST", whole=True, right=True),
+    Column("LAST POINT", whole=True, right=True),
     Column("NAME", whole=True),
 )
 TriggerName = Annotated[
@@ -43,7 +43,7 @@ def triggers(ctx: typer.Context) -> None:
 
 @app.command("list")
 def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List triggers with their schedules and the last time points that have passed.
+    """List triggers with their schedules and the last time points that have passed, also while they were off.
 
     [bold]Example:[/bold] everwork triggers list
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -81,12 +82,12 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork workers processes
     """
-    managers, found = administer(engine, _alive)
+    managers, found, titles = administer(engine, _alive)
     if as_json:
         told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in found]}
         write_json(told)
     elif found:
-        write_rich(table(PROCESS_COLUMNS, [_process_row(card) for card in found]))
+        write_rich(table(PROCESS_COLUMNS, [_process_row(card, titles) for card in found]))
     else:
         write("no process lives\n")
 
@@ -111,9 +112,9 @@ def off(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -
 
 @app.command()
 def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Forget a worker that no process runs any more: its triggers and its groups, too.
+    """Forget a worker that nobody runs any more: its triggers and its groups, too.
 
-    Jobs that wait in a group of its own are cancelled.
+    Jobs that wait in its own source, or in a group of its own, are cancelled.
 
     [bold]Example:[/bold] everwork workers forget mailer
     """
@@ -124,8 +125,10 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
         write(f"{one_line(card.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
 
 
-async def _alive(desk: Administration) -> tuple[list[ManagerCard], list[ProcessCard]]:
-    return await desk.managers(), await desk.processes()
+async def _alive(desk: Administration) -> tuple[list[ManagerCard], list[ProcessCard], dict[str, str]]:
+    """Managers, processes, and the titles of workers by their ids."""
+    titles = {view.card.id: view.card.title for view in await desk.workers()}
+    return await desk.managers(), await desk.processes(), titles
 
 
 def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
@@ -155,7 +158,7 @@ def _row(view: WorkerView) -> tuple[str, ...]:
     )
 
 
-def _process_row(card: ProcessCard) -> tuple[str, ...]:
+def _process_row(card: ProcessCard, titles: Mapping[str, str]) -> tuple[str, ...]:
     memory = "-" if card.memory_bytes is None else f"{card.memory_bytes / 1_048_576:,.0f} MB"
     return (
         one_line(card.name),
@@ -168,5 +171,5 @@ def _process_row(card: ProcessCard) -> tuple[str, ...]:
         f"{card.ended:,}",
         f"{card.restarts:,}",
         memory,
-        one_line(", ".join(card.workers)),
+        one_line(", ".join(titles.get(one, one) for one in card.workers)),
     )

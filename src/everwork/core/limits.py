@@ -8,6 +8,7 @@ DEFAULT_TENANT: Final = "<default>"
 DEFAULT_GROUP: Final = ""
 
 NAME_CHARS_MAX: Final = 255
+TITLE_CHARS_MAX: Final = 300
 ERROR_CHARS_MAX: Final = 8_192
 KEY_MAX: Final = 2**63 - 1
 

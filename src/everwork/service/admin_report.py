@@ -102,6 +102,7 @@ def manager_report(card: ManagerCard) -> dict[str, Any]:
         "pid": card.pid,
         "version": card.version,
         "started_at": utc_text(card.started_at_ms),
+        "workers": list(card.workers),
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final, NamedTuple, TypeVar
 
 from everwork.core import checks
+from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy, encode_policy, require_object
@@ -173,31 +174,27 @@ class Administration:
 
     async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
         """Let a worker, by id or title, take jobs or not; what runs goes on."""
-        self._may_change(worker=worker)
-        card = await self._fleet.worker(worker)
+        card = await self._meant_worker(worker)
         action = "workers.on" if is_on else "workers.off"
         is_changed = await self._noted(action, card.id, lambda: self._fleet.switch_worker(card.id, is_on), _title(card))
         return WorkerSwitch(card, is_on, is_changed)
 
     async def forget_worker(self, worker: str) -> tuple[WorkerCard, int]:
-        """Forget a worker that no process runs, with its triggers; how many waiting jobs were cancelled."""
-        self._may_change(worker=worker)
-        card = await self._fleet.worker(worker)
+        """Forget a worker that nobody runs, with its triggers; how many waiting jobs were cancelled."""
+        card = await self._meant_worker(worker)
         forget = self._noted("workers.forget", card.id, lambda: self._fleet.forget_worker(card.id), _title(card))
         return card, await forget
 
     async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
         """Let a trigger, by name or title, fire or not."""
-        self._may_change()
-        card = await self._fleet.trigger(trigger)
+        card = await self._meant_trigger(trigger)
         action = "triggers.on" if is_on else "triggers.off"
         switch = self._noted(action, card.name, lambda: self._fleet.switch_trigger(card.name, is_on), _title(card))
         return TriggerSwitch(card, is_on, await switch)
 
     async def fire_trigger(self, trigger: str) -> tuple[TriggerCard, int]:
         """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
-        self._may_change()
-        card = await self._fleet.trigger(trigger)
+        card = await self._meant_trigger(trigger)
 
         async def fire() -> int:
             key = await self._fleet.fire(card.name)
@@ -261,6 +258,14 @@ class Administration:
         self.principal.require_unbound()
         for field, value in names.items():
             checks.name(field, value)
+
+    async def _meant_worker(self, reference: str) -> WorkerCard:
+        self._may_change()
+        return await self._fleet.worker(checks.text("worker", reference, TITLE_CHARS_MAX))
+
+    async def _meant_trigger(self, reference: str) -> TriggerCard:
+        self._may_change()
+        return await self._fleet.trigger(checks.text("trigger", reference, TITLE_CHARS_MAX))
 
     def _may_read(self) -> None:
         if not self.principal.allows(Permission.ADMIN):

@@ -16,6 +16,9 @@ from everwork.logs import get_logger
 
 log = get_logger("everwork")
 
+PROBLEM_CHARS_MAX: Final = 2_000
+"""Of the reason why a worker does not start: it stands in the registry, and is written with every beat."""
+
 # Every field that was added after the first version needs a default: cards of other versions are read, too.
 
 
@@ -59,7 +62,7 @@ class TriggerCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerCard:
-    """A manager that lives."""
+    """A manager that lives. `workers` are the ids of those that it runs, also while their processes do not live."""
 
     name: str
     uuid: str = ""
@@ -67,6 +70,7 @@ class ManagerCard:
     pid: int = 0
     version: str = ""
     started_at_ms: int = 0
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +136,17 @@ def own_source(worker_id: str) -> str:
 
 
 def card_body(card: Card) -> str:
-    """The entry of the registry."""
-    return orjson.dumps(asdict(card)).decode()
+    """The entry of the registry, whatever stands in the texts of the card."""
+    return orjson.dumps({name: _storable(value) for name, value in asdict(card).items()}).decode()
+
+
+def _storable(value: Any) -> Any:
+    """File names and users' errors may have characters that JSON does not know."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_storable(name): _storable(text)[:PROBLEM_CHARS_MAX] for name, text in value.items()}
+    return [_storable(one) for one in value] if isinstance(value, tuple) else value
 
 
 def read_cards(kind: type[C], entries: list[Registered]) -> list[C]:

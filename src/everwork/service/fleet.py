@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from shlex import quote
 from typing import Final, TypeVar
 
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
-from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_MAX
+from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Explanation, Fire, Reason, Registered, TriggerMark
+from everwork.engines.values import Explanation, Fire, JobFilter, Reason, Registered, TriggerMark, Verdict
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
 from everwork.service.cards import (
@@ -56,6 +57,9 @@ TRIGGER_MARK: Final = "trigger-mark"
 _LAST_IS_THE_CARD: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OFF, WORKER)
 """What a worker leaves behind. Without its card nobody could take away what a broken-off call has left."""
 
+TYPED_CHARS_MAX: Final = 60
+"""The longest title that people are asked to type."""
+
 log = get_logger("everwork")
 
 C = TypeVar("C", WorkerCard, TriggerCard)
@@ -88,9 +92,9 @@ class Fleet:
 
     async def beat(self, manager: ManagerCard, processes: Sequence[ProcessCard]) -> None:
         """Say that a manager and its processes live, and how they are."""
-        told: list[tuple[str, ManagerCard | ProcessCard]] = [(MANAGER, manager), *((PROCESS, one) for one in processes)]
-        register = self._engine.register
-        await asyncio.gather(*(register(kind, card.name, card_body(card), FLEET_TTL_MS) for kind, card in told))
+        told = [(MANAGER, manager.name, card_body(manager))]
+        told += [(PROCESS, one.name, card_body(one)) for one in processes]
+        await asyncio.gather(*(self._engine.register(*entry, FLEET_TTL_MS) for entry in told))
 
     async def leave(self, manager_name: str, process_names: Sequence[str]) -> None:
         """Say that processes have ended, and then their manager."""
@@ -134,16 +138,20 @@ class Fleet:
         """Every manager that lives, by name."""
         return read_cards(ManagerCard, await self._entries(MANAGER))
 
+    async def lacks(self, worker_ids: Iterable[str]) -> bool:
+        """Whether any of these workers is not known, or not any more."""
+        return not frozenset(worker_ids) <= await self._names(WORKER)
+
     async def off(self) -> Off:
         """What is switched off."""
         return Off(*await asyncio.gather(self._names(WORKER_OFF), self._names(TRIGGER_OFF)))
 
-    async def off_workers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[str]:
-        """The titles of those for whom jobs of a type (and group) wait, if all of them are switched off."""
+    async def off_workers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerCard]:
+        """Those for whom jobs of a type (and group) wait, if all of them are switched off."""
         cards, off, entries = await asyncio.gather(self._workers(), self._names(WORKER_OFF), self._entries(OWNER))
         owner = group or next((entry.body for entry in entries if entry.name == type), None)
         takers = [card for card in cards if type in card.types and owner in (None, card.id)]
-        return [card.title for card in takers] if all(card.id in off for card in takers) else []
+        return takers if all(card.id in off for card in takers) else []
 
     # What people do -----------------------------------------------------------------------------
 
@@ -173,12 +181,13 @@ class Fleet:
         return created.key
 
     async def forget_worker(self, reference: str) -> int:
-        """Forget a worker that no process runs: its triggers and groups, too; how many waiting jobs were cancelled."""
+        """Forget a worker that nobody runs: its triggers and groups, too; how many waiting jobs were cancelled.
+
+        Those of its own source are among them: nobody else would take them.
+        """
         card = await self.worker(reference)
-        running = [one.name for one in await self.processes() if card.id in one.workers]
-        if running:
-            raise InvalidInput("worker", f"{card.title!r} runs in process {', '.join(running[:3])}; stop it first")
-        cancelled = 0
+        await self._require_idle(card)
+        cancelled = await self._cancel_pending(own_source(card.id))
         for info in await self._engine.types():
             if card.id in info.groups:
                 cancelled += await self._engine.drop_group(info.type, card.id)
@@ -200,6 +209,25 @@ class Fleet:
 
     # Inside -------------------------------------------------------------------------------------
 
+    async def _require_idle(self, card: WorkerCard) -> None:
+        """A manager whose processes are just being restarted would go on with a worker that nobody knows."""
+        running = [one.name for one in await self.processes() if card.id in one.workers]
+        if running:
+            raise InvalidInput("worker", f"{card.title!r} runs in process {', '.join(running[:3])}; stop it first")
+        managers = [one.name for one in await self.managers() if card.id in one.workers]
+        if managers:
+            raise InvalidInput("worker", f"{card.title!r} is run by manager {', '.join(managers[:3])}; stop it first")
+
+    async def _cancel_pending(self, type: str) -> int:
+        wanted, cancelled, cursor = JobFilter(type=type, states=frozenset([State.PENDING])), 0, None
+        while True:
+            page = await self._engine.list(wanted, LIST_LIMIT_MAX, cursor)
+            judged = await self._engine.cancel([job.key for job in page.jobs]) if page.jobs else []
+            cancelled += sum(one.verdict is Verdict.ACCEPTED for one in judged)
+            cursor = page.next
+            if cursor is None:
+                return cancelled
+
     async def _switch_off(self, kind: str, name: str) -> bool:
         if name in await self._names(kind):
             return False
@@ -219,15 +247,23 @@ class Fleet:
         return await self._engine.registered(kind)
 
 
-def switched_off(explanation: Explanation, titles: Sequence[str]) -> Explanation:
+def switched_off(explanation: Explanation, workers: Sequence[WorkerCard]) -> Explanation:
     """Why a job waits, if these workers, for whom it waits, are switched off; as it was if there are none."""
-    if not titles:
+    if not workers:
         return explanation
-    names, commands = " and ".join(map(repr, titles)), "; ".join(f"everwork workers on {quote(one)}" for one in titles)
-    these, them = ("worker", "it") if len(titles) == 1 else ("workers", "them")
-    are = "is" if len(titles) == 1 else "are"
+    names = " and ".join(shown(card.title) for card in workers)
+    commands = "; ".join(f"everwork workers on {_in_a_shell(card)}" for card in workers)
+    these, them = ("worker", "it") if len(workers) == 1 else ("workers", "them")
+    are = "is" if len(workers) == 1 else "are"
     text = f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
-    return replace(explanation, reason=Reason.NOT_ASKED, text=text)
+    # Others may take such jobs, too: whoever asks for them by the API, say.
+    return replace(explanation, text=text if explanation.reason is Reason.NOT_ASKED else f"{explanation.text}; {text}")
+
+
+def _in_a_shell(card: WorkerCard) -> str:
+    """What names a worker on a command line: its id, if its title could not be typed as it is."""
+    is_plain = card.title.isprintable() and not card.title.startswith("-") and len(card.title) <= TYPED_CHARS_MAX
+    return quote(card.title) if is_plain else card.id
 
 
 def _meant(reference: str, what: str, cards: dict[str, C]) -> C:

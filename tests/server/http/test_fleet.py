@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
+from everwork.service.fleet import Fleet, WorkerCard
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
 
@@ -56,6 +59,14 @@ async def test_a_worker_is_forgotten_once_nobody_runs_it(local: Rest) -> None:
     assert await local.ok("DELETE", WORKER) == {"id": WORKER_ID, "title": "mailer", "cancelled": 0}
     assert (await local.ok("GET", "/api/v1/triggers"))["triggers"] == []
     assert (await local.refused(404, "DELETE", WORKER))["code"] == "not_found"
+
+
+@pytest.mark.parametrize("title", ["x" * 300, "two\nlines"])
+async def test_a_worker_goes_by_whatever_title_it_may_have(local: Rest, title: str) -> None:
+    await Fleet(local.engine).declare([WorkerCard(id=WORKER_ID, title=title)], [])
+    assert (await local.ok("POST", f"/api/v1/workers/{quote(title)}/off"))["changed"] is True
+    refused = await local.refused(422, "POST", f"/api/v1/workers/{'x' * 301}/off")
+    assert "worker: must have at most 300 characters" in refused["detail"]
 
 
 async def test_switches_and_fires_stand_in_the_audit_log(local: Rest) -> None:

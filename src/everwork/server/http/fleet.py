@@ -6,6 +6,8 @@ from typing import Final
 
 from starlette.responses import Response
 
+from everwork.core import checks
+from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.server.http.admin import READS, done, row
 from everwork.server.http.answers import NOTHING
 from everwork.server.http.operations import Call, answer
@@ -37,8 +39,8 @@ async def switch_worker_off(call: Call) -> Response:
 
 
 async def forget_worker(call: Call) -> Response:
-    """Forget a worker that no process runs."""
-    return answer(forgotten_report(*await call.administration.forget_worker(call.named("id"))))
+    """Forget a worker that nobody runs."""
+    return answer(forgotten_report(*await call.administration.forget_worker(_reference(call, "worker"))))
 
 
 async def list_triggers(call: Call) -> Response:
@@ -72,7 +74,7 @@ async def list_processes(call: Call) -> Response:
 
 async def _switch_worker(call: Call, *, is_on: bool) -> Response:
     await call.body()
-    return answer(worker_switch_report(await call.administration.switch_worker(call.named("id"), is_on)))
+    return answer(worker_switch_report(await call.administration.switch_worker(_reference(call, "worker"), is_on)))
 
 
 async def _switch_trigger(call: Call, *, is_on: bool) -> Response:
@@ -81,11 +83,16 @@ async def _switch_trigger(call: Call, *, is_on: bool) -> Response:
 
 
 def _trigger(call: Call) -> str:
-    return f"{call.named('worker')}/{call.named('trigger')}"
+    return f"{_reference(call, 'worker')}/{_reference(call, 'trigger')}"
+
+
+def _reference(call: Call, name: str) -> str:
+    """What somebody calls a worker or a trigger by: an id, or any title."""
+    return checks.text(name, call.request.path_params[name], TITLE_CHARS_MAX)
 
 
 _WORKERS: Final = "/api/v1/workers"
-_WORKER: Final = f"{_WORKERS}/{{id}}"
+_WORKER: Final = f"{_WORKERS}/{{worker}}"
 _TRIGGERS: Final = "/api/v1/triggers"
 _TRIGGER: Final = f"{_TRIGGERS}/{{worker}}/{{trigger}}"
 _SWITCHED_WORKER: Final = done("WorkerSwitch")

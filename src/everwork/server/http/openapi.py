@@ -7,6 +7,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final
 
+from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.server.http.kinds import Schema
 from everwork.server.http.operations import Answer, Field, Operation, Shape
 from everwork.server.http.problems import PROBLEM_TYPE
@@ -16,8 +17,11 @@ ABOUT: Final = (
     "Jobs that are accepted once, never lost, and run by one worker at a time. Every call needs a key, in the "
     "header X-API-Key or as a bearer token. Errors are problem documents (RFC 9457) with a stable `code`."
 )
+_TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
 _PATH_FIELDS: Final[dict[str, Schema]] = {
     "key": {"type": "string", "pattern": KEY_PATTERN, "description": "The job's key.", "example": "17"},
+    "worker": {**_TITLE, "description": "The worker's id or title."},
+    "trigger": {**_TITLE, "description": "The trigger's id."},
 }
 _NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255, "format": "printable"}
 _RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}

@@ -100,6 +100,7 @@ _API_KEY: Final[dict[str, Any]] = {
 
 _WORKER: Final[dict[str, Any]] = {"id": _TEXT, "title": _TEXT}
 _TRIGGER: Final[dict[str, Any]] = {"worker": _TEXT, "id": _TEXT, "title": _TEXT}
+_WORKER_IDS: Final[Schema] = {**list_of(_TEXT), "description": "By id."}
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Problem": {
@@ -197,19 +198,21 @@ SCHEMAS: Final[dict[str, Schema]] = {
         catch_up=_FLAG,
         lifetime_ms={"type": ["integer", "null"], "minimum": 0},
         began={**_MAYBE_TIME, "description": "When it was first known."},
-        last={**_MAYBE_TIME, "description": "The last time point that has passed."},
+        last={**_MAYBE_TIME, "description": "The last time point that has passed, fired or, while it was off, not."},
     ),
     "Triggers": exactly(triggers=list_of(ref("Trigger"))),
     "TriggerSwitch": exactly(**_TRIGGER, on=_FLAG, changed=_FLAG),
     "FiredTrigger": exactly(**_TRIGGER, key=_KEY),
-    "Manager": exactly(name=_TEXT, uuid=_TEXT, host=_TEXT, pid=_COUNT, version=_TEXT, started_at=_TIME),
+    "Manager": exactly(
+        name=_TEXT, uuid=_TEXT, host=_TEXT, pid=_COUNT, version=_TEXT, started_at=_TIME, workers=_WORKER_IDS
+    ),
     "Process": exactly(
         name=_TEXT,
         manager=_TEXT,
         host=_TEXT,
         pid=_COUNT,
         state=_TEXT,
-        workers={**list_of(_TEXT), "description": "By id."},
+        workers=_WORKER_IDS,
         broken={"type": "object", "additionalProperties": _TEXT},
         started_at=_TIME,
         running=_COUNT,
