@@ -28,6 +28,7 @@ from everwork.workers.crew import Post
 from everwork.workers.declared import Declared
 from everwork.workers.handler import Place
 from everwork.workers.keeper import Keeper
+from everwork.workers.ledger import Phase
 from everwork.workers.process import Process, Reconnect
 from everwork.workers.spawned import Context, Spawned
 from everwork.workers.supervisor import Supervisor
@@ -68,6 +69,7 @@ class Operation:
         self._name = f"{setup.uuid}-{secrets.token_hex(3)}"
         self._log = log.bind(manager=setup.uuid)
         self._started_at_ms = _now_ms()
+        self._worker_ids = tuple(sorted(one.settings.id for one in setup.workers.values()))
         self._places: dict[type[AbstractWorker], tuple[Place, ...]] = {}
         self._off: frozenset[str] = frozenset()
         self._told: set[str] = set()
@@ -239,9 +241,20 @@ class Operation:
         gone = self._told - {card.name for card in cards}
         self._told |= {card.name for card in cards}
         await self._fleet.beat(self._card(), cards)
+        await self._declare_anew()
         await self._fleet.end_processes(sorted(gone))
         self._told -= gone
         return False
+
+    async def _declare_anew(self) -> None:
+        """Heal a registry that has lost the workers of this manager: they could not be seen nor switched."""
+        if not await self._fleet.lacks(self._worker_ids):
+            return
+        before = dict(self._places)
+        await self._declare()
+        self._log.warning("the store did not know the workers of this manager: they are declared anew")
+        if before != self._places:
+            self._log.error("workers have other groups now; their processes see them when they are started again")
 
     def _card(self) -> ManagerCard:
         return ManagerCard(
@@ -251,6 +264,7 @@ class Operation:
             pid=os.getpid(),
             version=version("everwork"),
             started_at_ms=self._started_at_ms,
+            workers=self._worker_ids,
         )
 
     def _process_card(self, supervisor: Supervisor, spawned: Spawned) -> ProcessCard:
@@ -267,7 +281,8 @@ class Operation:
             running=vitals.held,
             ended=vitals.ended,
             restarts=supervisor.restarts,
-            memory_bytes=self._watch.memory_of(spawned),
+            # Before anything is loaded, what it holds says nothing.
+            memory_bytes=None if spawned.phase is Phase.STARTING else self._watch.memory_of(spawned),
         )
 
     async def _read_switches(self) -> bool:
