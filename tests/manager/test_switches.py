@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everwork import State
+from everwork.exceptions import InvalidInput
 from everwork.service.fleet import Fleet
 from everwork.workers.settings import id_of, source_of
 from tests.door.waiting import until
@@ -33,6 +34,21 @@ async def test_a_worker_that_is_switched_off_takes_nothing_until_it_is_on_again(
     assert await fleet.switch_worker("holder", is_on=True)
     for key in left:
         await said.times(1, "begin", key)
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_workers_that_the_store_has_lost_are_declared_anew(start: Start, outside: Outside) -> None:
+    await start("Echo")
+    fleet, engine = Fleet(outside.service.engine), outside.service.engine
+    for kind in ("process", "owner", "worker"):
+        for entry in await engine.registered(kind):
+            await engine.unregister(kind, entry.name)
+
+    await until(fleet.workers, LATE_S)
+
+    assert {entry.body for entry in await engine.registered("owner")} == {id_of("echo")}
+    with pytest.raises(InvalidInput, match="stop it first"):
+        await fleet.forget_worker("echo")
 
 
 async def _is_begun(outside: Outside, said: Said, key: int) -> bool:
