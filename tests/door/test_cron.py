@@ -7,7 +7,8 @@ import pytest
 from everwork import Everwork, JobContext
 from everwork.exceptions import InvalidInput
 from everwork.service.fleet import Fleet
-from everwork.workers.settings import Interval
+from everwork.workers.cards import trigger_cards, worker_card
+from everwork.workers.settings import Interval, Trigger, WorkerSettings
 from tests.conformance.observe import every_job
 from tests.door.waiting import until, working
 from tests.stores import MINUTE_MS, START_MS, VirtualClock
@@ -43,6 +44,23 @@ async def test_a_functions_schedule_can_be_seen_and_switched_off(app: Everwork) 
         assert await app._home.call(lambda _: fleet.switch_trigger("report", False))
         [seen] = await app._home.call(lambda _: fleet.triggers())
     assert (seen.card.schedule, seen.card.type, seen.is_on) == ("every 1 min", "report", False)
+
+
+async def test_a_function_whose_schedule_is_gone_shows_none_and_a_worker_of_that_name_has_its_own(
+    app: Everwork,
+) -> None:
+    @app.job("report", cron=Interval(minutes=1))
+    async def report() -> None: ...
+
+    settings = WorkerSettings(title="report", triggers=[Trigger(title="report", schedule=Interval(minutes=1))])
+    [foreign] = trigger_cards(settings)
+    async with working(app):
+        fleet = Fleet(app.service.engine)
+        await app._home.call(lambda _: fleet.declare([worker_card(settings)], [foreign]))
+        assert len(await app._home.call(lambda _: fleet.triggers())) == 2
+    report.trigger = None
+    async with working(app):
+        assert [view.card for view in await app._home.call(lambda _: fleet.triggers())] == [foreign]
 
 
 def test_a_function_that_needs_arguments_cannot_run_by_the_clock(app: Everwork) -> None:

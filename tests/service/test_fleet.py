@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Reason
@@ -19,6 +20,7 @@ from everwork.service.fleet import (
     ProcessCard,
     TriggerCard,
     WorkerCard,
+    function_id,
     own_source,
 )
 from everwork.service.service import JobService
@@ -151,6 +153,25 @@ async def test_switching_on_what_is_on_does_not_let_time_points_pass(
     assert [view.last_ms for view in await fleet.triggers()] == [None]
 
 
+@pytest.mark.parametrize("was", [replace(NIGHTLY, schedule="every 4 weeks"), None], ids=["another", "none"])
+async def test_a_schedule_that_is_new_has_missed_nothing(
+    fleet: Fleet, engine: Engine, clock: VirtualClock, was: TriggerCard | None
+) -> None:
+    await fleet.declare([MAILER], [HOURLY, *([was] if was else [])])
+    await engine.trigger_marks([NIGHTLY.name, HOURLY.name])
+    now_ms = clock.advance(seconds=3600)
+
+    await fleet.declare([MAILER], [NIGHTLY, HOURLY])
+    clock.advance(seconds=3600)
+    await fleet.declare([MAILER], [replace(NIGHTLY, title="Daily"), HOURLY])
+
+    # What is just due is left to those who run.
+    assert [(view.began_ms, view.last_ms) for view in await fleet.triggers()] == [
+        (START_MS, now_ms - GRACE_MS), (START_MS, None),
+    ]  # fmt: skip
+    assert not await engine.count()
+
+
 async def test_looking_at_triggers_begins_none(fleet: Fleet, engine: Engine) -> None:
     await fleet.declare([MAILER], [NIGHTLY])
 
@@ -186,6 +207,24 @@ async def test_a_forgotten_worker_leaves_nothing_behind(fleet: Fleet, engine: En
     assert kinds == [("owner", "email-send"), ("trigger", "a1/t1"), ("trigger-mark", "a1/t1"), ("worker", "a1")]
     assert [info.groups for info in await engine.types() if info.type == "email-send"] == [()]
     assert await the_state(engine, created.key) is State.PENDING
+
+
+async def test_a_function_without_schedule_leaves_its_trigger_and_one_that_is_gone_can_be_forgotten(
+    fleet: Fleet, engine: Engine
+) -> None:
+    report, mail = (
+        replace(NIGHTLY, worker_id=function_id(type), title=type, type=type) for type in ("report", "Mailer")
+    )
+    await fleet.declare([], [report, mail], ["report", "Mailer"])
+    await fleet.declare([MAILER], [NIGHTLY])
+    assert len(await fleet.triggers()) == 3
+
+    await fleet.declare([], [report], ["report", "Mailer", "other"])
+
+    assert [view.card for view in await fleet.triggers()] == [NIGHTLY, report]
+    await engine.trigger_marks([report.name])
+    assert await fleet.forget_worker("report") == 0
+    assert {entry.name for entry in await engine.registered(None)} == {"a1", NIGHTLY.name}
 
 
 async def test_a_worker_that_runs_is_not_forgotten(fleet: Fleet) -> None:

@@ -181,7 +181,8 @@ class Administration:
 
     async def forget_worker(self, worker: str) -> tuple[WorkerCard, int]:
         """Forget a worker that nobody runs, with its triggers; how many waiting jobs were cancelled."""
-        card = await self._meant_worker(worker)
+        self._may_change()
+        card = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
         forget = self._noted("workers.forget", card.id, lambda: self._fleet.forget_worker(card.id), _title(card))
         return card, await forget
 

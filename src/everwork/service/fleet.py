@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from shlex import quote
 from typing import Final, TypeVar
 
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
-from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_MAX
+from everwork.core.limits import DEFAULT_GROUP, FIRES_STEP_MAX, LIST_LIMIT_MAX
+from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Explanation, Fire, JobFilter, Reason, Registered, TriggerMark, Verdict
@@ -39,6 +41,7 @@ __all__ = [
     "TriggerView",
     "WorkerCard",
     "WorkerView",
+    "function_id",
     "own_source",
     "switched_off",
 ]
@@ -73,19 +76,22 @@ class Fleet:
 
     # What managers tell -------------------------------------------------------------------------
 
-    async def declare(self, workers: Sequence[WorkerCard], triggers: Sequence[TriggerCard]) -> None:
-        """Let everybody know these workers and all their triggers; only what has changed is written.
+    async def declare(
+        self, workers: Sequence[WorkerCard], triggers: Sequence[TriggerCard], functions: Iterable[str] = ()
+    ) -> None:
+        """Let everybody know these workers, job functions (by type) and all their triggers; only changes are written.
 
-        Triggers that these workers no longer have are not shown any more; their marks stay, for a version that is
-        rolled back.
+        Triggers that they no longer have are not shown any more; their marks stay, for a version that is rolled back.
         """
         stored = {entry[:2]: entry.body for kind in (WORKER, TRIGGER) for entry in await self._entries(kind)}
+        # Before the cards are written: if this is broken off, whoever comes next finds the same to do.
+        await self._begin_changed(triggers)
         wanted: dict[tuple[str, str], str] = {(WORKER, card.id): card_body(card) for card in workers}
         wanted |= {(TRIGGER, card.name): card_body(card) for card in triggers}
         for (kind, name), body in wanted.items():
             if stored.get((kind, name)) != body:
                 await self._engine.register(kind, name, body)
-        declared = {card.id for card in workers}
+        declared = {card.id for card in workers} | set(map(function_id, functions))
         for kind, name in stored.keys() - wanted.keys():
             if kind == TRIGGER and _worker_of(name) in declared:
                 await self._engine.unregister(kind, name)
@@ -185,7 +191,7 @@ class Fleet:
 
         Those of its own source are among them: nobody else would take them.
         """
-        card = await self.worker(reference)
+        card = await self.forgettable(reference)
         await self._require_idle(card)
         cancelled = await self._cancel_pending(own_source(card.id))
         for info in await self._engine.types():
@@ -207,7 +213,28 @@ class Fleet:
         cards = await self._triggers()
         return _meant(reference, "trigger", {card.name: card for card in cards})
 
+    async def forgettable(self, reference: str) -> WorkerCard:
+        """The worker, or the job function with a schedule, that somebody means by an id or a title."""
+        workers, triggers = await asyncio.gather(self._workers(), self._triggers())
+        functions = [card for card in triggers if card.worker_id == function_id(card.title)]
+        cards = {card.worker_id: WorkerCard(id=card.worker_id, title=card.title) for card in functions}
+        return _meant(reference, "worker", cards | {card.id: card for card in workers})
+
     # Inside -------------------------------------------------------------------------------------
+
+    async def _begin_changed(self, triggers: Sequence[TriggerCard]) -> None:
+        """Let a schedule that has changed, or is back, begin now: by it no time point was missed.
+
+        Only who changes the card does so, once: managers of two versions do not fight. Points that are just due are
+        left to those who run.
+        """
+        known = {card.name: card.schedule for card in await self._triggers()}
+        changed = {card.name for card in triggers if known.get(card.name) != card.schedule}
+        begun = sorted(changed & await self._names(TRIGGER_MARK)) if changed else []
+        now_ms = (await self._engine.trigger_marks([])).now_ms if begun else 0
+        for start in range(0, len(begun), FIRES_STEP_MAX):
+            names = begun[start : start + FIRES_STEP_MAX]
+            await self._engine.fire([Fire(name, now_ms - GRACE_MS, None) for name in names])
 
     async def _require_idle(self, card: WorkerCard) -> None:
         """A manager whose processes are just being restarted would go on with a worker that nobody knows."""
@@ -245,6 +272,11 @@ class Fleet:
 
     async def _entries(self, kind: str) -> list[Registered]:
         return await self._engine.registered(kind)
+
+
+def function_id(type: str) -> str:
+    """The id under which the triggers of a job function stand: no worker has one like it."""
+    return f"function-{sha256(type.encode()).hexdigest()[:16]}"
 
 
 def switched_off(explanation: Explanation, workers: Sequence[WorkerCard]) -> Explanation:

@@ -20,6 +20,7 @@ from everwork.engines.base import Clock
 from everwork.engines.codec import decode, require_object
 from everwork.engines.values import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.service.fleet import Fleet
 from everwork.service.intake import new_job
 from everwork.service.service import JobService
 from everwork.workers import forks
@@ -206,15 +207,12 @@ class Everwork:
 
     async def _prepare(self, service: JobService) -> None:
         await self._home.prepare(service)
-        if self._triggers:
-            from everwork.workers.firing import declare  # noqa: PLC0415 - only those pay for schedules who have some
-
-            await declare(service, self._triggers)
+        await Fleet(service.engine).declare([], [one.card for one in self._triggers], self.functions)
 
     def _firing(self) -> AbstractContextManager[None]:
         if not self._triggers:
             return nullcontext()
-        from everwork.workers.firing import firing  # noqa: PLC0415 - as above
+        from everwork.workers.firing import firing  # noqa: PLC0415 - only those pay for schedules who have some
 
         return firing(self._home.portal, self._triggers)
 

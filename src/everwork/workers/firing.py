@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from everwork.core.checks import shown
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import InvalidInput
-from everwork.service.fleet import Fleet, TriggerCard
+from everwork.service.fleet import Fleet, TriggerCard, function_id
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled, TriggerLoop
 from everwork.workers.cards import trigger_cards
@@ -34,14 +34,9 @@ def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) 
     settings = WorkerSettings(title=type, retry=retry, triggers=[trigger])
     [card] = trigger_cards(settings)
     return FunctionTrigger(
-        replace(scheduled(settings, trigger, CronSchedule()), type=type),
-        replace(card, type=type),
+        replace(scheduled(settings, trigger, CronSchedule()), worker_id=function_id(type), type=type),
+        replace(card, worker_id=function_id(type), type=type),
     )
-
-
-async def declare(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
-    """Let everybody see these triggers, and switch them."""
-    await Fleet(service.engine).declare([], [one.card for one in triggers])
 
 
 @contextmanager
