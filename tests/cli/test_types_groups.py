@@ -111,7 +111,8 @@ async def test_a_group_is_listed_and_dropped_on_every_engine(cli: Cli, url: str,
     await a_pending_job(store)
     [shown] = cli("groups", "list", "--json", "--engine", url).json["groups"]
     assert (shown["type"], shown["group"], shown["jobs"]["pending"]) == (TYPE, "reporting", 1)
-    assert "reporting" in cli("groups", "list", "--engine", url).out
+    assert "reporting" in cli("groups", "list", TYPE, "--engine", url).out
+    assert cli("groups", "list", "other", "--engine", url).out == "other has no further groups\n"
     dropped = cli("groups", "drop", TYPE, "reporting", "--engine", url)
     assert dropped.out == f"dropped group reporting of {TYPE}; 1 pending jobs cancelled\n"
     assert [info.groups for info in await store.types()] == [()]

@@ -35,18 +35,24 @@ def groups(ctx: typer.Context) -> None:
 
 
 @app.command("list")
-def list_groups(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+def list_groups(
+    type: Annotated[
+        str | None, typer.Argument(metavar="[TYPE]", help="Only those of this type.", show_default=False)
+    ] = None,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """List groups with the numbers of their jobs.
 
-    [bold]Example:[/bold] everwork groups list --json
+    [bold]Example:[/bold] everwork groups list email-send
     """
-    found = administer(engine, lambda desk: desk.groups())
+    found = [view for view in administer(engine, lambda desk: desk.groups()) if type in (None, view.type)]
     if as_json:
         write_json({"groups": [group_report(view) for view in found]})
     elif found:
         write_rich(table(COLUMNS, [_row(view) for view in found]))
     else:
-        write("no type has further groups\n")
+        write("no type has further groups\n" if type is None else f"{one_line(type)} has no further groups\n")
 
 
 @app.command()
