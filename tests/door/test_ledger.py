@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from everwork import Everwork, JobContext, State
+from everwork.core.outcome import Outcome
+from everwork.engines.values import Settlement
 from everwork.workers import executor, fetcher
+from everwork.workers import runtime as runtime_module
 from everwork.workers.attempt import Stop
 from everwork.workers.ledger import Entry, Ledger, SlotState
+from everwork.workers.runtime import Runtime, StopSignal
 from tests.door.handlers import a_handler, a_ledger, handling
 from tests.door.waiting import DEADLINE_S, finished, until, until_sync
 
@@ -50,6 +57,96 @@ async def test_an_attempt_stands_in_the_table_until_its_outcome_is_settled(app: 
     vitals = of_parent(ledger).vitals()
     assert (vitals.ended, vitals.held) == (1, 0)
     assert vitals.engine_at > 0
+
+
+async def test_a_call_that_has_ended_is_not_overdue_while_its_outcome_waits_to_be_settled(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.open()
+    ledger, may_settle, settle = a_ledger(), threading.Event(), app.service.engine.settle
+
+    async def slowly(outcomes: Sequence[Outcome], *more: Any) -> Settlement:
+        if outcomes:
+            await asyncio.to_thread(may_settle.wait, DEADLINE_S)
+        return await settle(outcomes, *more)
+
+    async def work() -> None: ...
+
+    monkeypatch.setattr(app.service.engine, "settle", slowly)
+    async with handling(app, a_handler(work, "work"), ledger=ledger):
+        key = await app.enqueue("work")
+        await until(lambda: states(ledger) == [SlotState.ENDED])
+        assert not entries(ledger)[0].is_overdue(math.inf)
+        may_settle.set()
+        assert (await finished(app, key)).state is State.COMPLETED
+        await until(lambda: not entries(ledger))
+    assert of_parent(ledger).vitals().ended == 1
+
+
+async def test_what_was_leased_for_a_handler_that_is_off_meanwhile_goes_back_at_once(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.open()
+    ledger, ran, settle = a_ledger(), [], app.service.engine.settle
+
+    async def work() -> None:
+        ran.append(1)
+
+    async with handling(app, a_handler(work, "work"), ledger=ledger) as runtime:
+
+        async def switched_off_meanwhile(*given: Any) -> Settlement:
+            settlement = await settle(*given)
+            if settlement.activation.jobs:
+                of_parent(ledger).switch(0, is_on=False)
+                runtime._fetcher.look_at_flags()  # type: ignore[union-attr]
+            return settlement
+
+        monkeypatch.setattr(app.service.engine, "settle", switched_off_meanwhile)
+        key = await app.enqueue("work")
+        await until(lambda: ledger.is_off(0) and not entries(ledger))
+        await until(lambda: runtime._fetcher._rooms["work"].here == 0)  # type: ignore[union-attr]
+    assert not ran
+    assert [event.kind for event in await app.history(key)] == ["release"]
+
+
+async def test_a_call_that_is_past_its_time_when_its_process_stops_has_timed_out(app: Everwork) -> None:
+    async def block() -> None:
+        ends = time.monotonic() + 0.05
+        until_sync(lambda: time.monotonic() > ends)
+        runtime.stop_running()  # As a signal does it, which finds the event loop blocked.
+        raise KeyboardInterrupt
+
+    async with handling(app, a_handler(block, "work", timeout=0.04)) as runtime:
+        job = await finished(app, await app.enqueue("work"))
+    assert (job.state, job.last_error) == (State.FAILED, "timed out after 0.04 s")
+
+
+async def test_cancelled_calls_have_the_time_that_their_process_gives_them(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "CANCEL_SECONDS", 0.0)
+    begun, cleaned = asyncio.Event(), []
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            cleaned.append(1)
+
+    await app.open()
+    stopped = StopSignal()
+    runtime = Runtime(app._home.portal, app.worker, stopped, app._home, process="p", handlers=[a_handler(work, "work")])
+    running = asyncio.create_task(runtime.run(None, DEADLINE_S))
+    key = await app.enqueue("work")
+    await begun.wait()
+    stopped.ask()
+    stopped.ask()
+    await asyncio.wait_for(running, 2 * DEADLINE_S)
+    assert cleaned
+    assert ((await app.get(key)).state, (await app.get(key)).attempts) == (State.PENDING, 0)
 
 
 async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,20 @@ class BrokenStartup(AbstractWorker):
         say("later", ctx.key)
 
 
+class Endless(AbstractWorker):
+    """Never comes up."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="endless", sources={"endless"})
+
+    async def startup(self) -> None:
+        await asyncio.Event().wait()
+
+    async def __call__(self) -> None:
+        say("never")
+
+
 class Ticker(Told):
     """Has a trigger that fires often."""
 

@@ -23,7 +23,7 @@ from tests.manager.crew import INBOX, LOG
 ROOT: Final = Path(__file__).resolve().parents[2]
 LATE_S: Final = 30.0
 """The deadline of everything here: far more than anything takes, also on a machine that is busy with other tests."""
-MUTE: Final = ("BrokenInit", "BrokenStartup", "fragile.Fragile")
+MUTE: Final = ("BrokenInit", "BrokenStartup", "Endless", "fragile.Fragile")
 """Workers that do not say when they start."""
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
 
 import pytest
 
-from everwork import State
+from everwork import AbstractWorker, State
+from everwork.logs import get_logger
 from everwork.service.fleet import Fleet
+from everwork.workers import crew
+from everwork.workers.crew import Crew, Post
 from everwork.workers.settings import id_of
 from tests.door.waiting import until
 from tests.manager.conftest import Start
+from tests.manager.crew import LOG, Echo, Endless
 from tests.manager.running import LATE_S, Outside, Said
 
 
@@ -34,6 +39,28 @@ async def test_a_worker_that_cannot_start_is_shown_as_broken_and_tried_again_whi
 
     await until(is_shown, LATE_S)
     assert len(set(said.pids("startup", "echo"))) == 1
+
+
+async def test_a_worker_whose_startup_does_not_end_is_shown_as_broken_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.setenv(LOG, str(said.path))
+    monkeypatch.setattr(crew, "RUNNING_SECONDS", 0.05)
+    classes: list[type[AbstractWorker]] = [Endless, Echo]
+    posts = [
+        Post(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
+        for index, worker in enumerate(classes)
+    ]
+    told: dict[str, list[str | None]] = {post.id: [] for post in posts}
+    ready: list[str] = []
+    workers = Crew(posts, get_logger("test"))
+    starting = asyncio.ensure_future(
+        workers.start(lambda handler: ready.append(handler.name), lambda worker, problem: told[worker].append(problem))
+    )
+    await workers.tried(0.05)
+    await until(lambda: told["Endless"][:2] == [f"startup() has not ended for {seconds} s" for seconds in (0.05, 0.1)])
+    assert (ready, told["Echo"]) == (["Echo"], [None])
+    starting.cancel()
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import time
+from pathlib import Path
+
+import pytest
 
 from everwork import State
 from everwork.core.job import HistoryEntry
+from everwork.workers.watch import HUNG_SECONDS
+from tests.door.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import Outside, Said
 
@@ -23,7 +30,8 @@ DEATHS = ("exit", "kill")
 async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_others_work(
     start: Start, outside: Outside, said: Said
 ) -> None:
-    await start("Echo", "Patient", "Thread", *["Stuck"] * len(ENDS))
+    # A worker that never comes up beside them keeps nobody from finding out.
+    await start("Echo", "Patient", "Thread", *["Stuck,Endless"] * len(ENDS))
     patient = await outside.push("patient", how="block")
     keys = {how: await outside.push("stuck", how=how) for how in ENDS}
     thread = await outside.push("thread", seconds=3600)
@@ -42,6 +50,33 @@ async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_other
     assert len(set(said.pids("startup", "stuck"))) >= 2 * len(ENDS)
     assert len(said.lines("echo")) == echoes
     assert len(said.lines("startup", "echo")) == 1
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_a_call_that_hangs_in_a_process_that_is_being_replaced_is_found_as_well(
+    start: Start, outside: Outside, said: Said
+) -> None:
+    manager = await start("Stuck,Echo", recycle=1)
+    await outside.all_are(State.COMPLETED, [await outside.push("echo")])
+    key = await outside.push("stuck", how="block")
+    await manager.logged("a process is replaced")
+    await _check("block", await outside.ends(key), key, outside)
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+async def test_a_call_that_ended_in_time_is_not_taken_for_hung_while_the_store_is_held_by_another(
+    start: Start, outside: Outside, said: Said, tmp_path: Path
+) -> None:
+    manager = await start("Stuck")
+    key = await outside.push("stuck", how="ignore", seconds=0.5)
+    await said.times(1, "begin", key)
+    with next(tmp_path.glob("*.lock")).open("a") as lock:  # noqa: ASYNC240
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held_at = time.monotonic()
+        await said.times(1, "end", key)
+        await until(lambda: time.monotonic() > held_at + 1 + HUNG_SECONDS + 0.5)
+    assert (await outside.all_are(State.COMPLETED, [key]))[0].attempts == 1
+    assert "a process is killed" not in manager.log()
 
 
 async def _echo_until(ending: asyncio.Future[list[HistoryEntry]], outside: Outside) -> int:

@@ -25,3 +25,10 @@ def test_what_waits_is_kept_and_what_is_new_or_has_been_settled_is_not_asked_abo
     assert _is_kept(an_entry(SlotState.WAITING), 101 + 2 * TIMEOUT)
     assert not _is_kept(an_entry(), 100.1)
     assert not _is_kept(an_entry(SlotState.HUNG), 102)
+
+
+def test_what_waits_for_its_outcome_to_be_stored_or_ends_with_its_process_is_kept_past_its_time() -> None:
+    late = 101 + 2 * TIMEOUT
+    assert _is_kept(an_entry(SlotState.ENDED), late)
+    assert _is_kept(an_entry(), late, cancelled_at=101 + TIMEOUT - 1)
+    assert not _is_kept(an_entry(), late, cancelled_at=101 + TIMEOUT + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -57,7 +58,7 @@ class Keeper:
         return self._extended_at.get((entry.key, entry.attempt), entry.leased_at)
 
 
-def _is_kept(entry: Entry, now: float, cancelled_at: float) -> bool:
+def _is_kept(entry: Entry, now: float, cancelled_at: float = math.inf) -> bool:
     """A lease is kept while its attempt is within its time, is being judged, or ends because its process does."""
     if entry.state is SlotState.HUNG or entry.is_overdue(min(now - VERDICT_SECONDS, cancelled_at)):
         return False

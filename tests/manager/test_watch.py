@@ -1,0 +1,112 @@
+"""What the watch takes for a hang or for silence, and what a dead process leaves behind, told by its table."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everwork import Reconnect
+from everwork.core.outcome import Fail, Outcome, Release
+from everwork.logs import get_logger
+from everwork.workers.aftermath import outcome_of
+from everwork.workers.child import Orders
+from everwork.workers.crew import Post
+from everwork.workers.ledger import Phase
+from everwork.workers.spawned import Spawned
+from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch
+from tests.manager.crew import Echo
+
+TIMEOUT = 10.0
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Spawned]:
+    """A process that was killed, so that nobody but the test writes into its table."""
+    orders = Orders(
+        url=f"sqlite:///{tmp_path}/jobs.db",
+        name="process",
+        posts=(Post(worker=Echo, places=(), index=0, id="echo", is_final=True),),
+        shutdown_timeout=1,
+        reconnect=Reconnect(),
+        lease_ms=1_000,
+        log_format=None,
+        log_level="INFO",
+    )
+    process = Spawned(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
+    process.kill("was killed")
+    await process.ended.wait()
+    yield process
+    process.close()
+
+
+def a_call(process: Spawned, begun_at: float) -> int:
+    """A call that has begun; its slot."""
+    slot = process.ledger.enter(len(process.entries()) + 1, 1, begun_at, TIMEOUT, 0)
+    process.ledger.begin(slot, begun_at)
+    return slot
+
+
+def ends_of(process: Spawned) -> list[Outcome | None]:
+    """How its attempts end with it, in their order."""
+    return [outcome_of(process, entry) for entry in sorted(process.entries(), key=lambda entry: entry.key)]
+
+
+async def test_what_the_watch_itself_has_lost_is_not_taken_for_a_hang(process: Spawned) -> None:
+    watch, attentive, gap = Watch([], get_logger("test")), Watch([], get_logger("test")), 60.0
+    a_call(process, 100.0)
+    entries, judged_at = process.entries(), 100.0 + TIMEOUT + HUNG_SECONDS
+    watch._gaps.turn(104.0)
+    watch._gaps.turn(104.0 + gap)
+    assert attentive._overdue(process, entries, judged_at + 0.1) == entries
+    assert watch._overdue(process, entries, judged_at + gap - 0.1) == []
+    assert watch._overdue(process, entries, judged_at + gap + 0.1) == entries
+    watch._gaps.turn(judged_at + 2 * gap)
+    assert watch._overdue(process, entries, judged_at + 2 * gap + AWAKE_SECONDS - 0.1) == []
+
+
+async def test_who_was_stopped_together_with_the_watch_is_not_taken_for_silent(process: Spawned) -> None:
+    watch, gap = Watch([], get_logger("test")), SILENT_SECONDS + 1
+    process.ledger.enter_phase(Phase.RUNNING)
+    process.ledger.turn_engine(100.0)
+    process.ledger.turn_handlers(100.0)
+    watch._gaps.turn(100.0)
+    watch._note_running([process], 100.0)
+    assert watch._silence(process, [], 100.0 + gap) is not None
+    watch._gaps.turn(100.0 + gap)
+    assert watch._silence(process, [], 100.0 + gap) is None
+    assert watch._silence(process, [], 100.0 + gap + SILENT_SECONDS + 0.1) is not None
+
+
+async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(process: Spawned) -> None:
+    watch, now = Watch([], get_logger("test")), time.monotonic()
+    a_call(process, now - TIMEOUT - 1)
+    a_call(process, now)
+    process.cancel()
+    late, _ = entries = process.entries()
+    assert watch._overdue(process, entries, now + 2 * TIMEOUT) == [late]
+
+
+async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Spawned) -> None:
+    process.ledger.enter(1, 1, 100.0, TIMEOUT, 0)
+    a_call(process, 100.0)
+    process.ledger.mark_hung(a_call(process, 100.0))
+    process.ledger.end(a_call(process, 100.0))
+    assert ends_of(process) == [
+        Release(1, 1),
+        Fail(2, 1, "its process was killed"),
+        Fail(3, 1, "timed out after 10 s", final=True),
+        Fail(4, 1, "its process was killed before its outcome was stored"),
+    ]
+
+
+async def test_attempts_that_a_stop_has_cut_off_go_back_but_for_those_past_their_time(process: Spawned) -> None:
+    now = time.monotonic()
+    a_call(process, now - TIMEOUT - 1)
+    a_call(process, now)
+    process.ledger.end(a_call(process, now))
+    process.cancel()
+    assert ends_of(process) == [Fail(1, 1, "timed out after 10 s", final=True), Release(2, 1), Release(3, 1)]
