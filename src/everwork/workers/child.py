@@ -10,6 +10,7 @@ import asyncio
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -40,10 +41,13 @@ BLOCKED_SECONDS: Final = 1.0
 """A loop that has not turned for this long is blocked by a handler."""
 READY_SECONDS: Final = 25.0
 """So long a new process may start before the one that it replaces goes, whoever is still missing here."""
-GAVE_UP: Final = 69
-"""The exit code of a process whose engine stayed away for longer than its reconnect strategy allows."""
+SWALLOW_SECONDS: Final = 1.0
+UNGUARDED: Final = 78
+"""The exit code of a process that would have run its program, manager and all, instead of its workers."""
+WORD_BYTES_MAX: Final = 65_536
 LOOK: Final = b"look"
 STOP: Final = b"stop"
+CANCEL: Final = b"cancel"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -64,10 +68,11 @@ class Orders:
     log_level: str
 
 
-def main(orders: Orders, memory: Any, control: Connection, dump: Connection) -> None:
+def main(orders: Orders, memory: Any, control: socket.socket, dump: Connection) -> None:
     """Run until told to stop, or until the parent has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    control.setblocking(True)  # Whatever the program says about sockets in general.
     # Written without the help of Python, so that it works while Python code cannot run.
     faulthandler.register(signal.SIGUSR2, file=dump.fileno(), all_threads=True, chain=False)
     if orders.log_format is not None:
@@ -78,7 +83,7 @@ def main(orders: Orders, memory: Any, control: Connection, dump: Connection) -> 
 class Child:
     """One life of a worker process."""
 
-    def __init__(self, orders: Orders, ledger: Ledger, control: Connection) -> None:
+    def __init__(self, orders: Orders, ledger: Ledger, control: socket.socket) -> None:
         self._orders = orders
         self._ledger = ledger
         self._control = control
@@ -87,6 +92,8 @@ class Child:
         self._crew = Crew(orders.posts, self._log)
         self._turned_at = time.monotonic()
         self._stopped: StopSignal
+        self._is_asked = False
+        self._is_cancelled = False
         self._runtime: Runtime | None = None
         self._code = 0
 
@@ -102,16 +109,18 @@ class Child:
             return self._code
 
     async def _live(self) -> None:
+        self._say(begun=True)
         self._stopped = StopSignal()
         signal.signal(signal.SIGUSR1, lambda *_: self._stop_soft())
-        signal.signal(signal.SIGTERM, lambda *_: self._stop_hard())
+        signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
         threading.Thread(target=self._listen, name="everwork-control", daemon=True).start()
         turning = asyncio.ensure_future(self._turn())
         try:
             await self._work()
         except EngineUnavailable as error:
             self._log.error("the engine stays away: this process gives up", error=str(error))
-            self._code = GAVE_UP
+            self._say(gave_up=True)
+            self._code = 1
         finally:
             turning.cancel()
 
@@ -123,6 +132,7 @@ class Child:
         try:
             runtime = self._runtime = self._new_runtime(portal)
             starting = asyncio.ensure_future(self._crew.start(runtime.add, self._tell_broken))
+            starting.add_done_callback(self._tell_breakdown)
             announcing = asyncio.ensure_future(self._announce())
             try:
                 await runtime.run(None, calls_share(self._orders.shutdown_timeout))
@@ -130,12 +140,15 @@ class Child:
                 self._ledger.enter_phase(Phase.STOPPING)
                 for task in (starting, announcing):
                     task.cancel()
-                await asyncio.wait([starting, announcing])
-                if not starting.cancelled() and starting.exception() is not None:
-                    self._log.error("the workers' start broke down", exc_info=starting.exception())
+                # A `startup()` that swallows this must not keep the other workers from their `shutdown()`.
+                await asyncio.wait([starting, announcing], timeout=SWALLOW_SECONDS)
                 await self._crew.shutdown()
         finally:
             await asyncio.to_thread(portal.close)
+
+    def _tell_breakdown(self, starting: asyncio.Future[None]) -> None:
+        if not starting.cancelled() and starting.exception() is not None:
+            self._log.error("the workers' start broke down", exc_info=starting.exception())
 
     def _new_runtime(self, portal: Portal) -> Runtime:
         orders = self._orders
@@ -203,6 +216,18 @@ class Child:
         """Take no new job; what runs may finish."""
         self._in_loop(self._stopped.soft.set)
 
+    def _on_sigterm(self) -> None:
+        """Cancel, if the parent says so or it is the second one. Else it came to a whole group, as systemd sends it.
+
+        The parent, who has heard it as well or at least hears of it now, goes through all the stages.
+        """
+        is_first, self._is_asked = not self._is_asked, True
+        if is_first and not self._is_cancelled:
+            self._say(asked=True)
+            self._stop_soft()
+        else:
+            self._stop_hard()
+
     def _stop_hard(self) -> None:
         """Cancel what runs. A handler that blocks the loop hears it as an exception, if it runs Python at all."""
         self._in_loop(self._stopped.soft.set)
@@ -220,32 +245,43 @@ class Child:
 
     def _listen(self) -> None:
         """In a thread of its own: act on what the parent says, until it has gone."""
-        while True:
-            try:
-                word = self._control.recv_bytes()
-            except (EOFError, OSError):
-                self._be_orphaned()
-                return
+        while (word := self._heard()) != b"":
+            if word == CANCEL:
+                self._cancel()
             if word == STOP:
                 self._stop_soft()
-            if self._runtime is not None:
+            if self._runtime is not None and word != CANCEL:
                 (self._runtime.stop_fetching if word == STOP else self._runtime.look_at_flags)()
+        self._be_orphaned()
+
+    def _heard(self) -> bytes:
+        try:
+            return self._control.recv(WORD_BYTES_MAX)
+        except OSError:
+            return b""
+
+    def _cancel(self) -> None:
+        """The main thread must hear it also while a handler blocks it."""
+        self._is_cancelled = True
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _be_orphaned(self) -> None:
         """Nobody keeps the leases any more: stop, give everything back, and in no case stay."""
-        self._log.error("the parent process has gone: this process stops")
-        os.kill(os.getpid(), signal.SIGTERM)
-        if self._runtime is not None:
-            self._runtime.stop_fetching()
-        time.sleep(self._orders.shutdown_timeout)
-        os._exit(1)
+        try:
+            self._log.error("the parent process has gone: this process stops")
+            self._cancel()
+            if self._runtime is not None:
+                self._runtime.stop_fetching()
+            time.sleep(self._orders.shutdown_timeout)
+        finally:
+            os._exit(1)
 
     def _tell_broken(self, worker: str, problem: str | None) -> None:
         self._say(worker=worker, problem=problem)
 
     def _say(self, **facts: Any) -> None:
         with suppress(OSError):  # The parent has gone, which the listener finds out.
-            self._control.send_bytes(orjson.dumps(facts))
+            self._control.send(orjson.dumps(facts))
 
 
 async def _nothing(_service: JobService) -> None:

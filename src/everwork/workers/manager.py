@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
-import signal
+import secrets
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 from everwork.core import checks
@@ -20,8 +18,10 @@ from everwork.logs import LEVELS, configure, get_logger
 from everwork.service.service import JobService
 from everwork.workers.cron import AbstractCronSchedule, CronSchedule, scheduled_triggers
 from everwork.workers.declared import all_declared, flat
+from everwork.workers.interrupts import INTERRUPTS
 from everwork.workers.operation import Operation, Setup
 from everwork.workers.process import Process, ProcessGroup, Reconnect
+from everwork.workers.program import require_importable_program
 from everwork.workers.spawned import Context
 from everwork.workers.stores import AbstractBackend, AbstractBroker
 
@@ -71,10 +71,12 @@ class ProcessManager:
         settings = [one.settings for one in self._workers.values()]
         self._triggers = [trigger for one in settings for trigger in scheduled_triggers(one, schedule)]
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, asyncio.Event] | None = None
-        self._stops_asked = 0
+        self._stops_asked: int | None = 0
+        """Before the first run, which they then hold for; a stop after the end of one is none for the next."""
 
     async def run(self) -> None:
         """Work until SIGINT, SIGTERM or `stop()`."""
+        require_importable_program(self._workers)
         context = _context(self._start_method)
         if self._running is not None:
             raise BadConfiguration("the manager runs already")
@@ -83,22 +85,23 @@ class ProcessManager:
         soft, hard = asyncio.Event(), asyncio.Event()
         self._running = (asyncio.get_running_loop(), soft, hard)
         try:
-            with self._signals():
-                for _ in range(self._stops_asked):
+            with INTERRUPTS.heard(self.stop):
+                stops, self._stops_asked = self._stops_asked, None
+                for _ in range(stops or 0):
                     self._ask()
-                service = JobService(open_engine(self._url), f"{self.uuid}-{os.getpid()}")
-                await Operation(self._setup(context), service, log).run(soft, hard)
+                setup = self._setup(context)
+                await Operation(setup, JobService(open_engine(self._url), setup.name), log).run(soft, hard)
         finally:
             self._running = None
-            self._stops_asked = 0
 
     def stop(self) -> None:
         """Ask to stop, from any thread: finish what runs, begin nothing. The second call cancels what runs."""
         running = self._running
-        if running is None:
+        if running is not None:
+            with suppress(RuntimeError):  # The loop is closed: all has stopped.
+                running[0].call_soon_threadsafe(self._ask)
+        elif self._stops_asked is not None:
             self._stops_asked += 1
-        else:
-            running[0].call_soon_threadsafe(self._ask)
 
     def _ask(self) -> None:
         if self._running is not None:
@@ -107,22 +110,10 @@ class ProcessManager:
                 hard.set()
             soft.set()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Take the signals that stop a program while the manager runs, if this is the thread that may."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-        for number in numbers:
-            loop.add_signal_handler(number, self._ask)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
     def _setup(self, context: Context) -> Setup:
         return Setup(
             uuid=self.uuid,
+            name=f"{self.uuid}-{secrets.token_hex(3)}",
             url=self._url,
             processes=self._processes,
             workers=self._workers,

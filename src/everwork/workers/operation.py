@@ -7,15 +7,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.retry import RetryPolicy
-from everwork.exceptions import EngineError, EngineUnavailable
+from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.service.fleet import Fleet, ManagerCard, ProcessCard
 from everwork.service.loops import BackgroundLoop, engine_outage
 from everwork.service.policies import declare_policies
@@ -40,6 +39,12 @@ SWITCH_SECONDS_MIN: Final = 0.5
 SLOTS_PER_PLACE: Final = 3
 """A process holds what runs, as much fetched ahead, and what has ended and is being settled."""
 SLOTS_SPARE: Final = 16
+FAREWELL_SECONDS: Final = 5.0
+CANCELS_MAX: Final = 10
+UNGUARDED_TEXT: Final = (
+    "every new process imports the program, which must not run the manager again there: "
+    'put asyncio.run(manager.run()) under `if __name__ == "__main__":`'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class Setup:
     """What a manager runs, checked."""
 
     uuid: str
+    name: str
+    """Of this run of it: unlike the uuid, nobody else has it."""
     url: str
     processes: Sequence[Process]
     workers: Mapping[type[AbstractWorker], Declared]
@@ -66,7 +73,7 @@ class Operation:
         self._service = service
         self._fleet = Fleet(service.engine)
         self._host = socket.gethostname()
-        self._name = f"{setup.uuid}-{secrets.token_hex(3)}"
+        self._name = setup.name
         self._log = log.bind(manager=setup.uuid)
         self._started_at_ms = _now_ms()
         self._worker_ids = tuple(sorted(one.settings.id for one in setup.workers.values()))
@@ -81,7 +88,15 @@ class Operation:
         self._triggers = TriggerLoop(service.engine, setup.triggers, self._triggers_off)
 
     async def run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
-        """Prepare, start everything, work until told to stop, and stop in stages."""
+        """Prepare, start everything, work until told to stop, and stop in stages. Who cancels it hurries the stop."""
+
+        def hurry() -> None:
+            soft.set()
+            hard.set()
+
+        await outlast(lambda: self._live(soft, hard), hurry)
+
+    async def _live(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
         opening = asyncio.ensure_future(self._prepare())
         try:
             if await _comes_first(soft, opening):
@@ -90,10 +105,8 @@ class Operation:
             await self._work(soft, hard)
         finally:
             opening.cancel()
-            with suppress(asyncio.CancelledError, EngineError):
-                await opening
-            with suppress(EngineError):
-                await self._service.close()
+            await self._ask_store(_ended(opening))
+            await self._ask_store(self._service.close())
 
     async def _prepare(self) -> None:
         """Reach the store, and let everybody know what runs here. An engine that is away is waited for."""
@@ -154,51 +167,69 @@ class Operation:
             hard.set()  # Whoever cancels does not want to wait for what runs.
             raise
         finally:
-            await self._triggers.abort()
-            await self._stop(hard)
-            for loop in loops:
-                await loop.abort()
-            await self._sign_off()
-        if all(supervisor.has_given_up for supervisor in self._supervisors):
+            await outlast(lambda: self._end(loops, hard), hard.set, again=CANCELS_MAX)
+        if self._is_unguarded:
+            raise BadConfiguration(UNGUARDED_TEXT)
+        if self._has_given_up:
             raise EngineUnavailable("every process has given up: the engine stayed away for too long")
 
+    @property
+    def _is_unguarded(self) -> bool:
+        return any(supervisor.is_unguarded for supervisor in self._supervisors)
+
+    @property
+    def _has_given_up(self) -> bool:
+        return all(supervisor.has_given_up for supervisor in self._supervisors)
+
     async def _until_over(self, soft: asyncio.Event) -> None:
-        """Wait for the stop, or for the end of every process."""
-        rest = asyncio.gather(*(supervisor.gone.wait() for supervisor in self._supervisors))
-        try:
-            await _comes_first(soft, rest)
-        finally:
-            rest.cancel()
-            with suppress(asyncio.CancelledError):
-                await rest
+        """Wait for the stop, for the end of every process, or for the first that shows that none can be started."""
+        over = [asyncio.ensure_future(supervisor.gone.wait()) for supervisor in self._supervisors]
+        while over and not soft.is_set() and not self._is_unguarded:
+            waiting = asyncio.ensure_future(asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED))
+            try:
+                await _comes_first(soft, waiting)
+            finally:
+                waiting.cancel()
+            over = [one for one in over if not one.done()]
+        for one in over:
+            one.cancel()
+
+    async def _end(self, loops: Sequence[BackgroundLoop], hard: asyncio.Event) -> None:
+        await self._triggers.abort()
+        await self._stop(hard)
+        for loop in loops:
+            await loop.abort()
+        if not self._has_given_up:  # Else the engine is away, and what is written of this manager expires.
+            await self._ask_store(self._fleet.leave(self._name, sorted(self._told)))
+        self._log.info("the manager has stopped")
 
     async def _stop(self, hard: asyncio.Event) -> None:
         """All processes at once, each in its stages; a second request skips the first stage."""
         self._log.info("the manager stops", processes=len(self._supervisors))
-        stopping = asyncio.ensure_future(asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors)))
-        try:
-            if await _comes_first(hard, stopping):
-                self._hurry()
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
+        stopping = asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
+        if await _comes_first(hard, stopping):
             self._hurry()
-            await stopping
-            raise
+        await stopping
 
     def _hurry(self) -> None:
         for supervisor in self._supervisors:
             supervisor.urgent.set()
 
-    async def _sign_off(self) -> None:
-        with suppress(EngineError):
-            await self._fleet.leave(self._name, sorted(self._told))
-        self._log.info("the manager has stopped")
+    async def _ask_store(self, last: Coroutine[Any, Any, None]) -> None:
+        """One of the last things to be done, which no stop waits for for long: the store may be away or held."""
+        asking = asyncio.ensure_future(last)
+        await asyncio.wait([asking], timeout=FAREWELL_SECONDS)
+        if not asking.done():
+            asking.cancel()
+            self._log.error("the store does not answer: the manager ends without it")
+        elif not asking.cancelled() and not isinstance(asking.exception(), EngineError | None):
+            self._log.error("the manager's end went wrong", exc_info=asking.exception())
 
     # Processes ----------------------------------------------------------------------------------
 
     def _supervisor(self, process: Process) -> Supervisor:
         patience = max(self._setup.workers[worker].settings.execution_timeout for worker in process.workers)
-        return Supervisor(process, patience, lambda: self._spawn(process), self._clear_up, self._log)
+        return Supervisor(process, patience, spawn=lambda: self._spawn(process), clear_up=self._clear_up, log=self._log)
 
     def _spawn(self, process: Process) -> Spawned:
         posts = tuple(self._post(worker, index) for index, worker in enumerate(process.workers))
@@ -214,7 +245,8 @@ class Operation:
         )
         off = {post.index for post in posts if post.id in self._off}
         concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)
-        return Spawned(self._setup.context, orders, concurrency * SLOTS_PER_PLACE + SLOTS_SPARE, off, self._beat.hurry)
+        slots = concurrency * SLOTS_PER_PLACE + SLOTS_SPARE
+        return Spawned(self._setup.context, orders, slots=slots, off=off, tell=self._beat.hurry)
 
     def _post(self, worker: type[AbstractWorker], index: int) -> Post:
         settings = self._setup.workers[worker].settings
@@ -303,6 +335,36 @@ def _switch_seconds(setup: Setup) -> float:
         for one in setup.workers.values()
     ]
     return max(min(wanted), SWITCH_SECONDS_MIN)
+
+
+async def outlast(work: Callable[[], Coroutine[Any, Any, None]], hurry: Callable[[], None], again: int = 0) -> None:
+    """Wait for work that must come to its end: who cancels the wait, even again and again, only hurries it.
+
+    Whoever cancels all tasks of a loop hits the work, too: then it is taken up `again`, so many times at most.
+    """
+    is_cancelled = False
+    task = asyncio.ensure_future(work())
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            is_cancelled = True
+            hurry()
+        if task.done() and task.cancelled() and again:
+            again -= 1
+            hurry()
+            task = asyncio.ensure_future(work())
+    if not is_cancelled:
+        task.result()
+        return
+    await _ended(task)
+    raise asyncio.CancelledError
+
+
+async def _ended(work: asyncio.Future[None]) -> None:
+    await asyncio.wait([work])
+    if not work.cancelled():
+        work.exception()  # It was told, or nobody wants to know any more.
 
 
 async def _comes_first(event: asyncio.Event, work: asyncio.Future[Any]) -> bool:

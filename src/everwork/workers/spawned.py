@@ -6,12 +6,13 @@ import asyncio
 import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from everwork.workers import child
 from everwork.workers.ledger import Entry, Ledger, Phase, SlotState, bytes_for
 from everwork.workers.stacks import stuck_stack
 
+ENDED_LOOK_SECONDS: Final = 0.05
+NAME_PREFIX: Final = "everwork-"
 DUMP_SECONDS: Final = 0.4
 DUMP_BYTES_MAX: Final = 262_144
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -29,10 +32,10 @@ Context = SpawnContext | ForkServerContext
 
 
 class Spawned:
-    """One child. It lives in the parent's event loop."""
+    """One child. It lives in the parent's event loop. `off`: which of its workers begin switched off, by number."""
 
     def __init__(
-        self, context: Context, orders: child.Orders, slots: int, off: set[int], tell: Callable[[], None]
+        self, context: Context, orders: child.Orders, *, slots: int, off: set[int], tell: Callable[[], None]
     ) -> None:
         self.name = orders.name
         self.posts = orders.posts
@@ -50,22 +53,40 @@ class Spawned:
         self.ready = asyncio.Event()
         self.ready_at = 0.0
         self.ended = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Somebody else than its parent has asked it to stop."""
+        self.has_begun = False
+        """It got as far as its first own instruction: the program could be imported."""
+        self.has_given_up = False
+        """Its engine stayed away for too long."""
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         memory = context.RawArray("B", bytes_for(slots))
         self.ledger = Ledger(memoryview(memory).cast("B"))
-        self._control, theirs = context.Pipe()
+        self.switch(off)
+        self._start(context, (orders, memory))
+
+    def _start(self, context: Context, given: tuple[child.Orders, Any]) -> None:
+        # Words arrive whole, and one that does not fit is not waited for.
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._dump, their_dump = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=child.main, args=(orders, memory, theirs, their_dump), name=f"everwork-{orders.name}"
+            target=child.main, args=(*given, theirs, their_dump), name=f"{NAME_PREFIX}{self.name}"
         )
-        self.switch(off)
-        with _interrupts_held():
-            self._process.start()
-        theirs.close()
-        their_dump.close()
-        self._loop.add_reader(self._process.sentinel, self._on_end)
-        self._loop.add_reader(self._control.fileno(), self._on_word)
+        try:
+            with _interrupts_held():
+                self._process.start()
+        except BaseException:
+            self._control.close()
+            self._dump.close()
+            raise
+        finally:
+            theirs.close()
+            their_dump.close()
+        self._control.setblocking(False)
+        self._end_reader = _end_reader(self._process)
+        self._loop.add_reader(self._end_reader, self._on_end)
+        self._loop.add_reader(self._control.fileno(), self._on_words)
 
     # What it is doing ---------------------------------------------------------------------------
 
@@ -97,9 +118,9 @@ class Spawned:
         return any(entry.state is SlotState.BEGUN for entry in self.ledger.entries())
 
     @property
-    def is_hung(self) -> bool:
-        """Whether a call runs that does not end although its time is over and its job has been settled."""
-        return any(entry.state is SlotState.HUNG for entry in self.ledger.entries())
+    def is_past_its_calls(self) -> bool:
+        """Whether it has nothing left to do but to shut its workers down."""
+        return self.ledger.vitals().phase is Phase.STOPPING
 
     @property
     def end(self) -> str:
@@ -111,9 +132,14 @@ class Spawned:
         return f"ended with exit code {code}"
 
     @property
-    def has_given_up(self) -> bool:
-        """Whether its engine stayed away for too long."""
-        return self._process.exitcode == child.GAVE_UP
+    def has_ended_well(self) -> bool:
+        """Whether it ended by itself, with everything given back."""
+        return self.ended.is_set() and self._process.exitcode == 0
+
+    @property
+    def is_unguarded(self) -> bool:
+        """Whether it could only run the program once more, and not its workers."""
+        return self.ended.is_set() and not self.has_begun and self._process.exitcode == child.UNGUARDED
 
     # What it is told ----------------------------------------------------------------------------
 
@@ -139,6 +165,7 @@ class Spawned:
         """Cancel what runs, and end."""
         self.is_leaving = True
         self.cancelled_at = min(self.cancelled_at, time.monotonic())
+        self._send(child.CANCEL)
         self._signal(signal.SIGTERM)
 
     def kill(self, verdict: str) -> None:
@@ -151,23 +178,25 @@ class Spawned:
         _drain(self._dump)
         self._signal(signal.SIGUSR2)
         text = b""
+        stack, is_quiet = "", False
         ends = self._loop.time() + DUMP_SECONDS
-        while self._loop.time() < ends and len(text) < DUMP_BYTES_MAX:
+        # The thread of interest comes last, and a busy machine may pause before it.
+        while not (stack and is_quiet) and self._loop.time() < ends and len(text) < DUMP_BYTES_MAX:
             await asyncio.sleep(0.02)
             if self.ended.is_set():
                 break  # What it has said may be closed by now.
             some = _drain(self._dump)
-            if text and not some:
-                break
-            text += some
-        return stuck_stack(text.decode(errors="replace"))
+            text, is_quiet = text + some, not some
+            stack = stuck_stack(text.decode(errors="replace"))
+        return stack
 
     def close(self) -> None:
         """Let go of what is left of it."""
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
         self._dump.close()
-        self._process.close()
+        with suppress(ValueError):  # Somebody else in this program has waited for it: nobody knows how it ended.
+            self._process.close()
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -177,29 +206,68 @@ class Spawned:
                 os.kill(self._process.pid, number)
 
     def _send(self, word: bytes) -> None:
-        with suppress(OSError):  # It has died, which the sentinel tells.
-            self._control.send_bytes(word)
+        # It has died, or does not read: then it has enough to read, and its table holds what is to be known.
+        with suppress(OSError):
+            self._control.send(word)
 
     def _on_end(self) -> None:
-        self._loop.remove_reader(self._process.sentinel)
-        self._process.join()
+        self._loop.remove_reader(self._end_reader)
+        if self._end_reader != self._process.sentinel:
+            os.close(self._end_reader)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        """Ask how it ended, without waiting: a sentinel can also be closed by a process that lives on."""
+        if self._process.exitcode is None and Path(f"/proc/{self.pid}").exists():
+            self._loop.call_later(ENDED_LOOK_SECONDS, self._note_end)
+            return
+        self._on_words()
         self.ended.set()
         self._tell()
 
-    def _on_word(self) -> None:
-        try:
-            facts: dict[str, Any] = orjson.loads(self._control.recv_bytes())
-        except (EOFError, OSError):
+    def _on_words(self) -> None:
+        """Everything that it has said; what it said last is still there when it has ended."""
+        with suppress(BlockingIOError):
+            while (word := self._heard()) != b"":
+                self._take(orjson.loads(word))
             self._loop.remove_reader(self._control.fileno())
-            return
-        if "phase" in facts:
-            self.ready_at = time.monotonic()
-            self.ready.set()
-        elif facts["problem"] is None:
-            self.broken.pop(facts["worker"], None)
-        else:
-            self.broken[facts["worker"]] = facts["problem"]
+
+    def _heard(self) -> bytes:
+        try:
+            return self._control.recv(child.WORD_BYTES_MAX)
+        except ConnectionError:
+            return b""
+
+    def _take(self, facts: dict[str, Any]) -> None:
+        match facts:
+            case {"begun": True}:
+                self.has_begun = True
+            case {"phase": _}:
+                self.ready_at = time.monotonic()
+                self.ready.set()
+            case {"gave_up": True}:
+                self.has_given_up = True
+            case {"asked": True}:
+                self.asked.set()
+            case {"worker": worker, "problem": None}:
+                self.broken.pop(worker, None)
+            case _:
+                self.broken[facts["worker"]] = facts["problem"]
         self._tell()
+
+
+def _end_reader(process: Any) -> int:
+    """A descriptor that can be read when a process has ended.
+
+    The sentinel of a spawned one is inherited by whatever it forks, and tells nothing while that lives; that of a
+    fork server is not, and the fork server knows how its process ended.
+    """
+    if isinstance(process, ForkServerProcess):
+        return int(process.sentinel)
+    try:
+        return os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # An old kernel, or a container that does not let through.
+        return int(process.sentinel)
 
 
 @contextmanager

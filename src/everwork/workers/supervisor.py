@@ -20,9 +20,12 @@ POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 2.0
 """A process in which no call runs that may end needs no longer to settle what has ended."""
 GRACE_SECONDS: Final = 2.0
-READY_SECONDS: Final = 30.0
+EXIT_SECONDS: Final = 1.0
+"""What the interpreter itself needs to end is not taken from the workers' time."""
 REPLACE_SECONDS: Final = 2.0
 """How long it is not tried again to replace a process when there was no room for another."""
+CLEAR_SECONDS: Final = 5.0
+"""How long a stop waits for a store that does not answer; what cannot be given back lapses."""
 
 
 class Supervisor:
@@ -32,6 +35,7 @@ class Supervisor:
         self,
         process: Process,
         patience: float,
+        *,
         spawn: Callable[[], Spawned],
         clear_up: Callable[[Spawned], Awaitable[None]],
         log: Any,
@@ -48,6 +52,8 @@ class Supervisor:
         self.live: list[Spawned] = []
         self.restarts = 0
         self.has_given_up = False
+        self.is_unguarded = False
+        """A new process runs the program instead of its workers, and so would every other."""
         self.urgent = asyncio.Event()
         self.gone = asyncio.Event()
         """Set when nothing is left and nothing will come: stopped, or given up."""
@@ -74,10 +80,8 @@ class Supervisor:
         if not self._launch():
             await _first(self._stopping, seconds=REPLACE_SECONDS)
             return
-        successor = self._current
-        if successor is not None:
-            await _first(successor.ready, successor.ended, spawned.ended, seconds=READY_SECONDS)
-        await self._see_off(spawned)
+        if await self._has_successor(spawned):
+            await self._see_off(spawned)
 
     async def stop(self) -> None:
         """Stop in stages: let finish, cancel, kill. `urgent` skips the first."""
@@ -85,6 +89,8 @@ class Supervisor:
         await asyncio.gather(*(self._see_off(spawned) for spawned in list(self.live)))
         while self._tasks:
             await asyncio.wait(self._tasks)
+        # Whoever cancels all tasks of a loop has cancelled those, too.
+        await asyncio.gather(*(self._bury(spawned) for spawned in list(self.live)))
         self.gone.set()
 
     # Inside -------------------------------------------------------------------------------------
@@ -93,7 +99,7 @@ class Supervisor:
         """Start a process, which is the current one then; False if the machine has no room for it now."""
         try:
             spawned = self._spawn()
-        except OSError as error:
+        except (OSError, EOFError) as error:  # The latter: of a fork server that has died.
             self._log.error("a process cannot be started, it is tried again", error=str(error))
             return False
         self._current = spawned
@@ -106,23 +112,48 @@ class Supervisor:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._tell_failure)
+
+    def _tell_failure(self, task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("a process is not looked after properly", exc_info=task.exception())
 
     async def _attend(self, spawned: Spawned) -> None:
         """Wait for a process to end, clear up behind it, and start the next one if it was needed."""
-        await spawned.ended.wait()
+        await _first(spawned.ended, spawned.asked)
+        if not spawned.ended.is_set():
+            self._log.warning("a process was told to stop, not by its manager", process=spawned.name, pid=spawned.pid)
+            await self._see_off(spawned)
         is_needed = spawned is self._current and not self._stopping.is_set()
         if is_needed and not spawned.is_leaving:
             self._log.error("a process has died", process=spawned.name, pid=spawned.pid, how=spawned.end)
-        clearing = asyncio.ensure_future(self._clear_up(spawned))
-        if is_needed and spawned.has_given_up:
-            self.has_given_up = True
+        burying = asyncio.ensure_future(self._bury(spawned))
+        if is_needed:
+            await self._follow(spawned)
+        await burying
+
+    async def _follow(self, spawned: Spawned) -> None:
+        """Start the next one, if there is any use in it."""
+        self.has_given_up = spawned.has_given_up
+        self.is_unguarded = spawned.is_unguarded
+        if self.has_given_up or self.is_unguarded:
             self.gone.set()
-        elif is_needed:
+        else:
             await self._start_again(spawned)
-        # The engine may be away, and nobody waits for it here for ever.
-        await asyncio.wait([clearing], timeout=3 * AWAY_SECONDS_MAX)
-        self.live.remove(spawned)
-        spawned.close()
+
+    async def _bury(self, spawned: Spawned) -> None:
+        """Clear up behind a dead process. The engine may be away, and nobody waits for it here for ever."""
+        clearing = asyncio.ensure_future(self._clear_up(spawned))
+        try:
+            if not spawned.has_given_up:
+                await _first(self._stopping, seconds=3 * AWAY_SECONDS_MAX, work=clearing)
+                await asyncio.wait([clearing], timeout=CLEAR_SECONDS)
+        finally:
+            clearing.cancel()
+            clearing.add_done_callback(self._tell_failure)
+            if spawned in self.live:
+                self.live.remove(spawned)
+                spawned.close()
 
     async def _start_again(self, spawned: Spawned) -> None:
         if time.monotonic() - spawned.started_at > SETTLED_SECONDS:
@@ -140,15 +171,22 @@ class Supervisor:
                 await _first(self._stopping, seconds=delay)
             is_done = self._stopping.is_set() or self._current is not last or self._launch()
 
+    async def _has_successor(self, spawned: Spawned) -> bool:
+        """Wait until another serves as well as this one does; whoever cannot start is started again, ever later."""
+        while not spawned.ended.is_set() and not self._stopping.is_set():
+            other = self._current
+            if other is not None and _serves_like(other, spawned):
+                return True
+            await _first(spawned.ended, self._stopping, seconds=POLL_SECONDS)
+        return False
+
     async def _see_off(self, spawned: Spawned) -> None:
-        """The four stages of a process's end."""
+        """The four stages of a process's end; its last one has one clock, which runs from its last call on."""
         spawned.stop_softly()
-        left = self.process.shutdown_timeout
-        if await self._let_finish(spawned):
-            left = min(left, GRACE_SECONDS)  # Its `shutdown()` has had its time already.
-        if not spawned.ended.is_set():
+        await self._let_finish(spawned)
+        if not spawned.is_past_its_calls:
             spawned.cancel()
-            await _first(spawned.ended, seconds=left)
+        await _first(spawned.ended, seconds=self.process.shutdown_timeout + EXIT_SECONDS)
         if not spawned.ended.is_set():
             self.kill(
                 spawned,
@@ -156,26 +194,32 @@ class Supervisor:
             )
             await spawned.ended.wait()
 
-    async def _let_finish(self, spawned: Spawned) -> bool:
-        """Wait while calls run that may still end, at most as long as one may take; whether it shut down too long."""
+    async def _let_finish(self, spawned: Spawned) -> None:
+        """Wait while calls run that may still end, at most as long as one may take."""
         now = busy_at = time.monotonic()
         ends = now + self._patience + GRACE_SECONDS
-        while not spawned.ended.is_set() and not self.urgent.is_set() and now < ends:
+        while now < ends and now < busy_at + QUIET_SECONDS and not spawned.is_past_its_calls:
             await _first(spawned.ended, self.urgent, seconds=POLL_SECONDS)
+            if spawned.ended.is_set() or self.urgent.is_set():
+                return
             now = time.monotonic()
             busy_at = now if spawned.is_busy else busy_at
-            # With nothing but calls that never end, nothing is gained by waiting for its `shutdown()`.
-            is_hung = spawned.is_hung
-            if now - busy_at > QUIET_SECONDS + (0 if is_hung else self.process.shutdown_timeout):
-                return not is_hung
-        return False
 
 
-async def _first(*events: asyncio.Event, seconds: float) -> None:
-    """Wait for one of the events, at most so long."""
+def _serves_like(other: Spawned, spawned: Spawned) -> bool:
+    """Whether a process can take the place of another."""
+    is_ready = other is not spawned and other.ready.is_set() and not other.ended.is_set()
+    return is_ready and other.broken.keys() <= spawned.broken.keys()
+
+
+async def _first(
+    *events: asyncio.Event, seconds: float | None = None, work: asyncio.Future[None] | None = None
+) -> None:
+    """Wait for one of the events, or for some work to end, at most so long."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    everything: list[asyncio.Future[Any]] = [*waiting] if work is None else [*waiting, work]
     try:
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(everything, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for one in waiting:
             one.cancel()
