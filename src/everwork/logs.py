@@ -132,8 +132,9 @@ def _write_all(descriptor: int, left: bytes) -> None:
 
 @contextmanager
 def _turn(descriptor: int) -> Iterator[None]:
-    """Keep other processes from writing: what is long is written to a pipe, a socket or a terminal in parts."""
-    is_taken = not stat.S_ISREG(os.fstat(descriptor).st_mode) and _take_turn(descriptor)
+    """Keep other processes from writing: what is long goes into a pipe or a socket in parts; a file takes it whole."""
+    mode = os.fstat(descriptor).st_mode
+    is_taken = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and _take_turn(descriptor)
     try:
         yield
     finally:
