@@ -38,7 +38,9 @@ async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = No
     """Handlers at work on the application's store; at the end everything they began has been settled."""
     await app.open()
     stopped = StopSignal()
-    runtime = Runtime(app._home.portal, app.worker, stopped, app._home, process="p1", handlers=handlers, ledger=ledger)
+    runtime = Runtime(
+        app._home.portal, app.worker, stopped, app._home.own, process="p1", handlers=handlers, ledger=ledger
+    )
     running = asyncio.create_task(runtime.run(None))
     await until(lambda: running.done() or runtime._fetcher is not None)
     try:

@@ -138,7 +138,9 @@ async def test_cancelled_calls_have_the_time_that_their_process_gives_them(
 
     await app.open()
     stopped = StopSignal()
-    runtime = Runtime(app._home.portal, app.worker, stopped, app._home, process="p", handlers=[a_handler(work, "work")])
+    runtime = Runtime(
+        app._home.portal, app.worker, stopped, app._home.own, process="p", handlers=[a_handler(work, "work")]
+    )
     running = asyncio.create_task(runtime.run(None, DEADLINE_S))
     key = await app.enqueue("work")
     await begun.wait()
@@ -198,16 +200,16 @@ async def test_a_flagged_attempt_is_stopped_and_leaves(app: Everwork, why: Stop)
 
 def test_a_flag_that_comes_too_late_does_not_hit_the_next_attempt_in_the_slot() -> None:
     ledger = a_ledger(1)
-    slot = ledger.enter(1, 1, 0.0, 1.0, 0)
+    slot = ledger.enter(1, 1, leased_at=0.0, timeout=1.0, worker=0)
     late = entries(ledger)[0]
     ledger.leave(slot)
-    assert ledger.enter(2, 1, 0.0, 1.0, 0) == slot
+    assert ledger.enter(2, 1, leased_at=0.0, timeout=1.0, worker=0) == slot
     for mistaken in (late, late._replace(use=late.use + 1)):
         of_parent(ledger).flag(mistaken, Stop.CANCELLED)
         assert ledger.flag_of(slot) is None
     again = entries(ledger)[0]
     ledger.leave(slot)
-    ledger.enter(2, 1, 0.0, 1.0, 0)
+    ledger.enter(2, 1, leased_at=0.0, timeout=1.0, worker=0)
     of_parent(ledger).flag(again, Stop.CANCELLED)
     assert ledger.flag_of(slot) is None
     of_parent(ledger).flag(entries(ledger)[0], Stop.LOST)

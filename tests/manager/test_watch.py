@@ -45,7 +45,7 @@ async def process(tmp_path: Path) -> AsyncIterator[Spawned]:
 
 def a_call(process: Spawned, begun_at: float) -> int:
     """A call that has begun; its slot."""
-    slot = process.ledger.enter(len(process.entries()) + 1, 1, begun_at, TIMEOUT, 0)
+    slot = process.ledger.enter(len(process.entries()) + 1, 1, leased_at=begun_at, timeout=TIMEOUT, worker=0)
     process.ledger.begin(slot, begun_at)
     return slot
 
@@ -91,7 +91,7 @@ async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(
 
 
 async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Spawned) -> None:
-    process.ledger.enter(1, 1, 100.0, TIMEOUT, 0)
+    process.ledger.enter(1, 1, leased_at=100.0, timeout=TIMEOUT, worker=0)
     a_call(process, 100.0)
     process.ledger.mark_hung(a_call(process, 100.0))
     process.ledger.end(a_call(process, 100.0))

@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.outcome import Fail, Outcome, Release
-from everwork.core.states import State
 from everwork.core.texts import error_text
-from everwork.engines.values import JobFilter
 from everwork.exceptions import EngineError
 from everwork.service.loops import through_outage
 from everwork.service.service import JobService
+from everwork.workers.held import held_by
 from everwork.workers.ledger import Entry, SlotState
 from everwork.workers.spawned import Spawned
 
@@ -24,6 +22,8 @@ async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
     Failing this, because the engine is away, their leases lapse.
     """
     entries = spawned.entries()
+    if not entries and spawned.has_ended_well:
+        return  # It has given everything back itself.
     outcomes = [outcome for entry in entries if (outcome := outcome_of(spawned, entry)) is not None]
     try:
         if outcomes:
@@ -76,12 +76,4 @@ def _of_ended(spawned: Spawned, entry: Entry) -> Outcome:
 async def _strays(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:
     """Attempts that were leased by a step whose answer never reached the table: no handler has seen them."""
     seen = {(entry.key, entry.attempt) for entry in known}
-    wanted = JobFilter(worker=worker, states=frozenset([State.PROCESSING]))
-    strays: list[Outcome] = []
-    cursor: int | None = None
-    while True:
-        page = await service.list(wanted, LIST_LIMIT_MAX, cursor)
-        strays += [Release(job.key, job.attempt) for job in page.jobs if (job.key, job.attempt) not in seen]
-        cursor = page.next
-        if cursor is None:
-            return strays
+    return [Release(*one) for one in await held_by(service, worker) if one not in seen]

@@ -225,7 +225,7 @@ class Everwork:
             self._home.portal,
             self._name.text,
             stopped,
-            self._home,
+            self._home.own,
             process=self._name.process,
             handlers=[function.handler() for function in self.functions.values()],
             owns_name=self._name.is_unique,

@@ -78,7 +78,9 @@ class Attempt:
     def enter(self, ledger: Ledger) -> None:
         """Stand in the table of this process."""
         job = self.job
-        self.slot = ledger.enter(job.key, job.attempt, self.leased_at, self.timeout, self.handler.index)
+        self.slot = ledger.enter(
+            job.key, job.attempt, leased_at=self.leased_at, timeout=self.timeout, worker=self.handler.index
+        )
 
     def close(self, ledger: Ledger) -> None:
         """Leave the table, now that nothing is left to be settled; one that still runs past its time stays as hung."""

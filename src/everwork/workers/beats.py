@@ -28,6 +28,7 @@ class Heartbeat:
         here: Attempts,
         take_back: Callable[[float], None],
         stop: Callable[[Attempt, Stop], None],
+        *,
         lease_ms: int,
     ) -> None:
         self._service = service

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Fail, Outcome, Release
-from everwork.core.states import State
 from everwork.core.texts import error_text
-from everwork.engines.values import Activation, Demand, JobFilter, Judged, Settlement
+from everwork.engines.values import Activation, Demand, Judged, Settlement
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 from everwork.service.exchange import pause_ms
@@ -26,6 +25,7 @@ from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.beats import Heartbeat, Pulse
 from everwork.workers.executor import Report
 from everwork.workers.handler import Handler
+from everwork.workers.held import held_by
 from everwork.workers.job_log import JobLog
 from everwork.workers.ledger import Ledger
 from everwork.workers.news import News
@@ -73,7 +73,7 @@ class Fetcher:
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
         self._beat: Heartbeat | Pulse = (
-            Heartbeat(service, self._here, self._take_back, stop, lease_ms)
+            Heartbeat(service, self._here, self._take_back, stop, lease_ms=lease_ms)
             if ledger is None
             else Pulse(ledger, self._take_back)
         )
@@ -245,24 +245,12 @@ class Fetcher:
         """
         known = set(self._here)
         try:
-            held = await self._held()
+            held = await held_by(self._service, self._worker)
         except EngineError:
             return  # Looked for again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
-        self._outcomes += [Release(key, attempt) for key, attempt in dict.fromkeys(held) if (key, attempt) not in known]
+        self._outcomes += [Release(key, attempt) for key, attempt in held if (key, attempt) not in known]
         self._may_have_strays = False
-
-    async def _held(self) -> list[tuple[int, int]]:
-        """The attempts that this worker holds, as the engine knows them."""
-        wanted = JobFilter(worker=self._worker, states=frozenset([State.PROCESSING]))
-        held: list[tuple[int, int]] = []
-        cursor: int | None = None
-        while True:
-            page = await self._service.list(wanted, LIST_LIMIT_MAX, cursor)
-            held += [(job.key, job.attempt) for job in page.jobs]
-            cursor = page.next
-            if cursor is None:
-                return held
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from everwork.core.job import NewJob
 from everwork.core.limits import CREATE_BATCH_MAX
-from everwork.core.outcome import Complete
-from everwork.core.retry import RetryPolicy
 from everwork.engines.base import Clock
-from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
-from everwork.engines.values import Created, Judged
-from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.engines.values import Created
+from everwork.exceptions import BadConfiguration
 from everwork.service.coalesce import Coalescer
+from everwork.service.policies import declare_policies
 from everwork.service.service import JobService, patiently
 from everwork.workers.function import JobFunction
 from everwork.workers.naming import WorkerName
 from everwork.workers.nearby import Nearby
+from everwork.workers.own import OwnStore, at_once
 from everwork.workers.portal import Portal, Use
 
 T = TypeVar("T")
@@ -36,6 +35,7 @@ class Home:
     ) -> None:
         # A bad URL is told here, not at the first job.
         self._engine = open_engine(url, clock=clock, own_loop=True)
+        self.own = OwnStore(self._engine)
         self._name = name
         self._functions = functions
         self._begin()
@@ -99,25 +99,11 @@ class Home:
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """The same in the calling thread."""
-        return _at_once(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
-
-    async def complete_in(self, tx: object, completion: Complete) -> Judged:
-        """Complete an attempt inside its handler's transaction."""
-        return (await self._engine.complete_in(tx, [completion]))[0]
-
-    def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
-        """The same in the calling thread."""
-        return _at_once(self._engine.complete_in(tx, [completion]), "await ctx.complete(..., tx=...)")[0]
+        return at_once(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
 
     async def prepare(self, service: JobService) -> None:
         """Let every process know the policies that this application declares."""
-        known = {info.type: info.policy for info in await service.engine.types()}
-        for function in list(self._functions.values()):
-            if function.retry is None:
-                continue  # Whatever an administrator has set holds.
-            policy = None if function.retry == RetryPolicy() else encode_policy(function.retry)
-            if known.get(function.type) != policy:
-                await service.engine.set_policy(function.type, policy)
+        await declare_policies(service.engine, {one.type: one.retry for one in list(self._functions.values())})
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""
@@ -149,14 +135,3 @@ class Home:
 
     def _make_service(self) -> JobService:
         return JobService(self._engine.fresh(), self._name.process)
-
-
-def _at_once(call: Coroutine[Any, Any, T], instead: str) -> T:
-    """Run a call in the calling thread: a connection belongs to it, and a synchronous driver never suspends."""
-    try:
-        call.send(None)
-    except StopIteration as done:
-        answer: T = done.value
-        return answer
-    call.close()
-    raise InvalidInput("tx", f"must belong to a synchronous driver here; {instead} instead")

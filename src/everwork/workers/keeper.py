@@ -70,11 +70,11 @@ def _leases(held: Sequence[Held]) -> list[Lease]:
 
 
 def _tell(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
-    """Let the processes know which of their attempts have no lease any more."""
+    """Let the processes know, once, which of their attempts have no lease any more."""
     told = set()
     for (child, entry), status in zip(held, statuses, strict=True):
-        if status is not LeaseStatus.HELD:
-            child.ledger.flag(entry, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
+        why = Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST
+        if status is not LeaseStatus.HELD and child.ledger.flag(entry, why):
             told.add(child)
     for child in told:
         child.look()

@@ -104,7 +104,7 @@ class Ledger:
         """How many more attempts fit."""
         return len(self._free)
 
-    def enter(self, key: int, attempt: int, leased_at: float, timeout: float, worker: int) -> int:
+    def enter(self, key: int, attempt: int, *, leased_at: float, timeout: float, worker: int) -> int:
         """Write a leased attempt; its slot."""
         slot = self._free.pop()
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
@@ -174,12 +174,16 @@ class Ledger:
                 *values, _, _, use = _SLOT.unpack_from(table, slot * SLOT_BYTES)
                 yield Entry._make((slot, *values, SlotState(state), use))
 
-    def flag(self, entry: Entry, why: Stop) -> None:
-        """Tell the child that an attempt is cancelled or lost. If its slot has another by now, that one is not hit."""
+    def flag(self, entry: Entry, why: Stop) -> bool:
+        """Mark an attempt as cancelled or lost; whether that is new. If its slot has another by now, it is not hit."""
         at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
         # An entry that was read while the slot changed hands may have the key of the one and the use of the other.
-        if _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt):
-            self._memory[at + _FLAG_OFFSET] = _NUMBERS[why] * _USES + entry.use
+        is_here = _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt)
+        flag = _NUMBERS[why] * _USES + entry.use
+        if not is_here or self._memory[at + _FLAG_OFFSET] == flag:
+            return False
+        self._memory[at + _FLAG_OFFSET] = flag
+        return True
 
     def switch(self, worker: int, is_on: bool) -> None:
         """Switch a worker on or off."""

@@ -39,7 +39,8 @@ SWITCH_SECONDS_MIN: Final = 0.5
 SLOTS_PER_PLACE: Final = 3
 """A process holds what runs, as much fetched ahead, and what has ended and is being settled."""
 SLOTS_SPARE: Final = 16
-FAREWELL_SECONDS: Final = 5.0
+FAREWELL_SECONDS: Final = 4.0
+LOST_SECONDS: Final = 0.5
 CANCELS_MAX: Final = 10
 UNGUARDED_TEXT: Final = (
     "every new process imports the program, which must not run the manager again there: "
@@ -80,6 +81,7 @@ class Operation:
         self._places: dict[type[AbstractWorker], tuple[Place, ...]] = {}
         self._off: frozenset[str] = frozenset()
         self._told: set[str] = set()
+        self._has_lost_store = False
         self._supervisors = [self._supervisor(process) for process in setup.processes]
         self._watch = Watch(self._supervisors, self._log)
         self._keeper = Keeper(service.engine, self._children, setup.lease_ms)
@@ -218,10 +220,12 @@ class Operation:
     async def _ask_store(self, last: Coroutine[Any, Any, None]) -> None:
         """One of the last things to be done, which no stop waits for for long: the store may be away or held."""
         asking = asyncio.ensure_future(last)
-        await asyncio.wait([asking], timeout=FAREWELL_SECONDS)
+        await asyncio.wait([asking], timeout=LOST_SECONDS if self._has_lost_store else FAREWELL_SECONDS)
         if not asking.done():
             asking.cancel()
-            self._log.error("the store does not answer: the manager ends without it")
+            if not self._has_lost_store:
+                self._log.error("the store does not answer: the manager ends without it")
+            self._has_lost_store = True
         elif not asking.cancelled() and not isinstance(asking.exception(), EngineError | None):
             self._log.error("the manager's end went wrong", exc_info=asking.exception())
 
