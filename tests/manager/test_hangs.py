@@ -31,7 +31,7 @@ async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_other
     start: Start, outside: Outside, said: Said
 ) -> None:
     # A worker that never comes up beside them keeps nobody from finding out.
-    await start("Echo", "Patient", "Thread", *["Stuck,Endless"] * len(ENDS))
+    manager = await start("Echo", "Patient", "Thread", *["Stuck,Endless"] * len(ENDS))
     patient = await outside.push("patient", how="block")
     keys = {how: await outside.push("stuck", how=how) for how in ENDS}
     thread = await outside.push("thread", seconds=3600)
@@ -46,6 +46,7 @@ async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_other
     assert str(threads_end.error).startswith("timed out after 1 s; its thread still runs\n")
     assert "wait_in_a_thread" in str(threads_end.error)
     await said.times(2, "startup", "thread")
+    await manager.logged("a call in it does not end", 2)
     await said.times(2 * len(ENDS), "startup", "stuck")
     assert len(set(said.pids("startup", "stuck"))) >= 2 * len(ENDS)
     assert len(said.lines("echo")) == echoes

@@ -15,8 +15,8 @@ from everwork.workers.spawned import Spawned
 from everwork.workers.supervisor import Supervisor
 
 WATCH_SECONDS: Final = 0.25
-HUNG_SECONDS: Final = 1.5
-"""How long after its time a call may take to end: its own process has a second to make it, and a half to say so."""
+HUNG_SECONDS: Final = 1.4
+"""How long after its time a call may take to end: its own process has a second to make it, and to say so."""
 SILENT_SECONDS: Final = 30.0
 MEMORY_SECONDS: Final = 5.0
 GAP_SECONDS: Final = 2.0
