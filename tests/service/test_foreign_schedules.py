@@ -124,6 +124,26 @@ async def test_a_schedule_that_blocks_is_broken_for_a_while_and_keeps_nobody_wai
     assert await points(engine) == list(range(first, clock.now_ms + 1, MINUTE_MS))
 
 
+async def test_an_answer_that_comes_while_others_are_fired_is_taken_up_at_once(
+    engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "ANSWER_SECONDS_MAX", 0.0)
+    schedule = Blocking()
+
+    async def answers_meanwhile() -> frozenset[str]:
+        question = loop._standings["w/tick"].question
+        schedule.may_answer.set()
+        await until(lambda: question is None or question.answer.done())
+        return frozenset()
+
+    other = Scheduled(worker_id="w", trigger_id="other", type="report", plan=Plan(Every(SECOND_MS)))
+    tick = Scheduled(worker_id="w", trigger_id="tick", type="report", plan=a_custom_plan(schedule))
+    loop = TriggerLoop(engine, [tick, other], answers_meanwhile)
+    await loop.tick()
+    clock.advance(ms=SECOND_MS)
+    assert await loop.tick() == 0
+
+
 CHANGES = {
     ("Europe/Berlin", "30 2 * * *", "2026-03-28T12:00Z"): ["29 03:00+0200", "30 02:30+0200"],
     ("Europe/Berlin", "30 2 * * *", "2026-10-24T12:00Z"): ["25 02:30+0200", "26 02:30+0100"],

@@ -305,6 +305,8 @@ class _Standing:
         """Decide when to look at it again."""
         if self._is_off:
             self.look_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
+        elif self.question is not None and self.question.answer.done():
+            self.look_ms = now_ms  # It came while others were fired.
         elif now_ms < self._broken_until_ms:
             self.look_ms = self._broken_until_ms
         elif self.question is not None:
