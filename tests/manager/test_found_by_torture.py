@@ -25,7 +25,7 @@ def a_process(folder: Path) -> Spawned:
         log_format=None,
         log_level="INFO",
     )
-    return Spawned(multiprocessing.get_context("spawn"), orders, 1, set(), lambda: None)
+    return Spawned(multiprocessing.get_context("spawn"), orders, slots=1, off=set(), tell=lambda: None)
 
 
 async def test_a_process_that_dies_and_is_let_go_while_it_is_asked_where_it_stands_says_nothing(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _spawn(life: Life) -> Spawned:
         log_format=None,
         log_level="INFO",
     )
-    return Spawned(multiprocessing.get_context("spawn"), orders, 4, set(), lambda: None)
+    return Spawned(multiprocessing.get_context("spawn"), orders, slots=4, off=set(), tell=lambda: None)
 
 
 async def _holds(process: Spawned, states: set[SlotState]) -> None:
