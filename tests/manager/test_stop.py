@@ -26,8 +26,12 @@ def _ctrl_c(manager: Manager) -> None:
     manager.send_all(signal.SIGINT)
 
 
+def _sigterm_to_everybody(manager: Manager) -> None:
+    manager.send_all(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("engine_name", ["sqlite"])
-@pytest.mark.parametrize("send", [_sigterm_to_the_manager, _ctrl_c])
+@pytest.mark.parametrize("send", [_sigterm_to_the_manager, _sigterm_to_everybody, _ctrl_c])
 async def test_one_signal_lets_running_jobs_finish_and_begins_no_more(
     start: Start, outside: Outside, said: Said, tmp_path: Path, send: Send
 ) -> None:

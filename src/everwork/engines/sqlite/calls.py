@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from everwork.engines.base import Clock
@@ -41,6 +42,21 @@ class Pause:
 
 
 Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
+
+
+async def in_daemon(act: Callable[[], T]) -> T:
+    """Do what may have to wait for another process. Unlike the event loop's own threads, this holds up no exit."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=_answer, args=(act, done), name="everwork-sqlite-wait", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _answer(act: Callable[[], T], done: Future[T]) -> None:
+    try:
+        done.set_result(act())
+    except BaseException as error:  # noqa: BLE001 - it goes to whoever waits
+        done.set_exception(error)
 
 
 def join(thread: threading.Thread, path: str) -> None:

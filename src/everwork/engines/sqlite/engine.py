@@ -15,6 +15,7 @@ from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.sqlite import change, leases, move, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
+from everwork.engines.sqlite.calls import in_daemon
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
@@ -77,7 +78,7 @@ class SqliteEngine(Engine):
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
-            connection, lock, schema_version = await asyncio.to_thread(self._connect, create)
+            connection, lock, schema_version = await in_daemon(lambda: self._connect(create))
             make = LoopWriter if self._own_loop else ThreadWriter
             writer = make(self._place, connection, lock, self._clock)
             self._opened = Opened(self._place, self._clock, writer, lock, schema_version)

@@ -8,7 +8,7 @@ import threading
 from queue import SimpleQueue
 
 from everwork.engines.base import Clock
-from everwork.engines.sqlite.calls import Ask, Call, Pause, T, join, look_at, reconnected, resolve
+from everwork.engines.sqlite.calls import Ask, Call, Pause, T, in_daemon, join, look_at, reconnected, resolve
 from everwork.engines.sqlite.place import Place
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
@@ -48,7 +48,7 @@ class Reader:
         if not self._closing:
             self._closing = True
             self._inbox.put(None)
-        await asyncio.to_thread(join, self._thread, self._place.path)
+        await in_daemon(lambda: join(self._thread, self._place.path))
 
     def _run(self) -> None:
         cursor = self._connection.cursor()

@@ -22,6 +22,7 @@ from everwork.engines.sqlite.calls import (
     Look,
     Pause,
     T,
+    in_daemon,
     join,
     look_at,
     reconnected,
@@ -198,7 +199,7 @@ class ThreadWriter(Writer):
         if not self._closing:
             self._closing = True
             self._inbox.put(None)
-        await asyncio.to_thread(join, self._thread, self._place.path)
+        await in_daemon(lambda: join(self._thread, self._place.path))
 
     def pause(self) -> Pause:
         """Close the connection between two transactions, until the pause ends."""
