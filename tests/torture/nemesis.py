@@ -43,7 +43,7 @@ _STOP_EVERY: Final = 6
 _STOP_SECONDS_MAX: Final = 20
 _TICK_SECONDS: Final = 0.02
 _DISTURBANCE_SHARE: Final = 0.25
-_PREFERENCE: Final = 0.5
+_PREFERENCE: Final = 0.8
 _DOWN_SECONDS_MAX: Final = 1.0
 # Who lost the server looks for it with growing pauses: by then it has been found again.
 _RECONNECT_MS: Final = 1_000
