@@ -17,7 +17,7 @@ from everwork.workers.child import Orders
 from everwork.workers.crew import Post
 from everwork.workers.ledger import Phase
 from everwork.workers.spawned import Spawned
-from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch
+from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, may_be_replaced
 from tests.manager.crew import Echo
 
 TIMEOUT = 10.0
@@ -88,6 +88,17 @@ async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(
     process.cancel()
     late, _ = entries = process.entries()
     assert watch._overdue(process, entries, now + 2 * TIMEOUT) == [late]
+
+
+async def test_one_that_hangs_before_it_is_ready_is_not_replaced_while_its_predecessor_is_there(
+    process: Spawned,
+) -> None:
+    assert not may_be_replaced(process, [process])
+    process.ended.clear()
+    assert may_be_replaced(process, [process])
+    assert not may_be_replaced(process, [process, process])
+    process.ready.set()
+    assert may_be_replaced(process, [process, process])
 
 
 async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Spawned) -> None:

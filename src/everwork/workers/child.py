@@ -39,8 +39,8 @@ log = get_logger("everwork")
 TURN_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
 """A loop that has not turned for this long is blocked by a handler."""
-READY_SECONDS: Final = 25.0
-"""So long a new process may start before the one that it replaces goes, whoever is still missing here."""
+READY_SECONDS: Final = RUNNING_SECONDS + 2.0
+"""After so long a process has said which of its workers do not come up, and may replace one that has no more."""
 SWALLOW_SECONDS: Final = 1.0
 UNGUARDED: Final = 78
 """The exit code of a process that would have run its program, manager and all, instead of its workers."""

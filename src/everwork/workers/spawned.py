@@ -51,7 +51,6 @@ class Spawned:
         self.broken: dict[str, str] = {}
         self._off: set[int] = set()
         self.ready = asyncio.Event()
-        self.ready_at = 0.0
         self.ended = asyncio.Event()
         self.asked = asyncio.Event()
         """Somebody else than its parent has asked it to stop."""
@@ -243,7 +242,6 @@ class Spawned:
             case {"begun": True}:
                 self.has_begun = True
             case {"phase": _}:
-                self.ready_at = time.monotonic()
                 self.ready.set()
             case {"gave_up": True}:
                 self.has_given_up = True

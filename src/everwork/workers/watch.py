@@ -152,7 +152,8 @@ class Watch:
     ) -> None:
         """One at a time over the whole manager, but for those that hang: they are no use to anybody."""
         if any(entry.state is SlotState.HUNG for entry in entries):
-            self._do(self._leaving, spawned, supervisor.replace(spawned, "a call in it does not end"))
+            if may_be_replaced(spawned, supervisor.live):
+                self._do(self._leaving, spawned, supervisor.replace(spawned, "a call in it does not end"))
             return
         is_free = self._recycling is None or self._recycling.done()
         if is_free and (why := self._is_spent(supervisor, spawned, now)) is not None:
@@ -182,3 +183,8 @@ class Watch:
         where.pop(spawned.name, None)
         if not task.cancelled() and task.exception() is not None:
             self._log.error("a process cannot be ended", process=spawned.name, exc_info=task.exception())
+
+
+def may_be_replaced(spawned: Spawned, live: Sequence[Spawned]) -> bool:
+    """Whoever hangs before it could let its predecessor go waits, or a series of hangs would fill the machine."""
+    return spawned.ready.is_set() or sum(not one.ended.is_set() for one in live) == 1
