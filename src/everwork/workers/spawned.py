@@ -125,6 +125,8 @@ class Spawned:
     def end(self) -> str:
         """How it ended, in words."""
         code = self._process.exitcode
+        if self.has_given_up:
+            return "gave up: its engine stayed away for too long"
         if code is not None and code < 0:
             with suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"

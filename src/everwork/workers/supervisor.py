@@ -125,7 +125,7 @@ class Supervisor:
             self._log.warning("a process was told to stop, not by its manager", process=spawned.name, pid=spawned.pid)
             await self._see_off(spawned)
         is_needed = spawned is self._current and not self._stopping.is_set()
-        if is_needed and not spawned.is_leaving:
+        if is_needed and not spawned.is_leaving and not spawned.is_unguarded:
             self._log.error("a process has died", process=spawned.name, pid=spawned.pid, how=spawned.end)
         burying = asyncio.ensure_future(self._bury(spawned))
         if is_needed:
