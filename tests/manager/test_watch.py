@@ -17,17 +17,16 @@ from everwork.workers.child import Orders
 from everwork.workers.crew import Post
 from everwork.workers.ledger import Phase
 from everwork.workers.spawned import Spawned
-from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, may_be_replaced
+from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, is_sole
 from tests.manager.crew import Echo
 
 TIMEOUT = 10.0
 
 
-@pytest.fixture
-async def process(tmp_path: Path) -> AsyncIterator[Spawned]:
-    """A process that was killed, so that nobody but the test writes into its table."""
+def a_process(folder: Path) -> Spawned:
+    """A real one, which nobody waits for."""
     orders = Orders(
-        url=f"sqlite:///{tmp_path}/jobs.db",
+        url=f"sqlite:///{folder}/jobs.db",
         name="process",
         posts=(Post(worker=Echo, places=(), index=0, id="echo", is_final=True),),
         shutdown_timeout=1,
@@ -36,9 +35,20 @@ async def process(tmp_path: Path) -> AsyncIterator[Spawned]:
         log_format=None,
         log_level="INFO",
     )
-    process = Spawned(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
+    return Spawned(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
+
+
+async def killed(process: Spawned) -> Spawned:
+    """It, when it has ended."""
     process.kill("was killed")
     await process.ended.wait()
+    return process
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Spawned]:
+    """A process that was killed, so that nobody but the test writes into its table."""
+    process = await killed(a_process(tmp_path))
     yield process
     process.close()
 
@@ -90,15 +100,14 @@ async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(
     assert watch._overdue(process, entries, now + 2 * TIMEOUT) == [late]
 
 
-async def test_one_that_hangs_before_it_is_ready_is_not_replaced_while_its_predecessor_is_there(
-    process: Spawned,
-) -> None:
-    assert not may_be_replaced(process, [process])
-    process.ended.clear()
-    assert may_be_replaced(process, [process])
-    assert not may_be_replaced(process, [process, process])
-    process.ready.set()
-    assert may_be_replaced(process, [process, process])
+async def test_nobody_is_replaced_while_a_predecessor_waits_for_it(process: Spawned, tmp_path: Path) -> None:
+    before = a_process(tmp_path)
+    assert is_sole(process, [process])
+    assert not is_sole(process, [before, process])
+    before.stop_softly()
+    assert is_sole(process, [before, process])
+    await killed(before)
+    before.close()
 
 
 async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Spawned) -> None:

@@ -94,7 +94,7 @@ class Watch:
             self._do(self._ending, spawned, self._end_hung(supervisor, spawned, overdue))
         elif (why := self._silence(spawned, entries, now)) is not None:
             supervisor.kill(spawned, why)
-        elif supervisor.is_current(spawned) and spawned.name not in self._leaving:
+        elif supervisor.is_current(spawned) and spawned.name not in self._leaving and is_sole(spawned, supervisor.live):
             self._consider_replacing(supervisor, spawned, entries, now)
 
     def _overdue(self, spawned: Spawned, entries: Sequence[Entry], now: float) -> list[Entry]:
@@ -152,8 +152,7 @@ class Watch:
     ) -> None:
         """One at a time over the whole manager, but for those that hang: they are no use to anybody."""
         if any(entry.state is SlotState.HUNG for entry in entries):
-            if may_be_replaced(spawned, supervisor.live):
-                self._do(self._leaving, spawned, supervisor.replace(spawned, "a call in it does not end"))
+            self._do(self._leaving, spawned, supervisor.replace(spawned, "a call in it does not end"))
             return
         is_free = self._recycling is None or self._recycling.done()
         if is_free and (why := self._is_spent(supervisor, spawned, now)) is not None:
@@ -185,6 +184,6 @@ class Watch:
             self._log.error("a process cannot be ended", process=spawned.name, exc_info=task.exception())
 
 
-def may_be_replaced(spawned: Spawned, live: Sequence[Spawned]) -> bool:
-    """Whoever hangs before it could let its predecessor go waits, or a series of hangs would fill the machine."""
-    return spawned.ready.is_set() or sum(not one.ended.is_set() for one in live) == 1
+def is_sole(spawned: Spawned, live: Sequence[Spawned]) -> bool:
+    """Whether no predecessor waits for it to be ready: a series of hangs must not fill the machine with successors."""
+    return all(one is spawned or one.is_leaving or one.ended.is_set() for one in live)
