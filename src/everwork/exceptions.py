@@ -151,7 +151,9 @@ class Reject(Signal):
 class Retry(Signal):
     """The job is tried again within its max_attempts, after `delay` seconds (default: by its policy)."""
 
-    def __init__(self, detail: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, detail: str | float = "", *, delay: float | None = None) -> None:
         super().__init__(detail)
-        self.detail = detail
-        self.delay = delay
+        # Whoever gives a number alone means the delay.
+        is_delay = isinstance(detail, int | float) and delay is None
+        self.detail: object = "" if is_delay else detail
+        self.delay = float(detail) if is_delay else delay

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from everwork import Everwork, Job, JobContext, State
 from everwork.engines.values import JobFilter
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.workers.arguments import Arguments
 from tests.door.waiting import finished, run_one, working
 
 
@@ -231,3 +232,23 @@ async def finished_by_workers(app: Everwork, key: int) -> Job:
     """The job as it rests after workers have run for as long as it takes."""
     async with working(app):
         return await finished(app, key)
+
+
+class Taker:
+    """A handler that is a method, and takes what it gets."""
+
+    def take(self, ctx: JobContext, **rest: int) -> None:
+        """Take it."""
+
+
+@pytest.mark.parametrize("name", ["self", "ctx"])
+def test_a_name_that_the_handler_needs_for_something_else_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{name}: is taken"):
+        Arguments(Taker().take).bind({name: 1})
+
+
+def test_further_keyword_arguments_are_coerced_by_their_annotation() -> None:
+    arguments = Arguments(Taker().take)
+    assert arguments.bind({"a": "2", "b": 3}) == {"a": 2, "b": 3}
+    with pytest.raises(InvalidInput, match=r"^c: "):
+        arguments.bind({"c": "many"})

@@ -217,7 +217,7 @@ ODD_ENDS: dict[str, Callable[[], BaseException]] = {
     "a Fail with a lone surrogate": lambda: Fail("\udcff"),
     "a Fail whose detail is no text": lambda: Fail(ValueError("boom")),  # type: ignore[arg-type]
     "a Reject whose detail is no text": lambda: Reject({"code": 3}),  # type: ignore[arg-type]
-    "a Retry whose detail is no text": lambda: Retry(5, delay=0),  # type: ignore[arg-type]
+    "a Retry whose detail is no text": lambda: Retry(5, delay=0),
     "a Retry whose delay is not a number": lambda: Retry(delay=float("nan")),
     "a Retry whose delay is infinite": lambda: Retry(delay=float("inf")),
     "a Retry whose delay is a text": lambda: Retry(delay="5"),  # type: ignore[arg-type]

@@ -112,12 +112,15 @@ async def test_a_stream_may_come_later_than_its_workers(engine: RedisEngine, cli
     assert len(await jobs_of(engine, source, 2)) == 2
 
 
-async def test_headers_and_expiry_come_along(engine: RedisEngine, client: Any, source: str) -> None:
-    told = {"kwargs": {"n": 1}, "headers": {"trace": "00-1"}, "expires": "2999-01-01T00:00:00Z"}
+async def test_headers_expiry_and_time_come_along(engine: RedisEngine, client: Any, source: str) -> None:
+    told = {
+        "kwargs": {"n": 1}, "headers": {"trace": "00-1"}, "expires": "2999-01-01T00:00:00Z", "run_at": 4_000_000_000
+    }  # fmt: skip
     client.xadd(source, {"payload": json.dumps(told)})
     await ask_for(engine, source)
     [job] = await jobs_of(engine, source, 1)
     assert (job.headers, job.expires_at_ms) == ('{"trace":"00-1"}', 32_472_144_000_000)
+    assert job.run_at_ms == 4_000_000_000_000
 
 
 async def test_every_group_of_the_type_gets_a_copy(engine: RedisEngine, client: Any, source: str) -> None:
@@ -286,6 +289,9 @@ def test_portions_keep_the_order_and_a_limit_of_bytes() -> None:
         ('{"kwargs": {}, "expires": "soon"}', "expires"),
         ('{"kwargs": {}, "expires": "2030-01-01T00:00:00"}', "expires"),
         ('{"kwargs": {}, "expires": true}', "expires"),
+        ('{"kwargs": {}, "delay": -1}', "delay"),
+        ('{"kwargs": {}, "run_at": "tomorrow"}', "run_at"),
+        ('{"kwargs": {}, "delay": 1, "run_at": 1}', "delay"),
         ('{"kwargs": {"n": 123456789012345678901234567890}}', "payload"),
     ],
 )

@@ -18,6 +18,7 @@ from everwork.client.job import ActiveJob
 from everwork.client.stream import Stream
 from everwork.core import checks
 from everwork.core import outcome as o
+from everwork.core.limits import CONCURRENCY_MAX
 from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
 from everwork.logs import get_logger
@@ -27,7 +28,6 @@ log = get_logger("everwork")
 
 Handler = Callable[[ActiveJob], Any]
 """Takes a job and returns its result; a coroutine function, or a plain one, which runs in a thread."""
-CONCURRENCY_MAX: Final = 10_000
 AHEAD_SECONDS: Final = 0.1
 """So much work is fetched ahead: what was done in such a time lately. It hides the way to the server and back."""
 AHEAD_MAX: Final = 2_000

@@ -51,6 +51,8 @@ COMPLETED_KEEP_MS: Final = 7 * 86_400_000
 FAILED_KEEP_MS: Final = 90 * 86_400_000
 STATISTICS_KEEP_HOURS: Final = 30 * 24
 
+CONCURRENCY_MAX: Final = 10_000
+EXECUTION_SECONDS_DEFAULT: Final = 180.0
 SOURCES_MAX: Final = 100
 EVENTS_MAX: Final = 10_000
 """How many events one attempt may emit at most; they are created with its completion, in one transaction."""

@@ -25,6 +25,7 @@ async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
     if not entries and spawned.has_ended_well:
         return  # It has given everything back itself.
     outcomes = [outcome for entry in entries if (outcome := outcome_of(spawned, entry)) is not None]
+    _log_failures(spawned, entries, outcomes, log)
     try:
         if outcomes:
             await through_outage(lambda: service.settle(outcomes), None)
@@ -71,6 +72,17 @@ def _of_ended(spawned: Spawned, entry: Entry) -> Outcome:
         return Release(entry.key, entry.attempt)
     text = f"its process {spawned.verdict or spawned.end} before its outcome was stored"
     return Fail(entry.key, entry.attempt, error_text(text))
+
+
+def _log_failures(spawned: Spawned, entries: Sequence[Entry], outcomes: Sequence[Outcome], log: Any) -> None:
+    """A line for each attempt that failed with its process; of those that hung there is one already."""
+    ids = {post.index: post.id for post in spawned.posts}
+    workers = {(entry.key, entry.attempt): ids.get(entry.worker) for entry in entries}
+    for one in outcomes:
+        at = (one.key, one.attempt)
+        if isinstance(one, Fail) and at not in spawned.culprits:
+            facts = {"process": spawned.name, "worker": workers[at], "key": one.key, "attempt": one.attempt}
+            log.warning("a job failed", **facts, error=one.error)
 
 
 async def _strays(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.limits import LEASE_MS_DEFAULT
+from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.retry import RetryPolicy
 from everwork.engines.base import Clock
 from everwork.engines.codec import decode, require_object
@@ -24,7 +24,7 @@ from everwork.service.fleet import Fleet
 from everwork.service.intake import new_job
 from everwork.service.service import JobService
 from everwork.workers import forks
-from everwork.workers.function import TIMEOUT_DEFAULT, JobFunction, JobKey
+from everwork.workers.function import JobFunction, JobKey
 from everwork.workers.home import Home
 from everwork.workers.naming import WorkerName
 from everwork.workers.runtime import Runtime, StopSignal, run_loop
@@ -74,7 +74,7 @@ class Everwork:
         *,
         retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - a frozen value
         concurrency: int = 1,
-        timeout: float = TIMEOUT_DEFAULT,
+        timeout: float = EXECUTION_SECONDS_DEFAULT,
         cron: str | Cron | Interval | None = None,
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Declare a function as the handler of a type.

@@ -41,8 +41,11 @@ class Arguments:
         self._required: set[str] = set()
         self._takes_any = False
         self._adapters: dict[str, Any] = {}
+        self._rest: object = Any
         for name, parameter in signature.parameters.items():
             self._add(name, parameter, hints.get(name, Any))
+        self._exact_rest = _exact(self._rest)
+        self._reserved = {_bound_name(function), self.context_name, self.collector_name}
 
     def _add(self, name: str, parameter: inspect.Parameter, hint: object) -> None:
         if hint is JobContext:
@@ -51,6 +54,7 @@ class Arguments:
             self.collector_name = name
         elif parameter.kind is parameter.VAR_KEYWORD:
             self._takes_any = True
+            self._rest = hint
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise BadConfiguration(f"parameter '{name}': handlers take keyword arguments only, no *args and no '/'")
         else:
@@ -63,9 +67,13 @@ class Arguments:
     def check_names(self, given: Mapping[str, Any]) -> None:
         """Refuse arguments that the handler does not have, and missing ones."""
         for name in given:
-            if name not in self._names and not self._takes_any:
+            if name in self._names:
+                continue
+            if not self._takes_any:
                 allowed = ", ".join(self._names) or "none"
                 raise InvalidInput(name, f"the handler has no such argument; it takes {allowed}")
+            if name in self._reserved:
+                raise InvalidInput(name, "is taken: the handler gets something else by this name; rename the argument")
         missing = self._required - given.keys()
         if missing:
             raise InvalidInput(min(missing), "the handler needs this argument")
@@ -75,7 +83,7 @@ class Arguments:
         if given.keys() != self._required:
             self.check_names(given)
         for name, value in given.items():
-            exact = self._names.get(name)
+            exact = self._names.get(name, self._exact_rest)
             if exact is not None and type(value) not in exact:
                 given[name] = self._coerce(name, value)
         return given
@@ -83,14 +91,20 @@ class Arguments:
     def _coerce(self, name: str, value: Any) -> Any:
         from pydantic import ValidationError  # noqa: PLC0415 - see _adapter
 
-        adapter = self._adapters.get(name)
+        known, hint = (name, self._hints[name]) if name in self._names else ("**", self._rest)
+        adapter = self._adapters.get(known)
         if adapter is None:
-            self._adapters[name] = adapter = _adapter(name, self._hints[name])
+            self._adapters[known] = adapter = _adapter(known, hint)
         try:
             return adapter.validate_python(value)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]["msg"]
             raise InvalidInput(name, f"{problem}, not {shown(value)}") from None
+
+
+def _bound_name(function: Callable[..., Any]) -> str | None:
+    """The name by which a method knows its object: nobody else may use it."""
+    return next(iter(inspect.signature(function.__func__).parameters), None) if inspect.ismethod(function) else None
 
 
 def _exact(hint: Any) -> frozenset[type] | None:

@@ -264,7 +264,7 @@ class Executor:
         attempt.is_reported = True
         if is_free and self._ledger is not None and attempt.slot is not None and attempt.begun_at is not None:
             self._ledger.end(attempt.slot)
-        if isinstance(outcome, o.Fail | o.Reject):
+        if isinstance(outcome, o.Fail | o.Reject | o.Retry):
             self._job_log.failed(attempt, outcome)
         if not self._reports:
             self._loop.call_soon(self._flush)

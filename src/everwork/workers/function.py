@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from everwork.core import checks
-from everwork.core.limits import LEASE_MS_MAX
+from everwork.core.limits import CONCURRENCY_MAX, LEASE_MS_MAX
 from everwork.core.retry import RetryPolicy, require_policy
 from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration, InvalidInput
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-CONCURRENCY_MAX = 10_000
-TIMEOUT_DEFAULT = 180.0
 
 
 class JobKey(int):

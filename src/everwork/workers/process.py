@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
@@ -31,14 +32,11 @@ class Reconnect(_Settings):
     give_up_after: float | None = Field(default=None, gt=0, le=86_400)
 
     def pauses(self) -> Iterator[float]:
-        """Seconds to wait, one after the other; it ends where to give up."""
-        waited = 0.0
-        at = 0
-        while self.give_up_after is None or waited < self.give_up_after:
+        """Seconds to wait, one after the other; it ends where to give up, counted from its first word on."""
+        began, at = time.monotonic(), 0
+        while self.give_up_after is None or time.monotonic() - began < self.give_up_after:
             delay = self.delays[min(at, len(self.delays) - 1)]
-            delay *= 1.0 - self.jitter * random.random()  # noqa: S311 - jitter, not a secret
-            yield delay
-            waited += delay
+            yield delay * (1.0 - self.jitter * random.random())  # noqa: S311 - jitter, not a secret
             at += 1
 
 

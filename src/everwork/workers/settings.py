@@ -14,17 +14,24 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from everwork.core.limits import DELAY_MS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, SOURCES_MAX
+from everwork.core.limits import (
+    CONCURRENCY_MAX,
+    DELAY_MS_MAX,
+    EXECUTION_SECONDS_DEFAULT,
+    NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    SOURCES_MAX,
+    TITLE_CHARS_MAX,
+)
 from everwork.core.retry import RetryPolicy
 from everwork.engines.codec import encode_object
 
-CONCURRENCY_MAX: Final = 10_000
 INTERVAL_MS_MIN: Final = 100
 EXPRESSION_CHARS_MAX: Final = 200
 _ANY_DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """Whether an expression ever matches does not depend on the day from which one looks."""
 
-Title = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+Title = Annotated[str, StringConstraints(min_length=1, max_length=TITLE_CHARS_MAX)]
 Description = Annotated[str, StringConstraints(max_length=1000)]
 Source = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=r"^[a-zA-Z0-9_\-:]+$")]
 Amount = Annotated[float, Field(ge=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
@@ -133,7 +140,7 @@ class WorkerSettings(_Settings):
     title: Title
     description: Description = ""
     sources: AbstractSet[Source] = Field(default=frozenset(), validate_default=True)
-    execution_timeout: Timeout = 180
+    execution_timeout: Timeout = EXECUTION_SECONDS_DEFAULT
     status_check_interval: CheckInterval = 60
     status_cache_ttl: CacheTtl | None = 5
     event_settings: EventSettings = EventSettings()

@@ -86,6 +86,7 @@ class Spawned:
         self._end_reader = _end_reader(self._process)
         self._loop.add_reader(self._end_reader, self._on_end)
         self._loop.add_reader(self._control.fileno(), self._on_words)
+        self._tell()
 
     # What it is doing ---------------------------------------------------------------------------
 

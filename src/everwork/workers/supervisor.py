@@ -122,7 +122,7 @@ class Supervisor:
         """Wait for a process to end, clear up behind it, and start the next one if it was needed."""
         await _first(spawned.ended, spawned.asked)
         if not spawned.ended.is_set():
-            self._log.warning("a process was told to stop, not by its manager", process=spawned.name, pid=spawned.pid)
+            self._log.info("a process was told to stop, not by its manager", process=spawned.name, pid=spawned.pid)
             await self._see_off(spawned)
         is_needed = spawned is self._current and not self._stopping.is_set()
         if is_needed and not spawned.is_leaving and not spawned.is_unguarded:

@@ -19,6 +19,8 @@ HUNG_SECONDS: Final = 1.4
 """How long after its time a call may take to end: its own process has a second to make it, and to say so."""
 SILENT_SECONDS: Final = 30.0
 MEMORY_SECONDS: Final = 5.0
+YOUNG_SECONDS: Final = 60.0
+"""A process that is too large from its start on is not replaced again and again."""
 GAP_SECONDS: Final = 2.0
 """Who has not looked for so long was stopped, or had no time; so may have been those that it looks at."""
 AWAKE_SECONDS: Final = 3.0
@@ -167,7 +169,8 @@ class Watch:
             return f"it has run {ended:,} jobs"
         if recycle.age is not None and now - spawned.started_at >= recycle.age:
             return f"it is {recycle.age:g} s old"
-        if recycle.memory is not None and (size := self.memory_of(spawned) or 0) >= recycle.memory:
+        is_young = now - spawned.started_at < YOUNG_SECONDS  # A new one would be no smaller.
+        if recycle.memory is not None and not is_young and (size := self.memory_of(spawned) or 0) >= recycle.memory:
             return f"it holds {size:,} bytes of memory"
         return None
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import NewJob
-from everwork.core.limits import HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.engines.codec import decode_object, encode_object
 from everwork.exceptions import InvalidInput
 
@@ -41,25 +41,29 @@ def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> New
     if "kwargs" not in told:
         raise InvalidInput("kwargs", "is missing in the payload; it must be a JSON object")
     headers = told.get("headers")
+    if told.get("delay") is not None and told.get("run_at") is not None:
+        raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return NewJob(
         type,
         encode_object("kwargs", told["kwargs"], PAYLOAD_BYTES_MAX),
         dedupe_key=f"inbox:{entry_id}",
         headers=None if headers is None else encode_object("headers", headers, HEADERS_BYTES_MAX),
-        expires_at_ms=_expires_at_ms(told.get("expires")),
+        delay_ms=checks.milliseconds("delay", told.get("delay") or 0, 0, DELAY_MS_MAX / 1000),
+        run_at_ms=_moment_ms("run_at", told.get("run_at")),
+        expires_at_ms=_moment_ms("expires", told.get("expires")),
     )
 
 
-def _expires_at_ms(value: Any) -> int | None:
+def _moment_ms(field: str, value: Any) -> int | None:
     """A moment in ISO 8601 with a time zone, or in seconds since 1970."""
     if value is None:
         return None
     if not isinstance(value, str):
-        return checks.milliseconds("expires", value, 0, INSTANT_MS_MAX / 1000)
+        return checks.milliseconds(field, value, 0, INSTANT_MS_MAX / 1000)
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise InvalidInput("expires", f"must be a moment in ISO 8601, not {checks.shown(value)}") from None
+        raise InvalidInput(field, f"must be a moment in ISO 8601, not {checks.shown(value)}") from None
     if moment.tzinfo is None:
-        raise InvalidInput("expires", f"must have a time zone, like 2030-01-31T12:00:00Z, not {checks.shown(value)}")
-    return checks.whole_number("expires", instant_ms(moment), 0, INSTANT_MS_MAX)
+        raise InvalidInput(field, f"must have a time zone, like 2030-01-31T12:00:00Z, not {checks.shown(value)}")
+    return checks.whole_number(field, instant_ms(moment), 0, INSTANT_MS_MAX)
