@@ -165,6 +165,32 @@ async def test_the_child_of_a_handler_that_forks_ends_and_its_parent_goes_on(app
     assert code >= 0, "an alarm had to end the child"
 
 
+async def test_the_child_of_an_async_handler_that_forks_is_no_worker(app: Everwork) -> None:
+    @app.job("fork", retry=None)
+    async def fork() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(DEADLINE_S / 2))
+            raise SystemExit(0)
+        return await asyncio.to_thread(lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    async with working(app):
+        key = await fork.enqueue()
+        assert await app.result(key, DEADLINE_S) == 1, "an alarm had to end the child"
+    assert [entry.kind for entry in await app.history(key)] == ["complete"]
+
+
+async def test_a_handler_that_raises_generator_exit_has_failed(app: Everwork) -> None:
+    @app.job("exit", retry=None)
+    async def leave() -> None:
+        raise GeneratorExit
+
+    assert str((await run_one(app, "exit")).last_error) == "GeneratorExit"
+
+
 def test_a_handler_that_cancels_every_task_of_its_loop_strands_no_job(sync_app: Everwork) -> None:
     waiting = [threading.Event(), threading.Event()]
 

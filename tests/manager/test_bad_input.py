@@ -65,6 +65,21 @@ class Half(AbstractWorker):
         return WorkerSettings(title="half")
 
 
+class Generating(Echo):
+    """Yields, where it should return."""
+
+    async def __call__(self) -> Any:  # type: ignore[override]
+        """Never end."""
+        yield 1
+
+
+class Hasty(Echo):
+    """Starts up without waiting for anything."""
+
+    def startup(self) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
 class BrokenSchedule(AbstractCronSchedule):
     """Cannot be made."""
 
@@ -110,6 +125,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "local class": (of(_local()), "worker Local: must be defined at the top of a module"),
     "bad settings": (of(Unsettled), "worker Unsettled: its settings cannot be read: title: "),
     "no settings": (of(Mute), "worker Mute: _get_settings must return a WorkerSettings, not 'settings'"),
+    "a generator": (
+        of(Generating),
+        "worker Generating: __call__ must be an async function that returns",
+    ),
+    "plain startup": (of(Hasty), "worker Hasty: startup must be an async function"),
     "no processes": ({"processes": []}, "processes: must be a list with at least one Process"),
     "not a process": ({"processes": [Echo]}, r"processes\[0\]: must be a Process or a ProcessGroup, not "),
     "empty uuid": ({"uuid": ""}, "uuid: must have 1 to 255 characters, not 0"),

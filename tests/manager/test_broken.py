@@ -63,6 +63,48 @@ async def test_a_worker_whose_startup_does_not_end_is_shown_as_broken_and_not_wa
     starting.cancel()
 
 
+class Polling(Echo):
+    """Waits in the end for what it has cancelled itself."""
+
+    async def startup(self) -> None:
+        """Begin to poll."""
+        self.polling = asyncio.ensure_future(asyncio.Event().wait())
+
+    async def shutdown(self) -> None:
+        """Stop polling."""
+        self.polling.cancel()
+        await self.polling
+
+
+class CancelledStart(Echo):
+    """Lets a cancellation of its own out."""
+
+    async def startup(self) -> None:
+        """Fail in an odd way."""
+        raise asyncio.CancelledError
+
+
+async def test_a_cancellation_of_a_workers_own_is_neither_a_stop_nor_its_neighbours_concern(
+    monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.setenv(LOG, str(said.path))
+    classes: list[type[AbstractWorker]] = [Polling, CancelledStart, Echo]
+    posts = [
+        Post(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
+        for index, worker in enumerate(classes)
+    ]
+    told: dict[str, str | None] = {}
+    workers = Crew(posts, get_logger("test"))
+    starting = asyncio.ensure_future(
+        workers.start(lambda _: None, lambda worker, problem: told.update({worker: problem}))
+    )
+    await until(lambda: len(told) == len(posts))
+    starting.cancel()
+    await workers.shutdown()
+    assert told == {"Polling": None, "CancelledStart": "CancelledError: ", "Echo": None}
+    assert said.pids("shutdown", "echo") == [os.getpid()]
+
+
 @pytest.mark.parametrize("engine_name", ["sqlite"])
 async def test_a_process_that_there_is_no_room_for_is_started_when_there_is(
     start: Start, outside: Outside, said: Said

@@ -9,6 +9,6 @@ def error_text(value: object) -> str:
     """Whatever a handler raised or said, as a text that every store takes; never fails."""
     try:
         text = str(value)
-    except Exception:  # noqa: BLE001 - user code: an object whose __str__ raises
+    except BaseException:  # noqa: BLE001 - user code: an object whose __str__ raises, whatever it is
         text = f"a {type(value).__name__} that cannot be shown"
     return text[:ERROR_CHARS_MAX].encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -106,6 +106,9 @@ class Child:
                 self._loop.run_until_complete(life)
             except Interrupted:
                 continue  # It hit code outside of a call; the stop goes on.
+            except (KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as error:
+                self._log.error("the event loop was ended by somebody's code: this process ends", exc_info=error)
+                return 1
             return self._code
 
     async def _live(self) -> None:

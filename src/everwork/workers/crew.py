@@ -98,9 +98,9 @@ class Crew:
             worker = post.worker()
             await worker.startup()
             handler = handler_of(worker, settings, post)
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - user code
+        except BaseException as error:
+            if _is_being_stopped(error):
+                raise
             self._log.error("a worker cannot start", worker=post.id, of=post.worker.__name__, exc_info=error)
             return error_text(f"{type(error).__name__}: {error_text(error)}")[:PROBLEM_CHARS_MAX]
         self._started.append(worker)
@@ -110,10 +110,18 @@ class Crew:
     async def _shut_down(self, worker: AbstractWorker) -> None:
         try:
             await worker.shutdown()
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - user code
-            self._log.error("a worker's shutdown failed", worker=type(worker).__name__, exc_info=error)
+        except BaseException as error:
+            if _is_being_stopped(error):
+                raise
+            # Whoever waits for a task that it has just cancelled hears of that, and means no harm.
+            if not isinstance(error, asyncio.CancelledError):
+                self._log.error("a worker's shutdown failed", worker=type(worker).__name__, exc_info=error)
+
+
+def _is_being_stopped(error: BaseException) -> bool:
+    """Whether it is this very task that is to end, and not something that the worker itself had cancelled."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def handler_of(worker: AbstractWorker, settings: WorkerSettings, post: Post) -> Handler:

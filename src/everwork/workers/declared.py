@@ -42,11 +42,22 @@ def declared(worker: type[AbstractWorker]) -> Declared:
         raise BadConfiguration(f"worker {name}: its settings cannot be read: {_told(error)}") from error
     if not isinstance(settings, WorkerSettings):
         raise BadConfiguration(f"worker {name}: _get_settings must return a WorkerSettings, not {shown(settings)}")
+    _require_callable(worker)
+    return Declared(worker, settings)
+
+
+def _require_callable(worker: type[AbstractWorker]) -> None:
+    """What is called must be what it looks like."""
+    name, call = worker.__name__, worker.__call__
+    if not inspect.isfunction(call) or inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise BadConfiguration(f"worker {name}: __call__ must be an async function that returns, without yield")
+    for step in ("startup", "shutdown"):
+        if not inspect.iscoroutinefunction(getattr(worker, step)):
+            raise BadConfiguration(f"worker {name}: {step} must be an async function")
     try:
-        Arguments(MethodType(worker.__call__, worker))
+        Arguments(MethodType(call, worker))
     except BadConfiguration as error:
         raise BadConfiguration(f"worker {name}: {error}") from None
-    return Declared(worker, settings)
 
 
 def all_declared(processes: Iterable[Process]) -> dict[type[AbstractWorker], Declared]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
@@ -19,7 +20,7 @@ from everwork.core.texts import error_text
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
 from everwork.service.runners import Runners, absorb_cancellation
-from everwork.workers import threads
+from everwork.workers import forks, threads
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.context import JobContext, OwnTransactions
 from everwork.workers.event import EventCollector, collector_of_call
@@ -67,6 +68,12 @@ class Executor:
         self._threads = HandlerThreads()
         self._watch: asyncio.TimerHandle | None = None
         self._is_stopping = False
+        self._is_fork = False
+        forks.watch(self, Executor._note_fork)
+
+    def _note_fork(self) -> None:
+        """In the child of a handler that has forked: what comes back from the handler is nobody's business."""
+        self._is_fork = True
 
     def add(self, handler: Handler) -> None:
         """Let a handler join, also while others run."""
@@ -140,6 +147,8 @@ class Executor:
         running.add(attempt)
         try:
             outcome = await self._outcome(handler, attempt)
+            if self._is_fork:
+                os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: its child is no worker.
             if attempt.thread is not None and attempt.is_in_thread:
                 self._report(attempt, outcome, is_free=False)
                 await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
@@ -147,12 +156,17 @@ class Executor:
             self._report(attempt, outcome)
         except BaseException as error:
             # The runner is being stopped, and its handler with it.
-            goes_back = isinstance(error, asyncio.CancelledError) or attempt.stop is Stop.SHUTDOWN
-            self._report(attempt, o.Release(attempt.job.key, attempt.job.attempt) if goes_back else None)
+            self._report(attempt, self._broken_off(attempt, error))
             raise
         finally:
             attempt.task = None
             running.discard(attempt)
+
+    def _broken_off(self, attempt: Attempt, error: BaseException) -> o.Outcome:
+        """The outcome of an attempt whose runner ends with it: it goes back, unless its handler is to blame."""
+        if isinstance(error, asyncio.CancelledError) or attempt.stop is Stop.SHUTDOWN:
+            return o.Release(attempt.job.key, attempt.job.attempt)
+        return self._failed(attempt, error)
 
     async def _outcome(self, handler: Handler, attempt: Attempt) -> o.Outcome | None:
         """How the attempt ended, whatever the handler does."""

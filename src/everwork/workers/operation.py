@@ -34,6 +34,7 @@ from everwork.workers.supervisor import Supervisor
 from everwork.workers.watch import Watch
 from everwork.workers.worker import AbstractWorker
 
+VERSION: Final = version("everwork")
 BEAT_SECONDS: Final = 5.0
 SWITCH_SECONDS_MIN: Final = 0.5
 SLOTS_PER_PLACE: Final = 3
@@ -298,7 +299,7 @@ class Operation:
             uuid=self._setup.uuid,
             host=self._host,
             pid=os.getpid(),
-            version=version("everwork"),
+            version=VERSION,
             started_at_ms=self._started_at_ms,
             workers=self._worker_ids,
         )
@@ -312,7 +313,7 @@ class Operation:
             pid=spawned.pid,
             state=spawned.phase.name.lower(),
             workers=tuple(post.id for post in spawned.posts),
-            broken=dict(spawned.broken),
+            broken=spawned.problems(),
             started_at_ms=_now_ms() - round((time.monotonic() - spawned.started_at) * 1000),
             running=vitals.held,
             ended=vitals.ended,

@@ -12,7 +12,16 @@ from typing import Annotated, Any, Final, Self
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from everwork.core.limits import (
     CONCURRENCY_MAX,
@@ -31,7 +40,14 @@ EXPRESSION_CHARS_MAX: Final = 200
 _ANY_DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """Whether an expression ever matches does not depend on the day from which one looks."""
 
-Title = Annotated[str, StringConstraints(min_length=1, max_length=TITLE_CHARS_MAX)]
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must have printable characters only, no line ends nor control characters")
+    return text
+
+
+Title = Annotated[str, StringConstraints(min_length=1, max_length=TITLE_CHARS_MAX), AfterValidator(_printable)]
 Description = Annotated[str, StringConstraints(max_length=1000)]
 Source = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=r"^[a-zA-Z0-9_\-:]+$")]
 Amount = Annotated[float, Field(ge=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]

@@ -24,6 +24,7 @@ from everwork.workers.stacks import stuck_stack
 
 ENDED_LOOK_SECONDS: Final = 0.05
 NAME_PREFIX: Final = "everwork-"
+SLOW_SECONDS: Final = 15.0
 DUMP_SECONDS: Final = 0.4
 DUMP_BYTES_MAX: Final = 262_144
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -142,6 +143,14 @@ class Spawned:
     def is_unguarded(self) -> bool:
         """Whether it could only run the program once more, and not its workers."""
         return self.ended.is_set() and not self.has_begun and self._process.exitcode == child.UNGUARDED
+
+    def problems(self) -> dict[str, str]:
+        """What is wrong with its workers, by id; one whose process does not get to say anything hangs in its start."""
+        seconds = time.monotonic() - self.started_at
+        if self.phase is not Phase.STARTING or seconds < SLOW_SECONDS:
+            return dict(self.broken)
+        text = f"its process has not started for {seconds:.0f} s: does a startup() block the event loop?"
+        return {post.id: text for post in self.posts} | self.broken
 
     # What it is told ----------------------------------------------------------------------------
 

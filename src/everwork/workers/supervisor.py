@@ -121,6 +121,8 @@ class Supervisor:
     async def _attend(self, spawned: Spawned) -> None:
         """Wait for a process to end, clear up behind it, and start the next one if it was needed."""
         await _first(spawned.ended, spawned.asked)
+        if spawned.is_leaving:
+            await spawned.ended.wait()
         if not spawned.ended.is_set():
             self._log.info("a process was told to stop, not by its manager", process=spawned.name, pid=spawned.pid)
             await self._see_off(spawned)
