@@ -52,7 +52,7 @@ async def test_jobs_whose_lease_nobody_heard_of_go_back_at_once(url: str, monkey
 async def test_all_jobs_whose_lease_nobody_heard_of_go_back_however_many(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everwork.workers.fetcher.LIST_LIMIT_MAX", 2)
+    monkeypatch.setattr("everwork.workers.held.LIST_LIMIT_MAX", 2)
     app = Everwork(url)
 
     @app.job("work", concurrency=5)
