@@ -89,7 +89,8 @@ async def test_what_was_leased_for_a_caller_who_has_gone_is_handed_back_uncounte
     await asyncio.wait({caller})
 
     async def is_back() -> bool:
-        return (await the_job(engine, job.key)).state is State.PENDING and not service._hand_backs
+        found = await the_job(engine, job.key)
+        return found.attempt == 1 and found.state is State.PENDING and not service._hand_backs
 
     await until(is_back)
     assert caller.cancelled()

@@ -14,7 +14,7 @@ from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.engines.base import Clock
 from everwork.engines.open import open_engine
 from everwork.engines.values import Created
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, EngineUnavailable
 from everwork.service.coalesce import Coalescer
 from everwork.service.policies import declare_policies
 from everwork.service.service import JobService, patiently
@@ -72,12 +72,12 @@ class Home:
     async def call(self, use: Use[T]) -> T:
         """Use the service."""
         await self.open()
-        return await self.portal.call(use)
+        return await self._opened.call(use)
 
     def run(self, use: Use[T]) -> T:
         """Use the service, from a thread without event loop."""
         self.open_blocking()
-        return self.portal.run(use)
+        return self._opened.run(use)
 
     async def create(self, jobs: list[NewJob]) -> list[Created]:
         """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
@@ -89,7 +89,7 @@ class Home:
         coalescer = self._creates.get(loop)
         if coalescer is None:
             self._creates[loop] = coalescer = Coalescer(
-                lambda batch: self.portal.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
+                lambda batch: self._opened.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
             )
         return await patiently(lambda: coalescer.add(jobs), jobs)
 
@@ -119,6 +119,13 @@ class Home:
         """The engine's thread while it is open."""
         if self._portal is None:
             raise BadConfiguration("the application is not open: use `async with app`")
+        return self._portal
+
+    @property
+    def _opened(self) -> Portal:
+        """The engine's thread for somebody who has just opened it; another may have closed it since."""
+        if self._portal is None:
+            raise EngineUnavailable("the application was closed; open it again")
         return self._portal
 
     @property
