@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,3 +157,15 @@ def test_a_handler_may_fork_a_child_that_uses_the_application(sync_app: Everwork
         assert sync_app.sync.result(sync_app.sync.enqueue("parent"), DEADLINE_S) == 0
     finally:
         stop_thread(sync_app, workers)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fork_beside_a_store_whose_file_was_taken_away_harms_no_other(tmp_path: Path) -> None:
+    (tmp_path / "lost").mkdir()
+    lost, kept = (Everwork(f"sqlite:///{tmp_path / name}") for name in ("lost/jobs.db", "kept.db"))
+    lost.sync.enqueue("email-send")
+    kept.sync.enqueue("email-send")
+    shutil.rmtree(tmp_path / "lost")
+    assert in_child(lambda: None) == 0
+    assert kept.sync.enqueue("email-send") == 2
+    kept.sync.close()

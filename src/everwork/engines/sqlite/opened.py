@@ -18,6 +18,7 @@ from everwork.engines.sqlite.reader import Reader
 from everwork.engines.sqlite.sweep import Broom
 from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
 from everwork.engines.sqlite.writer import Writer
+from everwork.exceptions import EngineError
 
 POLL_SECONDS = 0.1
 """How often a waiting process looks whether another one has written: the fallback behind the sockets."""
@@ -115,6 +116,10 @@ class Opened:
 
     def go_on(self) -> None:
         """The fork is over, in the parent."""
-        if self._probe is not None:
-            self._probe = connect(self._place, read_only=True)
-        self._probing.release()
+        try:
+            if self._probe is not None:
+                self._probe = connect(self._place, read_only=True)
+        except (sqlite3.Error, EngineError):
+            self._probe = None  # The file was taken away: whoever writes is told; others must not suffer for it.
+        finally:
+            self._probing.release()
