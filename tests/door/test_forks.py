@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, State
+from everwork.exceptions import EngineUnavailable
 from everwork.workers import nearby
 from tests.door.forks import exit_code, fork, in_child
 from tests.door.test_lost_answers import lose_answers
@@ -159,13 +160,15 @@ def test_a_handler_may_fork_a_child_that_uses_the_application(sync_app: Everwork
         stop_thread(sync_app, workers)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fork_beside_a_store_whose_file_was_taken_away_harms_no_other(tmp_path: Path) -> None:
     (tmp_path / "lost").mkdir()
     lost, kept = (Everwork(f"sqlite:///{tmp_path / name}") for name in ("lost/jobs.db", "kept.db"))
     lost.sync.enqueue("email-send")
     kept.sync.enqueue("email-send")
     shutil.rmtree(tmp_path / "lost")
-    assert in_child(lambda: None) == 0
+    assert [in_child(lambda: None), in_child(lambda: None)] == [0, 0]
     assert kept.sync.enqueue("email-send") == 2
+    with pytest.raises(EngineUnavailable):
+        lost.sync.enqueue("email-send")
     kept.sync.close()
+    lost.sync.close()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.place import Place, connect, unavailable
 from everwork.engines.sqlite.transaction import Transaction
+from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 
 log = get_logger("everwork.sqlite")
@@ -73,7 +74,11 @@ def reconnected(
     connection.close()
     pause.is_closed.set()
     pause.goes_on.wait()
-    return connect(place, read_only=read_only)
+    try:
+        return connect(place, read_only=read_only)
+    except (sqlite3.Error, EngineError):
+        # The file was taken away. The thread goes on over nothing: calls are told, and the next fork waits for nobody.
+        return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
 
 def look_at(call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False) -> Answer | None:
