@@ -24,6 +24,8 @@ from everwork import (
 )
 from everwork.exceptions import Fail, Reject, Retry
 
+BLOCKED_SECONDS = 1.5
+"""A process takes its loop for blocked by then."""
 LOG = "EVERWORK_TEST_LOG"
 INBOX = "EVERWORK_TEST_INBOX"
 """Names a source of the test's own: streams of a shared Redis are everybody's."""
@@ -106,9 +108,12 @@ class Stuck(Told):
 
 
 async def block_the_loop(seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
+    began, is_said = time.monotonic(), False
+    while (blocked := time.monotonic() - began) < seconds:
         time.sleep(0.05)  # noqa: ASYNC251
+        if blocked > BLOCKED_SECONDS and not is_said:
+            is_said = True
+            say("blocked")
 
 
 async def ignore_cancellation(seconds: float) -> None:

@@ -70,15 +70,14 @@ async def test_a_trigger_that_is_switched_off_does_not_fire_nor_make_up_for_it(s
         return (await engine.trigger_marks([name])).marks[0].last_ms > off_ms + 1_000
 
     await until(has_passed_some, LATE_S)
-    assert await fleet.switch_trigger("tick", is_on=True)
     on_ms = (await engine.trigger_marks([name])).now_ms
+    assert await fleet.switch_trigger("tick", is_on=True)
 
     async def has_fired_again() -> bool:
         return max(await _points(outside)) > on_ms
 
     await until(has_fired_again, LATE_S)
-    # A point between the switch and its answer may have been fired.
-    assert not [point for point in await _points(outside) if off_ms < point < on_ms - 500]
+    assert not [point for point in await _points(outside) if off_ms < point <= on_ms]
 
 
 async def _points(outside: Outside) -> list[int]:

@@ -163,6 +163,9 @@ def test_a_loop_that_ends_closes_what_was_left_open_in_it(engine_name: str, tmp_
 
     def push() -> tuple[int, int]:
         asyncio.run(broker.push(Event(source="email-send")))
+        for thread in threading.enumerate():
+            if thread.name == "everwork-sqlite-wait":
+                thread.join()  # It has answered, and is about to end.
         return threading.active_count(), sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     push()

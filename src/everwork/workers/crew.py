@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from everwork.core.texts import error_text
+from everwork.service.loops import pauses
 from everwork.workers.arguments import Arguments
 from everwork.workers.handler import Handler, Place
 from everwork.workers.settings import WorkerSettings
 from everwork.workers.worker import AbstractWorker
 
+RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
 RUNNING_SECONDS: Final = 10.0
 """After so long a process counts as running also if a `startup()` in it has not ended."""
@@ -67,7 +69,7 @@ class Crew:
         if not self._untried:
             self.first_round.set()
         tell(post.id, problem)
-        for seconds in _delays():
+        for seconds in pauses(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX):
             if problem is None:
                 return
             await asyncio.sleep(seconds)
@@ -139,11 +141,3 @@ def handler_of(worker: AbstractWorker, settings: WorkerSettings, post: Post) -> 
         settle_events_max=settings.event_settings.max_batch_size,
         index=post.index,
     )
-
-
-def _delays() -> Iterator[float]:
-    """1, 2, 4 seconds and so on between attempts to start a worker."""
-    seconds = 1.0
-    while True:
-        yield seconds
-        seconds = min(seconds * 2, RETRY_SECONDS_MAX)

@@ -32,6 +32,7 @@ from everwork.workers.threads import HandlerThreads
 
 Report = tuple[Attempt, o.Outcome | None, bool]
 """An attempt, its outcome if it is known now and anybody would accept it, and whether its place is free again."""
+FAILURES = (o.Fail, o.Reject, o.Retry)
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
 
@@ -278,7 +279,7 @@ class Executor:
         attempt.is_reported = True
         if is_free and self._ledger is not None and attempt.slot is not None and attempt.begun_at is not None:
             self._ledger.end(attempt.slot)
-        if isinstance(outcome, o.Fail | o.Reject | o.Retry):
+        if isinstance(outcome, FAILURES):
             self._job_log.failed(attempt, outcome)
         if not self._reports:
             self._loop.call_soon(self._flush)

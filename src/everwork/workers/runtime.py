@@ -89,6 +89,7 @@ class Runtime:
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._pauses = pauses
+        self._process = process
         self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
         self._executor = Executor(self._send, own, self._job_log, ledger)
@@ -150,6 +151,7 @@ class Runtime:
                 await _first(fetching, self._stopped.soft.wait())
                 self._in_engine(fetcher.stop_fetching)
                 self._executor.stop_soft()
+                log.info("no more jobs are begun here", process=self._process)
                 await _first(fetching, self._stopped.hard.wait(), seconds=shutdown_timeout)
             finally:
                 try:
