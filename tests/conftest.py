@@ -65,6 +65,6 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def engine(engine_name: str, tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Engine]:
     """An open engine on a fresh store."""
-    opened = await open_store(engine_name, tmp_path, clock)
+    opened = await open_store(engine_name, tmp_path, clock, reuse=True)
     yield opened
     await opened.close()

@@ -246,9 +246,10 @@ class RedisCluster:
         for node in self.nodes:
             node.start()
         slots = [str(slot) for slot in range(16_384)]
+        share = len(slots) // len(self.nodes) + 1
         for number, node in enumerate(self.nodes):
             if node.ask("CLUSTER", "INFO").find("cluster_slots_assigned:0") >= 0:
-                node.ask("CLUSTER", "ADDSLOTS", *slots[number::3])
+                node.ask("CLUSTER", "ADDSLOTS", *slots[number * share : (number + 1) * share])
             node.ask("CLUSTER", "MEET", LOOPBACK, str(self.nodes[0].port))
         wait_until(lambda: all(self._is_whole(node) for node in self.nodes), "the cluster never came together")
         return self

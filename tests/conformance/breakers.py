@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from tests.stores import url_of, word_of
+from tests.stores import schema_of, url_of, word_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def open_breaker(engine_name: str, folder: Path, type: str, until_ms: int) -> No
         with closing(sqlite3.connect(folder / "jobs.db")) as connection, connection:
             connection.execute("UPDATE ew_type SET breaker_open_until_ms = ? WHERE name = ?", (until_ms, type))
     elif engine_name.startswith("postgres"):
-        sql = f"UPDATE ew_{word_of(folder)}.type SET breaker_open_until_ms = %s WHERE name = %s"
+        sql = f"UPDATE {schema_of(folder)}.type SET breaker_open_until_ms = %s WHERE name = %s"
         with psycopg.connect(place) as session:
             session.execute(sql.encode(), (until_ms, type))
     else:

@@ -151,7 +151,8 @@ class Runtime:
                 await _first(fetching, self._stopped.soft.wait())
                 self._in_engine(fetcher.stop_fetching)
                 self._executor.stop_soft()
-                log.info("no more jobs are begun here", process=self._process)
+                if self._ledger is not None:  # An application says so itself.
+                    log.info("no more jobs are begun here", process=self._process)
                 await _first(fetching, self._stopped.hard.wait(), seconds=shutdown_timeout)
             finally:
                 try:
