@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 MEMORY: Final = "/dev/shm"
 MEMORY_BYTES_MIN: Final = 4 * 2**30
-LONG: Final = ("tests/torture/test_torture", "tests/server/http/test_fuzz", "tests/manager/", "tests/model/")
+LONG: Final = (
+    "tests/torture/test_torture",
+    "tests/server/http/test_fuzz",
+    "tests/server/grpc/test_storm",
+    "tests/server/grpc/test_half_open",
+    "tests/manager/",
+    "tests/model/",
+    "tests/foreign/",
+    "tests/cli/",
+)
 """What takes longest begins first, so that nobody waits for it alone in the end."""
 
 

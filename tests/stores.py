@@ -105,7 +105,7 @@ def drop_stores() -> None:
 def schema_of(folder: Path) -> str:
     """The PostgreSQL schema that belongs to this folder."""
     own = f"ew_{word_of(folder)}"
-    return _chosen.get(own, own)
+    return _chosen.setdefault(own, own)
 
 
 def _reuse_schema(folder: Path) -> None:

@@ -150,9 +150,8 @@ async def backoffs_until_the_end(client: Client, key: int) -> list[int]:
     backoffs: list[int] = []
 
     async def moves() -> bool:
+        failures = [entry for entry in await client.history(key) if entry.kind == "fail"]
         job = await client.get(key)
-        history = await client.history(key)
-        failures = [entry for entry in history if entry.kind == "fail"]
         if job.state is State.PENDING and len(failures) > len(backoffs):
             backoffs.append((failures[-1].retry_at_ms or 0) - failures[-1].at_ms)
             assert job.run_at_ms == failures[-1].retry_at_ms
