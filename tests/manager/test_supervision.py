@@ -21,7 +21,7 @@ from tests.manager.conftest import Start
 from tests.manager.crew import LOG, Echo
 from tests.manager.program import sides_of
 from tests.manager.running import LATE_S, ROOT, Outside, Said
-from tests.manager.test_found_by_torture import a_process
+from tests.manager.spawning import a_process
 
 WORDS = 5_000
 PROGRAM = """

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from everwork import Reconnect
 from everwork.core.outcome import Fail, Outcome, Release
 from everwork.logs import get_logger
 from everwork.workers.aftermath import outcome_of
-from everwork.workers.child import Orders
-from everwork.workers.crew import Post
 from everwork.workers.ledger import Phase
 from everwork.workers.spawned import Spawned
 from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, is_sole
-from tests.manager.crew import Echo
+from tests.manager.spawning import a_process
 
 TIMEOUT = 10.0
-
-
-def a_process(folder: Path) -> Spawned:
-    """A real one, which nobody waits for."""
-    orders = Orders(
-        url=f"sqlite:///{folder}/jobs.db",
-        name="process",
-        posts=(Post(worker=Echo, places=(), index=0, id="echo", is_final=True),),
-        shutdown_timeout=1,
-        reconnect=Reconnect(),
-        lease_ms=1_000,
-        log_format=None,
-        log_level="INFO",
-    )
-    return Spawned(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
 
 
 async def killed(process: Spawned) -> Spawned:

@@ -151,7 +151,7 @@ class Runtime:
                 await _first(fetching, self._stopped.soft.wait())
                 self._in_engine(fetcher.stop_fetching)
                 self._executor.stop_soft()
-                if self._ledger is not None:  # An application says so itself.
+                if self._ledger is not None:  # An application tells only that it has stopped.
                     log.info("no more jobs are begun here", process=self._process)
                 await _first(fetching, self._stopped.hard.wait(), seconds=shutdown_timeout)
             finally:

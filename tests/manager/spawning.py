@@ -1,0 +1,27 @@
+"""A process of a manager, without the manager."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+from everwork import Reconnect
+from everwork.workers.child import Orders
+from everwork.workers.crew import Post
+from everwork.workers.spawned import Spawned
+from tests.manager.crew import Echo
+
+
+def a_process(folder: Path) -> Spawned:
+    """A real one, which nobody waits for."""
+    orders = Orders(
+        url=f"sqlite:///{folder}/jobs.db",
+        name="process",
+        posts=(Post(worker=Echo, places=(), index=0, id="echo", is_final=True),),
+        shutdown_timeout=1,
+        reconnect=Reconnect(),
+        lease_ms=1_000,
+        log_format=None,
+        log_level="INFO",
+    )
+    return Spawned(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
