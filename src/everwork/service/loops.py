@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from everwork.exceptions import EngineError, EngineUnavailable
 from everwork.logs import Outage, get_logger
@@ -108,6 +108,19 @@ class BackgroundLoop:
         seconds *= random.uniform(0.6, 1.0)  # noqa: S311 - jitter, not a secret
         with suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
+
+
+async def first_of(
+    *events: asyncio.Event, work: asyncio.Future[Any] | None = None, seconds: float | None = None
+) -> None:
+    """Wait for one of the events, or for some work to end, at most so long."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    everything: list[asyncio.Future[Any]] = [*waiting] if work is None else [*waiting, work]
+    try:
+        await asyncio.wait(everything, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -16,7 +16,7 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.service.fleet import Fleet, ManagerCard, ProcessCard
-from everwork.service.loops import BackgroundLoop, engine_outage
+from everwork.service.loops import BackgroundLoop, engine_outage, first_of
 from everwork.service.policies import declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled, TriggerLoop
@@ -102,7 +102,8 @@ class Operation:
     async def _live(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
         opening = asyncio.ensure_future(self._prepare())
         try:
-            if await _comes_first(soft, opening):
+            await first_of(soft, work=opening)
+            if not opening.done():
                 return
             opening.result()
             await self._work(soft, hard)
@@ -186,16 +187,11 @@ class Operation:
 
     async def _until_over(self, soft: asyncio.Event) -> None:
         """Wait for the stop, for the end of every process, or for the first that shows that none can be started."""
-        over = [asyncio.ensure_future(supervisor.gone.wait()) for supervisor in self._supervisors]
-        while over and not soft.is_set() and not self._is_unguarded:
-            waiting = asyncio.ensure_future(asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED))
-            try:
-                await _comes_first(soft, waiting)
-            finally:
-                waiting.cancel()
-            over = [one for one in over if not one.done()]
-        for one in over:
-            one.cancel()
+        while not soft.is_set() and not self._is_unguarded:
+            living = [supervisor.gone for supervisor in self._supervisors if not supervisor.gone.is_set()]
+            if not living:
+                return
+            await first_of(soft, *living)
 
     async def _end(self, loops: Sequence[BackgroundLoop], hard: asyncio.Event) -> None:
         await self._triggers.abort()
@@ -210,7 +206,8 @@ class Operation:
         """All processes at once, each in its stages; a second request skips the first stage."""
         self._log.info("the manager stops", processes=len(self._supervisors))
         stopping = asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
-        if await _comes_first(hard, stopping):
+        await first_of(hard, work=stopping)
+        if not stopping.done():
             self._hurry()
         await stopping
 
@@ -370,16 +367,6 @@ async def _ended(work: asyncio.Future[None]) -> None:
     await asyncio.wait([work])
     if not work.cancelled():
         work.exception()  # It was told, or nobody wants to know any more.
-
-
-async def _comes_first(event: asyncio.Event, work: asyncio.Future[Any]) -> bool:
-    """Whether an event comes before some work has ended."""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait([waiting, work], return_when=asyncio.FIRST_COMPLETED)
-        return not work.done()
-    finally:
-        waiting.cancel()
 
 
 def _now_ms() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
-from everwork.service.loops import Pauses, new_loop, pauses
+from everwork.service.loops import Pauses, first_of, new_loop, pauses
 from everwork.service.service import JobService
 from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.context import OwnTransactions
@@ -53,11 +53,9 @@ class StopSignal:
     async def comes_before(self, preparation: Coroutine[Any, Any, None]) -> bool:
         """Whether the stop is asked for before a preparation has ended, which is then left."""
         preparing = asyncio.ensure_future(preparation)
-        stopping = asyncio.ensure_future(self.soft.wait())
         try:
-            await asyncio.wait((preparing, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await first_of(self.soft, work=preparing)
         finally:
-            stopping.cancel()
             if not preparing.done():
                 preparing.cancel()
         if preparing.done():
@@ -148,12 +146,12 @@ class Runtime:
                 self._in_engine(partial(fetcher.add, handler))
             fetching, cancel = self._portal.start(lambda _: fetcher.run())
             try:
-                await _first(fetching, self._stopped.soft.wait())
+                await first_of(self._stopped.soft, work=fetching)
                 self._in_engine(fetcher.stop_fetching)
                 self._executor.stop_soft()
                 if self._ledger is not None:  # An application tells only that it has stopped.
                     log.info("no more jobs are begun here", process=self._process)
-                await _first(fetching, self._stopped.hard.wait(), seconds=shutdown_timeout)
+                await first_of(self._stopped.hard, work=fetching, seconds=shutdown_timeout)
             finally:
                 try:
                     await self._end(fetching, fetcher, cancel_seconds)
@@ -169,9 +167,9 @@ class Runtime:
             self._in_engine(fetcher.stop_fetching)
             self._executor.stop_soft()
             self._executor.stop_running()
-            await _first(fetching, seconds=CANCEL_SECONDS if cancel_seconds is None else cancel_seconds)
+            await first_of(work=fetching, seconds=CANCEL_SECONDS if cancel_seconds is None else cancel_seconds)
             self._in_engine(fetcher.abandon)
-            await _first(fetching, seconds=CANCEL_SECONDS)
+            await first_of(work=fetching, seconds=CANCEL_SECONDS)
         if fetching.done():
             await fetching
         else:
@@ -229,13 +227,3 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
             loop.set_exception_handler(lambda *_: None)
         asyncio.set_event_loop(None)
         loop.close()
-
-
-async def _first(fetching: asyncio.Future[None], *others: Any, seconds: float | None = None) -> None:
-    """Wait for the fetcher to end, or for one of the others, or so many seconds."""
-    waiting = [asyncio.ensure_future(other) for other in others]
-    try:
-        await asyncio.wait([fetching, *waiting], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for other in waiting:
-            other.cancel()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
-from everwork.service.loops import AWAY_SECONDS_MAX
+from everwork.service.loops import AWAY_SECONDS_MAX, first_of
 from everwork.workers.process import Process
 from everwork.workers.spawned import Spawned
 
@@ -78,7 +77,7 @@ class Supervisor:
             return
         self._log.info("a process is replaced", process=spawned.name, pid=spawned.pid, reason=why)
         if not self._launch():
-            await _first(self._stopping, seconds=REPLACE_SECONDS)
+            await first_of(self._stopping, seconds=REPLACE_SECONDS)
             return
         if await self._has_successor(spawned):
             await self._see_off(spawned)
@@ -120,7 +119,7 @@ class Supervisor:
 
     async def _attend(self, spawned: Spawned) -> None:
         """Wait for a process to end, clear up behind it, and start the next one if it was needed."""
-        await _first(spawned.ended, spawned.asked)
+        await first_of(spawned.ended, spawned.asked)
         if spawned.is_leaving:
             await spawned.ended.wait()
         if not spawned.ended.is_set():
@@ -148,7 +147,7 @@ class Supervisor:
         clearing = asyncio.ensure_future(self._clear_up(spawned))
         try:
             if not spawned.has_given_up:
-                await _first(self._stopping, seconds=3 * AWAY_SECONDS_MAX, work=clearing)
+                await first_of(self._stopping, seconds=3 * AWAY_SECONDS_MAX, work=clearing)
                 await asyncio.wait([clearing], timeout=CLEAR_SECONDS)
         finally:
             clearing.cancel()
@@ -170,7 +169,7 @@ class Supervisor:
             delay = RESTART_SECONDS[min(self._deaths, len(RESTART_SECONDS) - 1)]
             self._deaths += 1
             if delay:
-                await _first(self._stopping, seconds=delay)
+                await first_of(self._stopping, seconds=delay)
             is_done = self._stopping.is_set() or self._current is not last or self._launch()
 
     async def _has_successor(self, spawned: Spawned) -> bool:
@@ -179,7 +178,7 @@ class Supervisor:
             other = self._current
             if other is not None and _serves_like(other, spawned):
                 return True
-            await _first(spawned.ended, self._stopping, seconds=POLL_SECONDS)
+            await first_of(spawned.ended, self._stopping, seconds=POLL_SECONDS)
         return False
 
     async def _see_off(self, spawned: Spawned) -> None:
@@ -188,7 +187,7 @@ class Supervisor:
         await self._let_finish(spawned)
         if not spawned.is_past_its_calls:
             spawned.cancel()
-        await _first(spawned.ended, seconds=self.process.shutdown_timeout + EXIT_SECONDS)
+        await first_of(spawned.ended, seconds=self.process.shutdown_timeout + EXIT_SECONDS)
         if not spawned.ended.is_set():
             self.kill(
                 spawned,
@@ -201,7 +200,7 @@ class Supervisor:
         now = busy_at = time.monotonic()
         ends = now + self._patience + GRACE_SECONDS
         while now < ends and now < busy_at + QUIET_SECONDS and not spawned.is_past_its_calls:
-            await _first(spawned.ended, self.urgent, seconds=POLL_SECONDS)
+            await first_of(spawned.ended, self.urgent, seconds=POLL_SECONDS)
             if spawned.ended.is_set() or self.urgent.is_set():
                 return
             now = time.monotonic()
@@ -212,18 +211,3 @@ def _serves_like(other: Spawned, spawned: Spawned) -> bool:
     """Whether a process can take the place of another."""
     is_ready = other is not spawned and other.ready.is_set() and not other.ended.is_set()
     return is_ready and other.broken.keys() <= spawned.broken.keys()
-
-
-async def _first(
-    *events: asyncio.Event, seconds: float | None = None, work: asyncio.Future[None] | None = None
-) -> None:
-    """Wait for one of the events, or for some work to end, at most so long."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    everything: list[asyncio.Future[Any]] = [*waiting] if work is None else [*waiting, work]
-    try:
-        await asyncio.wait(everything, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in waiting:
-            one.cancel()
-            with suppress(asyncio.CancelledError):
-                await one
