@@ -64,6 +64,8 @@ def is_closed(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        return False  # It is being closed this moment.
     return False
 
 
