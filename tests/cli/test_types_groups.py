@@ -54,7 +54,7 @@ async def test_a_policy_is_changed_in_parts_and_cleared(cli: Cli, engine: Engine
         "email-send: max_attempts 9, base 2.5, factor 2, cap 60, jitter 0\n"
     )
     [info] = await engine.types()
-    assert decode_policy(info.policy) == RetryPolicy(9, base=2.5, cap=60)
+    assert decode_policy(info.policy).retry == RetryPolicy(9, base=2.5, cap=60)
     report = cli("types", "policy", "email-send", "--json").json
     assert (report["default"], report["policy"]["max_attempts"]) == (False, 9)
     assert cli("types", "policy", "email-send", "--clear").out.endswith("(the default)\n")

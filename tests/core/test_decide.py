@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everwork.core.decide import Decision, Known, decide
 from everwork.core.limits import ATTEMPTS_MAX, ERROR_CHARS_MAX
 from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw
-from everwork.core.retry import DEFAULT_POLICY, Decision, Known, RetryPolicy, decide, raised_attempts, remaining_retries
+from everwork.core.policy import DEFAULT_TYPE_POLICY as USUAL
+from everwork.core.policy import TypePolicy
+from everwork.core.retry import RetryPolicy, raised_attempts, remaining_retries
 from everwork.core.states import State
 
 KEY, ATTEMPT = 7, 3
@@ -38,7 +41,7 @@ def known(attempts: int, max_attempts: int) -> Known:
 
 
 def decided(outcome: DecidedOutcome, attempts: int = 1, max_attempts: int = 5) -> Decision:
-    return decide(known(attempts, max_attempts), outcome, DEFAULT_POLICY)
+    return decide(known(attempts, max_attempts), outcome, USUAL)
 
 
 def kind(value: object) -> str:
@@ -110,10 +113,10 @@ def test_the_worker_s_own_delay_beats_the_policy(delay_ms: int) -> None:
 
 
 def test_the_delay_comes_from_the_policy_with_its_jitter() -> None:
-    policy = RetryPolicy(base=10.0, jitter=0.9)
+    policy = TypePolicy(retry=RetryPolicy(base=10.0, jitter=0.9))
     decision = decide(known(2, 5), Fail(KEY, ATTEMPT, "boom"), policy)
-    assert decision.backoff_ms == policy.backoff_ms(2, key=KEY, attempt=ATTEMPT)
-    assert decision.backoff_ms != policy.backoff_ms(2, key=KEY + 1, attempt=ATTEMPT)
+    assert decision.backoff_ms == policy.retry.backoff_ms(2, key=KEY, attempt=ATTEMPT)
+    assert decision.backoff_ms != policy.retry.backoff_ms(2, key=KEY + 1, attempt=ATTEMPT)
 
 
 def test_the_error_code_of_a_throw_is_kept() -> None:
@@ -189,7 +192,7 @@ def test_no_sequence_of_outcomes_passes_the_attempts_allowed(first: int, outcome
     max_attempts = first
     for attempts, outcome in enumerate(outcomes, 1):
         assert attempts <= max_attempts <= ATTEMPTS_MAX
-        decision = decide(known(attempts, max_attempts), outcome, DEFAULT_POLICY)
+        decision = decide(known(attempts, max_attempts), outcome, USUAL)
         max_attempts = decision.max_attempts
         if decision.state is State.FAILED:
             break
@@ -200,7 +203,7 @@ def test_a_worker_that_always_asks_for_more_still_ends_after_a_hundred_attempts(
     attempts, max_attempts, state = 0, first, State.PENDING
     while state is State.PENDING and attempts <= ATTEMPTS_MAX:
         attempts += 1
-        decision = decide(known(attempts, max_attempts), Fail(KEY, ATTEMPT, "boom", retries=greedy), DEFAULT_POLICY)
+        decision = decide(known(attempts, max_attempts), Fail(KEY, ATTEMPT, "boom", retries=greedy), USUAL)
         max_attempts, state = decision.max_attempts, decision.state
     assert (attempts, state) == (ATTEMPTS_MAX, State.FAILED)
 

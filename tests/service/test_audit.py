@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.limits import AUDIT_KEEP_MS
+from everwork.core.policy import TypePolicy
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
@@ -149,14 +150,15 @@ async def test_a_type_is_paused_and_resumed(office: Office, admin: Administratio
 
 
 async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, admin: Administration) -> None:
-    assert await admin.set_policy(TYPE, {"base": 2, "cap": 9}) == RetryPolicy(base=2, cap=9)
-    assert await admin.set_policy(TYPE, {"max_attempts": 7}, changes_only=True) == RetryPolicy(7, base=2, cap=9)
+    assert (await admin.set_policy(TYPE, {"base": 2, "cap": 9})).policy.retry == RetryPolicy(base=2, cap=9)
+    changed = await admin.set_policy(TYPE, {"max_attempts": 7}, changes_only=True)
+    assert changed.policy.retry == RetryPolicy(7, base=2, cap=9)
     [info] = await office.engine.types()
-    assert decode_policy(info.policy) == RetryPolicy(7, base=2, cap=9)
-    assert await admin.set_policy(TYPE, {"jitter": 0.5}) == RetryPolicy(jitter=0.5)
-    assert await admin.policy(TYPE) == (RetryPolicy(jitter=0.5), True)
+    assert decode_policy(info.policy).retry == RetryPolicy(7, base=2, cap=9)
+    await admin.set_policy(TYPE, {"jitter": 0.5})
+    assert await admin.policy(TYPE) == (TypePolicy(retry=RetryPolicy(jitter=0.5)), {"jitter": 0.5})
     await admin.clear_policy(TYPE)
-    assert await admin.policy(TYPE) == (RetryPolicy(), False)
+    assert await admin.policy(TYPE) == (TypePolicy(), {})
     actions = [action for action, _, _ in await office.said()]
     assert actions == ["types.policy", "types.policy", "types.policy", "types.policy-clear"]
 

@@ -12,6 +12,7 @@ import pytest
 
 from everwork import Everwork, RetryPolicy
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.policy import DEFAULT_TYPE_POLICY
 from everwork.engines.codec import decode_policy
 from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
@@ -191,5 +192,5 @@ def test_a_wrong_type_stays_wrong_when_it_is_given_again() -> None:
 
 def test_a_stored_policy_that_was_damaged_by_hand_is_replaced_by_the_default() -> None:
     assert [decode_policy(text) for text in ("{", "[]", '{"retry": 5}', '{"retry": {"base": "x"}}')] == [
-        RetryPolicy()
+        DEFAULT_TYPE_POLICY
     ] * 4

@@ -12,11 +12,12 @@ from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
 from everwork.core import checks
-from everwork.core.retry import RetryPolicy
+from everwork.core.policy import DEFAULT_TYPE_POLICY, TypePolicy, policy_from, said_of
 from everwork.core.states import State
+from everwork.engines.codec import decode_policy
 from everwork.exceptions import InvalidInput
 from everwork.service.admin_report import policy_report, type_report
-from everwork.service.administration import PolicyView, TypeView, policy_from
+from everwork.service.administration import PolicyView, TypeView
 
 COLUMNS = (
     Column("TYPE", width_min=20),
@@ -122,13 +123,12 @@ def _policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool
         raise InvalidInput("clear", f"must not be given together with {', '.join(given)}")
     if clear:
         administer(engine, lambda desk: desk.clear_policy(type))
-        return PolicyView(RetryPolicy(), False)
+        return PolicyView(DEFAULT_TYPE_POLICY, {})
     if given:
         checks.name("type", type)
         policy_from(given)
         # A policy may be there before the first job, and so may the store; a slip must not bring it into being.
-        set_to = administer(engine, lambda desk: desk.set_policy(type, given, changes_only=True), creates=True)
-        return PolicyView(set_to, True)
+        return administer(engine, lambda desk: desk.set_policy(type, given, changes_only=True), creates=True)
     return administer(engine, lambda desk: desk.policy(type))
 
 
@@ -142,7 +142,7 @@ def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> N
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
     asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
-    own = "" if info.policy is None else _told(RetryPolicy(**type_report(view)["policy"]))
+    own = "" if info.policy is None else _told(decode_policy(info.policy))
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
     return one_line(info.type), _status(view), *counts, asked, own
 
@@ -155,5 +155,8 @@ def _status(view: TypeView) -> str:
     return "active" if open_until is None or open_until <= now_ms() else "breaker open"
 
 
-def _told(policy: RetryPolicy) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in asdict(policy).items())
+def _told(policy: TypePolicy) -> str:
+    said = asdict(policy.retry) | said_of(policy)
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items()
+    )

@@ -26,6 +26,8 @@ class Fail(NamedTuple):
 
     `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
     policy's delay. `final`: failed for good. `variables`, a JSON text, take the place of the job's own.
+    `classes`: the error is classified, by the names of its exception's classes, which may be none, and by its text;
+    None: it is not. `is_counted`: the type's breaker counts it.
     """
 
     key: int
@@ -35,6 +37,8 @@ class Fail(NamedTuple):
     backoff_ms: int | None = None
     final: bool = False
     variables: str | None = None
+    classes: tuple[str, ...] | None = None
+    is_counted: bool = True
 
 
 class Reject(NamedTuple):

@@ -1,39 +1,14 @@
-"""When a failed attempt is tried again: policy, backoff, and the arithmetic of retries."""
+"""How often and when a failed attempt may be tried again: policy, backoff, and the arithmetic of retries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, assert_never
+from typing import Final
 
 from everwork.core import checks
-from everwork.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, DELAY_MS_MAX, ERROR_CHARS_MAX
-from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw, kind_of
-from everwork.core.states import Cause, State, after
+from everwork.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, DELAY_MS_MAX
+from everwork.core.states import State
 from everwork.exceptions import InvalidInput
-
-
-class Known(NamedTuple):
-    """What the engine knows of a job whose attempt has just ended."""
-
-    key: int
-    attempt: int
-    attempts: int
-    max_attempts: int
-
-
-class Decision(NamedTuple):
-    """What becomes of the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history.
-
-    `variables` None: the job's own stay.
-    """
-
-    kind: str
-    state: State
-    max_attempts: int
-    backoff_ms: int
-    error: str
-    code: str | None = None
-    variables: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +51,6 @@ def require_policy(field: str, value: object) -> RetryPolicy | None:
     return value
 
 
-def decide(known: Known, outcome: DecidedOutcome, policy: RetryPolicy) -> Decision:
-    """Turn a failed attempt into what follows. The only place where this is decided."""
-    match outcome:
-        case Fail():
-            rest = _rest(known, outcome, Cause.FAIL, outcome.error)._replace(variables=outcome.variables)
-            if outcome.retries is not None:
-                rest = rest._replace(max_attempts=raised_attempts(known.attempts, outcome.retries))
-            return rest if outcome.final else _retried(known, rest, outcome.backoff_ms, policy)
-        case Retry():
-            rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
-            return _retried(known, rest, outcome.delay_ms, policy)
-        case Lapse():
-            error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
-            return _retried(known, _rest(known, outcome, Cause.LAPSE, error), None, policy)
-        case Reject():
-            return _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
-        case Throw():
-            rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
-            return rest._replace(code=outcome.code, variables=outcome.variables)
-        case _:
-            assert_never(outcome)
-
-
 def raised_attempts(attempts: int, retries: int) -> int:
     """The max_attempts that leaves `retries` more: counted attempts never pass ATTEMPTS_MAX."""
     return max(attempts, min(attempts + retries, ATTEMPTS_MAX))
@@ -113,21 +65,6 @@ def remaining_retries(state: State, attempts: int, max_attempts: int) -> int:
             return max_attempts - attempts + 1
         case _:
             return 0
-
-
-def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> Decision:
-    """Failed, and left there."""
-    state = after(State.PROCESSING, cause)
-    return Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
-
-
-def _retried(known: Known, rest: Decision, delay_ms: int | None, policy: RetryPolicy) -> Decision:
-    """Failed, and back to pending if attempts are left."""
-    if known.attempts >= rest.max_attempts:
-        return rest
-    if delay_ms is None:
-        delay_ms = policy.backoff_ms(known.attempts, key=known.key, attempt=known.attempt)
-    return rest._replace(state=after(rest.state, Cause.RETRY), backoff_ms=delay_ms)
 
 
 def _fraction(key: int, attempt: int) -> float:

@@ -11,8 +11,8 @@ Rules that hold for every call:
   is unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
 - A refused item changes nothing: no state, no history, no count.
 
-Only `activate`, `subscribe`, `fire`, and later breaker and limits, decide inside the store. Every other rule is
-decided by the pure core.
+Only `activate`, `subscribe`, `fire`, breaker and limits decide inside the store, by the numbers of the type's policy
+(`core.policy`, `core.breaker`). Every other rule is decided by the pure core.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class Engine(ABC):
         """Complete attempts inside the caller's own transaction, so that the work and its completion are one step.
 
         Judged, and refused for a wrong `tx`, as by `settle` and `create_in`. The same outcome reported by
-        `settle` after the commit is REPEATED; after a rollback the attempt is as live as before.
+        `settle` after the commit is REPEATED; after a rollback the attempt is as live as before. A breaker may hear of
+        the completion only by that `settle`: the caller's transaction must not hold up others who fail.
         """
 
     @abstractmethod
@@ -134,8 +135,13 @@ class Engine(ABC):
         Inside a lane: higher priority first, then run_at, then key; lanes take turns, least recently
         served first (G9). Jobs that became due are promoted first (a bounded number per call, earliest
         first). Never leased: a job before its run_at, one that has expired, one of a paused type or
-        of a type whose breaker is open, one that another worker holds (G2). The cost does not depend on
-        what is finished, scheduled later, or of another type (G10). Remembers that the type was asked for.
+        of a type whose breaker is open, one that another worker holds (G2). A half-open breaker lets one job through,
+        its probe, as long as no probe is leased; see `core.breaker`. Of a type and group never more than `max_running`
+        jobs are leased at once, of a lane with a limit key never more than `max_running_per_key`, and never more than
+        the rate's number are leased in one of its windows; the first lease after a window's end begins the next one.
+        The cost does not depend on what is finished, scheduled later, of another type, or in lanes that are at their
+        limit (G10). Remembers that the type was asked for. `next_due_ms` is at the latest the end of an open breaker or
+        of a full window of a type that was asked for and has work.
         Demands of one type, group and tenants are served together, in their order. The jobs stand in the order of
         the demands, and `shares` has one number for each demand.
         """
@@ -148,8 +154,9 @@ class Engine(ABC):
         caller cannot name it (checked by state only, then). Otherwise NOT_FOUND; LEASE_LOST if the attempt is
         not the job's latest, or its lease has lapsed; WRONG_STATE if it ended in another way (G3). An outcome
         that this attempt has reported before is REPEATED: ok, and nothing changes (G8). State, history, counts,
-        result, the variables that a `Fail` or `Throw` brings and the jobs that a `Complete` carries in `events` are
-        one transaction. A lease that ran out holds until a sweep takes it away.
+        result, the variables that a `Fail` or `Throw` brings, the type's breaker and the jobs that a `Complete` carries
+        in `events` are one transaction. A breaker meets the completions of a batch before its failures; only types
+        whose policy has one count. A lease that ran out holds until a sweep takes it away.
         """
 
     @abstractmethod
@@ -253,7 +260,9 @@ class Engine(ABC):
         Whoever looks first takes lapsed leases away: each is a failed attempt, decided by the core (G6); and
         cancels pending jobs past their expiry. No turn is needed for that: the death of whoever holds it
         must not delay a recovery. One process at a time, the holder of the turn "sweep", also deletes
-        finished jobs past their retention and folds counts.
+        finished jobs past their retention, which a type's policy may set, requeues dead letters whose type's policy
+        says so (never rejected ones; each at most `failed_job_retry_rounds` times in its life, in the history as a
+        requeue whose error says "by itself"), and folds counts.
         """
 
     # Moving to another store ----------------------------------------------------------------------
@@ -276,13 +285,21 @@ class Engine(ABC):
     async def pause(self, type: str, paused: bool) -> None:
         """Stop or resume the activation of a type; what is running goes on. Doing it twice changes nothing."""
 
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        """Let a type's breaker be open for so long from now, also if its policy has none; then it is half-open."""
+        raise NotImplementedError
+
     @abstractmethod
     async def reset_breaker(self, type: str) -> bool:
-        """Close a type's breaker, so that its jobs may start at once; False if it was not open."""
+        """Close a type's breaker, so that its jobs may start at once; forget its failures. False if it was closed."""
 
     @abstractmethod
     async def set_policy(self, type: str, policy: str | None) -> None:
-        """Keep a type's policy (a JSON text), so that every process decides alike; None takes it away."""
+        """Keep a type's policy (a JSON text), so that every process decides alike; None takes it away.
+
+        Limits hold from the next claim on; what runs above a new limit goes on. A breaker whose rule was taken away
+        stays as it is until it is reset or its probe succeeds.
+        """
 
     @abstractmethod
     async def add_group(self, type: str, group: str) -> None:

@@ -14,7 +14,8 @@ import orjson
 
 from everwork.core.checks import shown
 from everwork.core.limits import JSON_DEPTH_MAX
-from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.core.policy import DEFAULT_TYPE_POLICY, POLICY_FIELDS, TypePolicy, policy_from, said_of, with_retry
+from everwork.core.retry import RetryPolicy
 from everwork.exceptions import InvalidInput
 from everwork.logs import get_logger
 
@@ -67,24 +68,47 @@ def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
     return _decoded(field, text, bytes_max, "JSON")
 
 
-def encode_policy(policy: RetryPolicy) -> str:
-    """A retry policy as the registry keeps it."""
-    return orjson.dumps({"retry": asdict(policy)}).decode()
+def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
+    """A policy as stores keep it: a type's, or the retries of one job's own."""
+    return encode_said(asdict(policy) if isinstance(policy, RetryPolicy) else said_of(policy))
+
+
+def encode_said(said: Mapping[str, Any]) -> str:
+    """What is said of a type's policy, field by field, as stores keep it; it has been checked."""
+    return orjson.dumps(said).decode()
+
+
+def decode_policy(text: str | None) -> TypePolicy:
+    """A stored policy; what is not said there has its default."""
+    return policy_of(None, text)
 
 
 @lru_cache(maxsize=1024)
-def decode_policy(text: str | None) -> RetryPolicy:
-    """The retry policy inside a stored policy; what is not said there has its default."""
+def policy_of(own: str | None, type_text: str | None) -> TypePolicy:
+    """The policy that holds for a job: its type's, with the retries of its own, if it has some."""
+    policy = _policy(type_text)
+    return policy if own is None else with_retry(policy, _policy(own).retry)
+
+
+def said_in(text: str | None) -> dict[str, Any]:
+    """What a stored policy says, field by field."""
     if text is None:
-        return DEFAULT_POLICY
-    known = {f.name for f in fields(RetryPolicy)}
+        return {}
+    said = orjson.loads(text)
+    if not isinstance(said, dict):
+        raise TypeError("not a JSON object")
+    retry = said.pop("retry", None)  # Stores of earlier versions have these fields one level below.
+    return said | retry if isinstance(retry, dict) else said
+
+
+def _policy(text: str | None) -> TypePolicy:
     try:
-        said = orjson.loads(text).get("retry", {})
-        return RetryPolicy(**{name: value for name, value in said.items() if name in known})
-    except (ValueError, TypeError, AttributeError) as error:
+        said = said_in(text)
+        return policy_from({name: value for name, value in said.items() if name in POLICY_FIELDS})
+    except (ValueError, TypeError) as error:
         # Somebody has changed it by hand: jobs must go on.
         log.error("a stored policy cannot be read, the default holds", policy=text, error=str(error))
-        return DEFAULT_POLICY
+        return DEFAULT_TYPE_POLICY
 
 
 def _decoded(field: str, text: str | bytes, bytes_max: int, wanted: str) -> Any:

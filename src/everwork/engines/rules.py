@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.job import Job
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.states import State
-from everwork.engines.values import Explanation, JobFilter, Judged, Reason, Verdict
+from everwork.engines.codec import decode_policy
+from everwork.engines.values import Explanation, JobFilter, Judged, Reason, TypeInfo, Verdict
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts behind every name: it is no printable character."""
@@ -41,11 +44,18 @@ class Facts(NamedTuple):
     group: str
     run_at_ms: int
     is_paused: bool
-    breaker_open_until_ms: int | None
+    breaker: Breaker
     asked_at_ms: int | None
     ahead: int
     worker: str | None
     lease_until_ms: int | None
+    policy: str | None = None
+    limit_key: str | None = None
+    running: int = 0
+    """Jobs of its type and group."""
+    lane_running: int = 0
+    is_probe_live: bool = False
+    rate_full_until_ms: int | None = None
 
 
 def explained(facts: Facts, now_ms: int) -> Explanation:
@@ -62,10 +72,36 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
     if facts.is_paused:
         text = f"type '{facts.type}' is paused; resume it to let its jobs start"
         return Explanation(key, state, Reason.PAUSED, text)
-    if facts.breaker_open_until_ms is not None and facts.breaker_open_until_ms > now_ms:
-        text = f"the circuit breaker of type '{facts.type}' is open until {utc_text(facts.breaker_open_until_ms)}"
-        return Explanation(key, state, Reason.BREAKER, text, facts.breaker_open_until_ms)
-    return _waiting(facts, now_ms)
+    return _stopped_by_breaker(facts, now_ms) or _limited(facts, now_ms) or _waiting(facts, now_ms)
+
+
+def _stopped_by_breaker(facts: Facts, now_ms: int) -> Explanation | None:
+    until_ms = facts.breaker.open_until_ms
+    match facts.breaker.state(now_ms):
+        case BreakerState.OPEN:
+            text = f"the circuit breaker of type '{facts.type}' is open until {utc_text(until_ms or 0)}"
+            return Explanation(facts.key, facts.state, Reason.BREAKER, text, until_ms)
+        case BreakerState.HALF_OPEN if facts.is_probe_live:
+            probe = facts.breaker.probe_key
+            text = f"the circuit breaker of type '{facts.type}' waits for its probe, job '{probe}', to succeed"
+            return Explanation(facts.key, facts.state, Reason.BREAKER, text)
+        case _:
+            return None
+
+
+def _limited(facts: Facts, now_ms: int) -> Explanation | None:
+    policy, type = decode_policy(facts.policy), facts.type
+    per_key = policy.max_running_per_key
+    text, until_ms = None, None
+    if policy.rate is not None and (until_ms := if_ahead(facts.rate_full_until_ms, now_ms)) is not None:
+        allowed = f"{policy.rate.jobs:,} jobs of type '{type}' have started in this window of {policy.rate.seconds:g} s"
+        text = f"{allowed}, more may start from {utc_text(until_ms)} on"
+    elif policy.max_running is not None and facts.running >= policy.max_running:
+        text = f"{facts.running:,} jobs of type '{type}' run, {policy.max_running:,} may at once"
+    elif per_key is not None and facts.limit_key and facts.lane_running >= per_key:
+        whose = f"limit key '{facts.limit_key}' of type '{type}'"
+        text = f"{facts.lane_running:,} jobs of {whose} run, {per_key:,} may at once"
+    return None if text is None else Explanation(facts.key, facts.state, Reason.LIMIT, text, until_ms)
 
 
 def _waiting(facts: Facts, now_ms: int) -> Explanation:
@@ -77,6 +113,18 @@ def _waiting(facts: Facts, now_ms: int) -> Explanation:
     more = f"{facts.ahead:,}{'+' if facts.ahead == AHEAD_MAX else ''}"
     text = f"ready: waiting for a free worker, {more} jobs of its lane stand ahead of it"
     return Explanation(facts.key, facts.state, Reason.QUEUED, text, ahead=facts.ahead)
+
+
+def told_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live: bool = False) -> TypeInfo:
+    """What is known of a type, with how its breaker stands; the engine says whether the probe is leased still."""
+    state = breaker.state(now_ms)
+    return replace(
+        info,
+        breaker=state,
+        breaker_failures=breaker.failures,
+        breaker_open_until_ms=breaker.open_until_ms if state is BreakerState.OPEN else None,
+        breaker_probe_key=breaker.probe_key if state is BreakerState.HALF_OPEN and is_probe_live else None,
+    )
 
 
 def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:

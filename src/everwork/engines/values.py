@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from everwork.core.breaker import BreakerState
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT
 from everwork.core.states import State
@@ -224,14 +225,22 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """A job type as the engine knows it. `breaker_open_until_ms` is None unless the breaker is open now."""
+    """A job type as the engine knows it.
+
+    `breaker_open_until_ms` is None unless the breaker is open now, `breaker_probe_key` unless a probe runs;
+    `rate_full_until_ms` is None unless no more jobs may start in this window of the rate.
+    """
 
     type: str
     paused: bool = False
     policy: str | None = None
     groups: tuple[str, ...] = ()
     last_asked_ms: int | None = None
+    breaker: BreakerState = BreakerState.CLOSED
+    breaker_failures: int = 0
     breaker_open_until_ms: int | None = None
+    breaker_probe_key: int | None = None
+    rate_full_until_ms: int | None = None
 
 
 class Schema(NamedTuple):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from everwork.core.instants import utc_text
+from everwork.core.policy import fields_of
 from everwork.core.states import State
 from everwork.engines.codec import decode, decode_policy, require_object
 from everwork.service.administration import GroupView, PolicyView, TriggerSwitch, TypeView, WorkerSwitch
@@ -36,7 +36,7 @@ def type_report(view: TypeView) -> dict[str, Any]:
     return {
         "type": info.type,
         "paused": info.paused,
-        "policy": None if info.policy is None else asdict(decode_policy(info.policy)),
+        "policy": None if info.policy is None else fields_of(decode_policy(info.policy)),
         "groups": list(info.groups),
         "last_asked": _time(info.last_asked_ms),
         "breaker_open_until": _time(info.breaker_open_until_ms),
@@ -45,8 +45,8 @@ def type_report(view: TypeView) -> dict[str, Any]:
 
 
 def policy_report(type: str, view: PolicyView) -> dict[str, Any]:
-    """The retry policy in force for a type; `default` says that the type has none of its own."""
-    return {"type": type, "default": not view.is_own, "policy": asdict(view.policy)}
+    """The policy in force for a type; `default` says that the type has none of its own, `set` what was set."""
+    return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.said)}
 
 
 def group_report(view: GroupView) -> dict[str, Any]:

@@ -6,16 +6,16 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, Final, NamedTuple, TypeVar
 
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
-from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.core.policy import TypePolicy, policy_from
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy, encode_policy, require_object
+from everwork.engines.codec import decode_policy, encode_said, require_object
 from everwork.engines.values import JobFilter, TypeInfo
-from everwork.exceptions import EngineError, InvalidInput, NotFound
+from everwork.exceptions import EngineError, NotFound
 from everwork.service.access import Permission, Principal
 from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
@@ -24,10 +24,10 @@ from everwork.service.desk import BulkChange, Desk
 from everwork.service.fleet import Fleet
 from everwork.service.keys import KeyRing
 from everwork.service.loops import through_outage
+from everwork.service.policies import put_over, said_of_stored
 from everwork.service.service import JobService
 
 T = TypeVar("T")
-POLICY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
 
 
 class TypeView(NamedTuple):
@@ -38,10 +38,15 @@ class TypeView(NamedTuple):
 
 
 class PolicyView(NamedTuple):
-    """The retry policy in force for a type; `is_own` says that the type has one, not the default."""
+    """The policy in force for a type; `said` are the fields that were set for it."""
 
-    policy: RetryPolicy
-    is_own: bool
+    policy: TypePolicy
+    said: Mapping[str, Any]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the type has a policy of its own, not the default."""
+        return bool(self.said)
 
 
 class GroupView(NamedTuple):
@@ -109,24 +114,26 @@ class Administration:
         return await self._noted("types.breaker-reset", type, lambda: self._engine.reset_breaker(type))
 
     async def policy(self, type: str) -> PolicyView:
-        """The retry policy in force for a type."""
+        """The policy in force for a type."""
         self._may_read()
         checks.name("type", type)
         return _policy_of(await self._known(type))
 
-    async def set_policy(self, type: str, said: Mapping[str, Any], *, changes_only: bool = False) -> RetryPolicy:
-        """Give a type a retry policy. What is not said has its default or, with `changes_only`, stays as it is."""
+    async def set_policy(self, type: str, said: Mapping[str, Any], *, changes_only: bool = False) -> PolicyView:
+        """Give a type a policy. What is not said is as usual or, with `changes_only`, stays as it is."""
         self._may_change(type=type)
-        base = DEFAULT_POLICY
+        before: Mapping[str, Any] = {}
         if changes_only:
-            base = next((_policy_of(info).policy for info in await self._engine.types() if info.type == type), base)
-        policy = policy_from(said, base)
-        text = encode_policy(policy)
-        await self._noted("types.policy", type, lambda: self._engine.set_policy(type, text), asdict(policy))
-        return policy
+            stored = (info.policy for info in await self._engine.types() if info.type == type)
+            before = said_of_stored(next(stored, None))
+        after = put_over(before, require_object("policy", said))
+        view = PolicyView(policy_from(after), after)
+        text = encode_said(after) if after else None
+        await self._noted("types.policy", type, lambda: self._engine.set_policy(type, text), after)
+        return view
 
     async def clear_policy(self, type: str) -> None:
-        """Take a type's retry policy away: the default one holds."""
+        """Take a type's policy away: the default one holds."""
         self._may_change(type=type)
         await self._known(type)
         await self._noted("types.policy-clear", type, lambda: self._engine.set_policy(type, None))
@@ -316,15 +323,6 @@ class Administration:
         return counts
 
 
-def policy_from(said: Mapping[str, Any], base: RetryPolicy = DEFAULT_POLICY) -> RetryPolicy:
-    """A retry policy from what somebody says of it; each mistake names the field."""
-    for name in require_object("policy", said):
-        if name not in POLICY_FIELDS:
-            allowed = ", ".join(POLICY_FIELDS)
-            raise InvalidInput("policy", f"{checks.shown(name)} is no field of it; allowed are {allowed}")
-    return RetryPolicy(**{**asdict(base), **said})
-
-
 def _title(card: WorkerCard | TriggerCard) -> dict[str, str]:
     return {"title": card.title}
 
@@ -336,7 +334,7 @@ def _told(wanted: JobFilter) -> dict[str, Any]:
 
 
 def _policy_of(info: TypeInfo) -> PolicyView:
-    return PolicyView(decode_policy(info.policy), info.policy is not None)
+    return PolicyView(decode_policy(info.policy), said_of_stored(info.policy))
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:

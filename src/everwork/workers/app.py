@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from everwork.core import checks
+from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
+from everwork.core.policy import TypePolicy
 from everwork.core.retry import RetryPolicy
 from everwork.engines.base import Clock
 from everwork.engines.codec import decode, require_object
@@ -76,18 +78,22 @@ class Everwork:
         concurrency: int = 1,
         timeout: float = EXECUTION_SECONDS_DEFAULT,
         cron: str | Cron | Interval | None = None,
+        breaker: CircuitBreaker | None = None,
+        policy: TypePolicy | None = None,
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Declare a function as the handler of a type.
 
         `retry` None: a failure is final at once. `concurrency`: how many run at the same time in one process.
         `timeout`: seconds that one attempt may take. `cron`: a cron expression, a `Cron` or an `Interval`; while the
-        workers of any process run, each of its time points creates one job. Plain functions run in threads.
+        workers of any process run, each of its time points creates one job. `breaker`: a row of failures stops the
+        whole type for a while. `policy`: limits, retention and what else there is. Plain functions run in threads.
         """
 
         def declare(function: Callable[P, R]) -> JobFunction[P, R]:
             declared = JobFunction(
-                function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue, cron=cron
-            )
+                function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue, cron=cron,
+                breaker=breaker, policy=policy,
+            )  # fmt: skip
             if type in self.functions:
                 raise BadConfiguration(f"type '{type}' has a handler already: {self.functions[type].__name__}")
             self.functions[type] = declared

@@ -15,6 +15,7 @@ from typing import Any
 
 from everwork.core import checks
 from everwork.core import outcome as o
+from everwork.core.classify import class_names
 from everwork.core.limits import DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.texts import error_text
 from everwork.engines.codec import decode, encode
@@ -197,7 +198,8 @@ class Executor:
         try:
             arguments = handler.arguments.bind(decode(attempt.job.variables))
         except InvalidInput as error:
-            return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"argument {error}"), final=True)
+            text = error_text(f"argument {error}")
+            return o.Fail(attempt.job.key, attempt.job.attempt, text, final=True, is_counted=False)
         if handler.arguments.context_name is not None:
             arguments[handler.arguments.context_name] = JobContext(attempt, self._own)
         if handler.can_emit:
@@ -231,7 +233,8 @@ class Executor:
         key, number = attempt.job.key, attempt.job.attempt
         match error:
             case Fail():
-                return o.Fail(key, number, error_text(error.detail) or "failed by the handler", final=True)
+                text = error_text(error.detail) or "failed by the handler"
+                return o.Fail(key, number, text, final=True, is_counted=False)
             case Reject():
                 return o.Reject(key, number, error_text(error.detail))
             case Retry():
@@ -240,7 +243,8 @@ class Executor:
                 attempt.error = error
                 text = error_text(error)
                 named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-                return o.Fail(key, number, error_text(named), final=attempt.handler.is_final)
+                is_final, classes = attempt.handler.is_final, class_names(error)
+                return o.Fail(key, number, error_text(named), final=is_final, classes=classes)
 
     def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
         """The outcome of an attempt that was told to stop; None if nobody would accept one."""
@@ -326,7 +330,8 @@ def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     try:
         return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
     except InvalidInput as error:
-        return o.Fail(attempt.job.key, attempt.job.attempt, error_text(f"the handler's {error}"), final=True)
+        text = error_text(f"the handler's {error}")
+        return o.Fail(attempt.job.key, attempt.job.attempt, text, final=True, is_counted=False)
 
 
 def _retried(key: int, number: int, error: Retry) -> o.Outcome:

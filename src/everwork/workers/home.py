@@ -103,7 +103,7 @@ class Home:
 
     async def prepare(self, service: JobService) -> None:
         """Let every process know the policies that this application declares."""
-        await declare_policies(service.engine, {one.type: one.retry for one in list(self._functions.values())})
+        await declare_policies(service.engine, {one.type: one.policy_said for one in list(self._functions.values())})
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""

@@ -13,11 +13,10 @@ from importlib.metadata import version
 from typing import Any, Final, Literal
 
 from everwork.core.limits import DEFAULT_GROUP
-from everwork.core.retry import RetryPolicy
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.service.fleet import Fleet, ManagerCard, ProcessCard
 from everwork.service.loops import BackgroundLoop, engine_outage, first_of
-from everwork.service.policies import declare_policies
+from everwork.service.policies import Said, declare_policies, said_in_code
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled, TriggerLoop
 from everwork.workers.aftermath import clear_up
@@ -134,17 +133,18 @@ class Operation:
 
     async def _declare(self) -> None:
         engine = self._service.engine
-        policies: dict[str, RetryPolicy | None] = {}
+        policies: dict[str, Said] = {}
         for worker, one in self._setup.workers.items():
             settings = one.settings
             groups = {source: await engine.subscribe(source, settings.id) for source in sorted(settings.sources)}
             self._places[worker] = tuple(Place(source, group) for source, group in groups.items())
             # Whoever owns a source's default group says how its jobs are retried.
-            policies |= {source: settings.retry for source, group in groups.items() if group == DEFAULT_GROUP}
+            said = said_in_code(settings.retry, settings.breaker, settings.policy)
+            policies |= {source: said for source, group in groups.items() if group == DEFAULT_GROUP}
             foreign = [source for source, group in groups.items() if group != DEFAULT_GROUP]
-            if settings.retry is not None and foreign:
+            if said and foreign:
                 self._log.warning(
-                    "a worker's retry policy does not hold where another worker came first",
+                    "a worker's policy does not hold where another worker came first",
                     worker=settings.id,
                     title=settings.title,
                     sources=foreign,

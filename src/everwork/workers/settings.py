@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import (
     CONCURRENCY_MAX,
     DELAY_MS_MAX,
@@ -32,6 +33,7 @@ from everwork.core.limits import (
     SOURCES_MAX,
     TITLE_CHARS_MAX,
 )
+from everwork.core.policy import TypePolicy
 from everwork.core.retry import RetryPolicy
 from everwork.engines.codec import encode_object
 
@@ -163,6 +165,8 @@ class WorkerSettings(_Settings):
     triggers: list[Trigger] = Field(default_factory=list)
     concurrency: int = Field(default=1, ge=1, le=CONCURRENCY_MAX)
     retry: RetryPolicy | None = None
+    breaker: CircuitBreaker | None = None
+    policy: TypePolicy | None = None
 
     @field_validator("sources", mode="after")
     @classmethod

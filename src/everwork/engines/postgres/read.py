@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
@@ -98,8 +99,9 @@ async def explain(parts: Parts, key: int) -> Explanation | None:
     rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX)
     if not rows:
         return None
-    state, *facts = rows[0]
-    return explained(Facts(key, State(state), *facts), await server_now_ms(parts))
+    state, type, group, run_at_ms, is_paused, open_until_ms, *facts = rows[0]
+    found = Facts(key, State(state), type, group, run_at_ms, is_paused, Breaker(0, open_until_ms), *facts)
+    return explained(found, await server_now_ms(parts))
 
 
 async def server_now_ms(parts: Parts) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncpg
 
+from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
 from everwork.core.states import Cause
 from everwork.engines.codec import decode_policy
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.rules import TOP_NAME
+from everwork.engines.rules import TOP_NAME, told_breaker
 from everwork.engines.values import Registered, TypeInfo
 
 
@@ -33,7 +34,7 @@ async def set_policy(parts: Parts, type: str, policy: str | None) -> None:
     """Keep a type's policy."""
     sql = parts.sql("registry")
     await parts.connections.rows(sql["make_type"], type)
-    attempts = None if policy is None else decode_policy(policy).max_attempts
+    attempts = None if policy is None else decode_policy(policy).retry.max_attempts
     await parts.connections.rows(sql["set_policy"], type, policy, attempts)
 
 
@@ -62,7 +63,9 @@ async def types(parts: Parts) -> list[TypeInfo]:
     """Every type that was ever seen."""
     rows = await parts.connections.look(parts.sql("registry")["types"], parts.now_ms())
     return [
-        TypeInfo(name, paused, policy, tuple(groups), *instants) for name, paused, policy, groups, *instants in rows
+        # Only an open breaker's end is told.
+        told_breaker(TypeInfo(name, paused, policy, tuple(groups), asked_at_ms), Breaker(0, open_until_ms), 0)
+        for name, paused, policy, groups, asked_at_ms, open_until_ms in rows
     ]
 
 

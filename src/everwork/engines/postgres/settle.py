@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
-from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import State
 from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.codec import decode_policy

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Final
 
+from everwork.core.decide import Known
 from everwork.core.limits import KEY_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
-from everwork.core.retry import Known
 from everwork.core.states import Cause, State
 from everwork.engines.postgres import change, registry
 from everwork.engines.postgres.parts import START, Parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, LIST_SCAN_MAX
 from everwork.core.states import State
@@ -84,7 +85,7 @@ async def explain(link: Link, key: int) -> Explanation | None:
         group=group,
         run_at_ms=record.run_at_ms,
         is_paused=paused == b"1",
-        breaker_open_until_ms=int(breaker) if breaker else None,
+        breaker=Breaker(0, int(breaker) if breaker else None),
         asked_at_ms=int(asked) if asked else None,
         ahead=min(ahead, AHEAD_MAX),
         worker=record.worker,

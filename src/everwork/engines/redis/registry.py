@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.engines.codec import decode_policy
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import SEPARATOR
-from everwork.engines.rules import TOP_NAME, if_ahead
+from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
 from everwork.engines.values import Registered, TypeInfo
 
 DROP_STEP = 10_000
@@ -27,7 +28,7 @@ async def reset_breaker(link: Link, type: str) -> bool:
 
 async def set_policy(link: Link, type: str, policy: str | None) -> None:
     """Keep a type's policy, and apart from it what new jobs take from it."""
-    await link.call("registry", "set_policy", type, policy or "", decode_policy(policy).max_attempts)
+    await link.call("registry", "set_policy", type, policy or "", decode_policy(policy).retry.max_attempts)
 
 
 async def add_group(link: Link, type: str, group: str) -> None:
@@ -99,7 +100,8 @@ def _type_info(name: str, told: list[Any], now_ms: int) -> TypeInfo:
     groups = tuple(sorted(group for group in fields.get("groups", "").split(SEPARATOR) if group))
     open_until_ms = if_ahead(int(fields["breaker"]), now_ms) if "breaker" in fields else None
     is_paused, asked_at_ms = fields.get("paused") == "1", max(asked, default=None)
-    return TypeInfo(name, is_paused, fields.get("policy"), groups, asked_at_ms, open_until_ms)
+    info = TypeInfo(name, is_paused, fields.get("policy"), groups, asked_at_ms)
+    return told_breaker(info, Breaker(0, open_until_ms), now_ms)
 
 
 def _entries(told: list[Any]) -> list[Registered]:

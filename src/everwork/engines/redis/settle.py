@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
-from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
 from everwork.engines.redis.link import Link

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
@@ -110,7 +111,7 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
         group,
         found.run_at_ms,
         bool(paused),
-        open_until_ms,
+        Breaker(0, open_until_ms),
         asked_at_ms,
         ahead,
         worker,

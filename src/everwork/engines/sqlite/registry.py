@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import Cause
-from everwork.engines.rules import TOP_NAME, if_ahead
+from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -64,8 +65,10 @@ def types(cursor: sqlite3.Cursor, now_ms: int) -> list[TypeInfo]:
     """Every type that was ever seen."""
     rows = cursor.execute(SQL["types"]).fetchall()
     return [
-        TypeInfo(
-            name, bool(paused), policy, tuple(sorted(json.loads(groups))), asked_at_ms, if_ahead(open_until_ms, now_ms)
+        told_breaker(
+            TypeInfo(name, bool(paused), policy, tuple(sorted(json.loads(groups))), asked_at_ms),
+            Breaker(0, open_until_ms),
+            now_ms,
         )
         for name, paused, policy, groups, asked_at_ms, open_until_ms in rows
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from everwork.core.decide import Decision, Known, decide
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
-from everwork.core.retry import Decision, Known, decide
 from everwork.core.states import Cause, State
 from everwork.engines.codec import decode_policy
 from everwork.engines.rules import refused

@@ -114,7 +114,7 @@ class Transaction:
             self.cursor.execute(SQL["make_queue"], (name, DEFAULT_GROUP))
             row = (None,)
         queues: list[tuple[int, str]] = self.cursor.execute(SQL["read_queues"], (name,)).fetchall()
-        return TypeRow(queues, decode_policy(row[0]).max_attempts if row[0] else ATTEMPTS_DEFAULT)
+        return TypeRow(queues, decode_policy(row[0]).retry.max_attempts if row[0] else ATTEMPTS_DEFAULT)
 
 
 def lane_of(tenant: str, limit_key: str | None) -> str:

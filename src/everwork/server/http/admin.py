@@ -22,7 +22,6 @@ from everwork.server.http.operations import Answer, Call, Field, Handler, Operat
 from everwork.server.http.schemas import ref
 from everwork.service.access import Permission
 from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
-from everwork.service.administration import PolicyView
 from everwork.service.api_key import RATE_PER_SECOND_MIN
 from everwork.service.keys import host_clock
 from everwork.service.report import stats_report
@@ -70,8 +69,8 @@ async def get_policy(call: Call) -> Response:
 async def put_policy(call: Call) -> Response:
     """Give a type a retry policy; what is not said has its default."""
     sent = await call.body()
-    policy = await call.administration.set_policy(call.named("type"), sent)
-    return answer(policy_report(call.named("type"), PolicyView(policy, is_own=True)))
+    view = await call.administration.set_policy(call.named("type"), sent)
+    return answer(policy_report(call.named("type"), view))
 
 
 async def delete_policy(call: Call) -> Response:

@@ -1,0 +1,123 @@
+"""What sort of error ended an attempt: by the class of the exception first, by its text second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from everwork.core import checks
+from everwork.core.limits import ERROR_RULE_CHARS_MAX
+from everwork.exceptions import InvalidInput
+
+
+class Strategy(Enum):
+    """What is done about an error."""
+
+    RETRYABLE = "retryable"
+    """Tried again soon: after 1 s * 2^attempts, at most 5 minutes."""
+    RATE_LIMITED = "rate_limited"
+    """Tried again after a minute."""
+    TEMPORARY = "temporary"
+    """Tried again after 10 seconds."""
+    PERMANENT = "permanent"
+    """Never tried again."""
+
+
+RETRYABLE_MS: Final = 1_000
+RETRYABLE_MS_MAX: Final = 300_000
+FIXED_MS: Final[Mapping[Strategy, int]] = MappingProxyType({Strategy.RATE_LIMITED: 60_000, Strategy.TEMPORARY: 10_000})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRule:
+    """Errors of one sort: those of a class and its subclasses, or those whose text contains a part, in any case.
+
+    A class may be given itself or by name, with its module (`requests.exceptions.Timeout`) or without (`Timeout`).
+    """
+
+    strategy: Strategy
+    exception: str | None = None
+    text: str | None = None
+
+    def __init__(
+        self, strategy: Strategy | str, *, exception: type[BaseException] | str | None = None, text: str | None = None
+    ) -> None:
+        if (exception is None) == (text is None):
+            raise InvalidInput("errors", "each rule must name either an exception or a text")
+        object.__setattr__(self, "strategy", _strategy(strategy))
+        object.__setattr__(self, "exception", None if exception is None else _class_name(exception))
+        object.__setattr__(self, "text", None if text is None else _part("errors.text", text).casefold())
+
+
+def classify(classes: Sequence[str], text: str, rules: Sequence[ErrorRule] = ()) -> Strategy | None:
+    """The strategy of the first rule that matches; None if none does.
+
+    `classes` names the exception's class and its bases, as `class_names` does.
+    """
+    every = (*rules, *BUILT_IN)
+    if classes:
+        named = frozenset(classes)
+        for rule in every:
+            if rule.exception in named:
+                return rule.strategy
+    folded = text.casefold()
+    for rule in every:
+        if rule.text is not None and rule.text in folded:
+            return rule.strategy
+    return None
+
+
+def delay_ms(strategy: Strategy, attempts: int) -> int | None:
+    """How long to wait after so many counted attempts; None: for ever."""
+    if strategy is Strategy.RETRYABLE:
+        return min(RETRYABLE_MS << min(attempts, 20), RETRYABLE_MS_MAX)
+    return FIXED_MS.get(strategy)
+
+
+def class_names(error: BaseException) -> tuple[str, ...]:
+    """The names by which rules may call an error's class and its bases, with and without their modules."""
+    names: list[str] = []
+    for cls in type(error).__mro__[:-2]:  # Without BaseException and object, which are no sort of error.
+        names.append(cls.__qualname__)
+        if cls.__module__ != "builtins":
+            names.append(f"{cls.__module__}.{cls.__qualname__}")
+    return tuple(names)
+
+
+def _strategy(value: object) -> Strategy:
+    try:
+        return Strategy(value)
+    except ValueError:
+        allowed = ", ".join(one.value for one in Strategy)
+        raise InvalidInput("errors.strategy", f"must be one of {allowed}, not {checks.shown(value)}") from None
+
+
+def _class_name(value: object) -> str:
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return value.__qualname__ if value.__module__ == "builtins" else f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, type):
+        raise InvalidInput("errors.exception", f"must be a class of exceptions or its name, not {checks.shown(value)}")
+    return _part("errors.exception", value)
+
+
+def _part(field: str, value: object) -> str:
+    part = checks.text(field, value, ERROR_RULE_CHARS_MAX)
+    if not part.strip():
+        raise InvalidInput(field, "must not be empty: it would match every error")
+    return part
+
+
+BUILT_IN: Final = (
+    ErrorRule(Strategy.RETRYABLE, exception=ConnectionError),
+    ErrorRule(Strategy.RETRYABLE, exception=TimeoutError),
+    *(
+        ErrorRule(Strategy.RETRYABLE, text=text)
+        for text in ("connection refused", "timeout", "network unreachable", "temporary failure")
+    ),
+    *(ErrorRule(Strategy.RATE_LIMITED, text=text) for text in ("rate limit", "too many requests")),
+    *(ErrorRule(Strategy.TEMPORARY, text=text) for text in ("service unavailable", "server error")),
+)
+"""The rules that hold for every type, after its own."""

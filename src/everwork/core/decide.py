@@ -1,0 +1,91 @@
+"""What follows a failed attempt: the one place where it is decided."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, assert_never
+
+from everwork.core.classify import Strategy, classify, delay_ms
+from everwork.core.limits import ERROR_CHARS_MAX
+from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw, kind_of
+from everwork.core.policy import TypePolicy
+from everwork.core.retry import raised_attempts
+from everwork.core.states import Cause, State, after
+
+
+class Known(NamedTuple):
+    """What the engine knows of a job whose attempt has just ended."""
+
+    key: int
+    attempt: int
+    attempts: int
+    max_attempts: int
+
+
+class Decision(NamedTuple):
+    """What becomes of the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history.
+
+    `variables` None: the job's own stay.
+    """
+
+    kind: str
+    state: State
+    max_attempts: int
+    backoff_ms: int
+    error: str
+    code: str | None = None
+    variables: str | None = None
+    is_counted: bool = False
+    """The type's breaker counts it."""
+
+
+def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decision:
+    """Turn a failed attempt into what follows."""
+    match outcome:
+        case Fail():
+            return _failed(known, outcome, policy)
+        case Retry():
+            rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
+            return _retried(known, rest, outcome.delay_ms, policy)
+        case Lapse():
+            error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
+            rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True)
+            return _retried(known, rest, None, policy)
+        case Reject():
+            return _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
+        case Throw():
+            rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
+            return rest._replace(code=outcome.code, variables=outcome.variables)
+        case _:
+            assert_never(outcome)
+
+
+def _failed(known: Known, outcome: Fail, policy: TypePolicy) -> Decision:
+    rest = _rest(known, outcome, Cause.FAIL, outcome.error)
+    rest = rest._replace(variables=outcome.variables, is_counted=outcome.is_counted)
+    if outcome.retries is not None:
+        rest = rest._replace(max_attempts=raised_attempts(known.attempts, outcome.retries))
+    if outcome.final:
+        return rest
+    backoff_ms = outcome.backoff_ms
+    if outcome.classes is not None:
+        strategy = classify(outcome.classes, outcome.error, policy.errors)
+        if strategy is Strategy.PERMANENT or (strategy is None and policy.strict):
+            return rest
+        if strategy is not None and backoff_ms is None:
+            backoff_ms = delay_ms(strategy, known.attempts)
+    return _retried(known, rest, backoff_ms, policy)
+
+
+def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> Decision:
+    """Failed, and left there."""
+    state = after(State.PROCESSING, cause)
+    return Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
+
+
+def _retried(known: Known, rest: Decision, delay_ms: int | None, policy: TypePolicy) -> Decision:
+    """Failed, and back to pending if attempts are left."""
+    if known.attempts >= rest.max_attempts:
+        return rest
+    if delay_ms is None:
+        delay_ms = policy.retry.backoff_ms(known.attempts, key=known.key, attempt=known.attempt)
+    return rest._replace(state=after(rest.state, Cause.RETRY), backoff_ms=delay_ms)

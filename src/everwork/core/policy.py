@@ -1,0 +1,206 @@
+"""The policy of a type: everything that people may set about how its jobs are retried, held back and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from everwork.core import checks
+from everwork.core.breaker import CircuitBreaker
+from everwork.core.classify import ErrorRule
+from everwork.core.limits import (
+    ERROR_RULES_MAX,
+    FAILED_RETRY_HOURS_MAX,
+    FAILED_RETRY_ROUNDS_MAX,
+    HOUR_MS,
+    KEEP_HOURS_MAX,
+    RATE_JOBS_MAX,
+    RATE_SECONDS_MAX,
+    RUNNING_MAX,
+)
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.core.states import State
+from everwork.exceptions import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most so many jobs of a type start in each window of so many seconds, over the whole fleet."""
+
+    jobs: int
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        checks.whole_number("rate_jobs", self.jobs, 1, RATE_JOBS_MAX)
+        checks.number("rate_seconds", self.seconds, 1.0, RATE_SECONDS_MAX)
+
+    @property
+    def window_ms(self) -> int:
+        """The length of a window."""
+        return round(self.seconds * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypePolicy:
+    """How the jobs of a type are treated. What is None is not limited, or as usual.
+
+    `errors` are rules of the type's own, `strict` makes errors permanent that no rule knows. Dead letters come back by
+    themselves `failed_job_retry_hours` after they failed, `failed_job_retry_rounds` times at most, unless they were
+    rejected. `max_running` jobs run at the same time over the whole fleet, `max_running_per_key` of each limit key.
+    """
+
+    retry: RetryPolicy = DEFAULT_POLICY
+    breaker: CircuitBreaker | None = None
+    errors: tuple[ErrorRule, ...] = ()
+    strict: bool = False
+    failed_job_retry_hours: float | None = None
+    failed_job_retry_rounds: int = 1
+    keep_completed_hours: float | None = None
+    keep_failed_hours: float | None = None
+    max_running: int | None = None
+    max_running_per_key: int | None = None
+    rate: Rate | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "errors", _rules(self.errors))
+        if not isinstance(self.strict, bool):
+            raise InvalidInput("strict", f"must be true or false, not {checks.shown(self.strict)}")
+        if self.failed_job_retry_hours is not None:
+            checks.number("failed_job_retry_hours", self.failed_job_retry_hours, 0.001, FAILED_RETRY_HOURS_MAX)
+        checks.whole_number("failed_job_retry_rounds", self.failed_job_retry_rounds, 1, FAILED_RETRY_ROUNDS_MAX)
+        for name in ("keep_completed_hours", "keep_failed_hours"):
+            if getattr(self, name) is not None:
+                checks.number(name, getattr(self, name), 0.001, KEEP_HOURS_MAX)
+        for name in ("max_running", "max_running_per_key"):
+            if getattr(self, name) is not None:
+                checks.whole_number(name, getattr(self, name), 1, RUNNING_MAX)
+
+    @property
+    def failed_job_retry_ms(self) -> int | None:
+        """How long after it failed a dead letter comes back; None: never by itself."""
+        hours = self.failed_job_retry_hours
+        return None if hours is None else round(hours * HOUR_MS)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a claim must look at what runs."""
+        return (self.max_running, self.max_running_per_key, self.rate) != (None, None, None)
+
+    def keep_ms(self, state: State) -> int | None:
+        """How long a job is kept that finished in this state; None: as long as the engine keeps them."""
+        hours = self.keep_failed_hours if state is State.FAILED else self.keep_completed_hours
+        return None if hours is None else round(hours * HOUR_MS)
+
+
+RETRY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
+POLICY_FIELDS: Final = (
+    *RETRY_FIELDS, "breaker_failures", "breaker_seconds", "errors", "strict", "failed_job_retry_hours",
+    "failed_job_retry_rounds", "keep_completed_hours", "keep_failed_hours", "max_running", "max_running_per_key",
+    "rate_jobs", "rate_seconds",
+)  # fmt: skip
+"""What a policy may say, as files, commands and the API write it: one level, plain values."""
+
+
+def policy_from(said: Mapping[str, Any]) -> TypePolicy:
+    """The policy that these fields describe. What is not said, or null, is as usual; each mistake names its field."""
+    for name in said:
+        if name not in POLICY_FIELDS:
+            raise InvalidInput(
+                "policy", f"{checks.shown(name)} is no field of it; allowed are {', '.join(POLICY_FIELDS)}"
+            )
+    given = {name: value for name, value in said.items() if value is not None}
+    retry = RetryPolicy(**{name: given.pop(name) for name in RETRY_FIELDS if name in given})
+    breaker = _parts(given, "breaker_", ("failures", "seconds"))
+    rate = _parts(given, "rate_", ("jobs", "seconds"))
+    if rate and "jobs" not in rate:
+        raise InvalidInput("rate_jobs", "must be given with rate_seconds: how many jobs may start in that time")
+    return TypePolicy(
+        retry=retry,
+        breaker=CircuitBreaker(**breaker) if breaker else None,
+        rate=Rate(**rate) if rate else None,
+        errors=rules_from(given.pop("errors", ())),
+        **given,
+    )
+
+
+def fields_of(policy: TypePolicy) -> dict[str, Any]:
+    """Every field of a policy, as files, commands and the API write it; null where nothing is set."""
+    breaker, rate = policy.breaker, policy.rate
+    return {
+        **{name: getattr(policy.retry, name) for name in RETRY_FIELDS},
+        "breaker_failures": breaker and breaker.failures,
+        "breaker_seconds": breaker and breaker.seconds,
+        "errors": [_rule_fields(rule) for rule in policy.errors],
+        "strict": policy.strict,
+        "failed_job_retry_hours": policy.failed_job_retry_hours,
+        "failed_job_retry_rounds": policy.failed_job_retry_rounds,
+        "keep_completed_hours": policy.keep_completed_hours,
+        "keep_failed_hours": policy.keep_failed_hours,
+        "max_running": policy.max_running,
+        "max_running_per_key": policy.max_running_per_key,
+        "rate_jobs": rate and rate.jobs,
+        "rate_seconds": rate and rate.seconds,
+    }
+
+
+def said_of(policy: TypePolicy) -> dict[str, Any]:
+    """The fields in which a policy differs from the usual one."""
+    usual = fields_of(DEFAULT_TYPE_POLICY)
+    return {name: value for name, value in fields_of(policy).items() if value != usual[name]}
+
+
+def rules_from(said: object) -> tuple[ErrorRule, ...]:
+    """Rules about errors, as files and the API write them: `{"strategy": ..., "exception" or "text": ...}`."""
+    if not isinstance(said, list | tuple):
+        raise InvalidInput("errors", f"must be a list of rules, not {checks.shown(said)}")
+    return tuple(_rule(one) for one in said)
+
+
+def require_type_policy(field: str, value: object) -> TypePolicy | None:
+    """A policy or None; anything else is refused by name."""
+    if value is not None and not isinstance(value, TypePolicy):
+        raise InvalidInput(field, f"must be a TypePolicy or None, not {checks.shown(value)}")
+    return value
+
+
+def require_breaker(field: str, value: object) -> CircuitBreaker | None:
+    """A breaker or None; anything else is refused by name."""
+    if value is not None and not isinstance(value, CircuitBreaker):
+        raise InvalidInput(field, f"must be a CircuitBreaker or None, not {checks.shown(value)}")
+    return value
+
+
+def with_retry(policy: TypePolicy, retry: RetryPolicy) -> TypePolicy:
+    """The same policy with the retries of one job."""
+    return replace(policy, retry=retry)
+
+
+def _rule(said: object) -> ErrorRule:
+    if isinstance(said, ErrorRule):
+        return said
+    if not isinstance(said, Mapping) or not set(said) <= {"strategy", "exception", "text"}:
+        raise InvalidInput("errors", f"each must have strategy and either exception or text, not {checks.shown(said)}")
+    if "strategy" not in said:
+        raise InvalidInput("errors.strategy", "must be given")
+    return ErrorRule(said["strategy"], exception=said.get("exception"), text=said.get("text"))
+
+
+def _rule_fields(rule: ErrorRule) -> dict[str, str]:
+    named = ("exception", rule.exception) if rule.exception is not None else ("text", rule.text)
+    return {"strategy": rule.strategy.value, named[0]: str(named[1])}
+
+
+def _rules(errors: object) -> tuple[ErrorRule, ...]:
+    rules = rules_from(errors)
+    if len(rules) > ERROR_RULES_MAX:
+        raise InvalidInput("errors", f"must be at most {ERROR_RULES_MAX} rules, not {len(rules)}")
+    return rules
+
+
+def _parts(given: dict[str, Any], prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Take the fields of one part out of those given."""
+    return {name: given.pop(prefix + name) for name in names if prefix + name in given}
+
+
+DEFAULT_TYPE_POLICY: Final = TypePolicy()
