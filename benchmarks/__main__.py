@@ -20,6 +20,7 @@ from benchmarks.handlers import measure_handlers
 from benchmarks.history import measure_history
 from benchmarks.hosts import HOSTS, host_of
 from benchmarks.latency import measure_latency
+from benchmarks.limited import measure_limits
 from benchmarks.manager import measure_manager
 from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "doors": measure_doors,
     "history": measure_history,
     "lanes": measure_lanes,
+    "limits": measure_limits,
     "snapshot": measure_snapshot,
 }
 ONLY_FOR = {"snapshot": "postgres"}

@@ -1,0 +1,70 @@
+"""Limits: what a type pays for its policy while nothing is held back, and while it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.bench import Bench, Measure, Row, Timing, interleave, opened, rate_row
+from benchmarks.drain import TYPE, WAYS, Make, a_job, check_completed, fill, fused
+from everwork.core.breaker import CircuitBreaker
+from everwork.core.job import NewJob
+from everwork.core.policy import Rate, TypePolicy
+from everwork.engines.codec import encode_policy
+
+RATIO_MIN = 0.85
+KEYS = 100
+NEVER = 10_000
+"""A limit that is never reached: what is measured is the looking."""
+
+
+async def measure_limits(bench: Bench) -> list[Row]:
+    """Drain in batches of 100, fused: each policy beside the same load without one."""
+    jobs = bench.jobs(50_000, 10_000)
+    return [
+        *await _beside(bench, jobs, "1 lane", a_job, ONE_LANE),
+        *await _beside(bench, jobs, f"{KEYS} limit keys", _keyed, MANY_LANES),
+    ]
+
+
+async def _beside(bench: Bench, jobs: int, load: str, make: Make, policies: Mapping[str, TypePolicy]) -> list[Row]:
+    measures: dict[str, Measure] = {f"{load}: no limit": _drained(bench, jobs, make, None)}
+    for name, policy in policies.items():
+        measures[f"{load}: {name}"] = _drained(bench, jobs, make, policy)
+    first, *others = (await interleave(bench, "limits", measures)).items()
+    return [rate_row("limits", *first)] + [
+        rate_row("limits", name, taken, first[1], RATIO_MIN) for name, taken in others
+    ]
+
+
+def _keyed(n: int) -> NewJob:
+    return a_job(n)._replace(limit_key=f"key-{n % KEYS}")
+
+
+def _drained(bench: Bench, jobs: int, make: Make, policy: TypePolicy | None) -> Measure:
+    async def measure() -> Timing:
+        with bench.store() as url:
+            async with opened(url, own_loop=next(iter(WAYS[bench.host.name].values()))) as engine:
+                await engine.set_policy(TYPE, None if policy is None else encode_policy(policy))
+                await fill(engine, jobs, make)
+                bench.host.loaded(url)
+                with bench.timing(jobs) as timing:
+                    await fused(engine, jobs)
+                await check_completed(engine, jobs)
+                return timing
+
+    return measure
+
+
+ONE_LANE = {
+    "a breaker": TypePolicy(breaker=CircuitBreaker()),
+    "max_running, never reached": TypePolicy(max_running=NEVER),
+    "max_running 100: always full": TypePolicy(max_running=100),
+    "rate, never reached": TypePolicy(rate=Rate(1_000_000, 1)),
+}
+MANY_LANES = {
+    "max_running_per_key, never reached": TypePolicy(max_running_per_key=NEVER),
+    "max_running_per_key 1: always full": TypePolicy(max_running_per_key=1),
+    "all together": TypePolicy(
+        breaker=CircuitBreaker(), max_running=NEVER, max_running_per_key=5, rate=Rate(1_000_000, 1)
+    ),
+}
