@@ -12,6 +12,7 @@ from typing import Any
 
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Fail
+from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.engines.values import Demand, Fire, Lease
@@ -31,6 +32,31 @@ async def drain(engine: Engine, *, type: str, worker: str, batch: int) -> list[i
         ran += [job.key for job in done.activation.jobs]
         if not outcomes:
             return ran
+
+
+async def grab(engine: Engine, *, type: str, worker: str, batch: int) -> list[int]:
+    """Take until nothing is given, and hold it; the keys."""
+    held: list[int] = []
+    while leased := (await engine.activate([Demand(type, worker, batch)])).jobs:
+        held += [job.key for job in leased]
+    return held
+
+
+async def drain_in_turns(engine: Engine, *, type: str, worker: str, batch: int, jobs: int) -> list[list[int]]:
+    """Take and complete until so many jobs of the store are completed; when each was surely held: from, to, key."""
+    held: list[list[int]] = []
+    while await _completed(engine) < jobs:
+        leased = (await engine.activate([Demand(type, worker, batch)])).jobs
+        began = time.monotonic_ns()
+        await engine.check([Lease(job.key, job.attempt) for job in leased])
+        held += [[began, time.monotonic_ns(), job.key] for job in leased]
+        settled = await engine.settle([Complete(job.key, job.attempt) for job in leased])
+        assert all(judged.verdict.value == "accepted" for judged in settled.judged), settled.judged
+    return held
+
+
+async def _completed(engine: Engine) -> int:
+    return sum(count.jobs for count in await engine.count() if count.state is State.COMPLETED)
 
 
 async def create_deduplicated(engine: Engine, *, type: str, names: list[str], seed: int) -> dict[str, Any]:
@@ -95,6 +121,8 @@ ROLES: dict[str, Role] = {
     role.__name__: role
     for role in (
         drain,
+        grab,
+        drain_in_turns,
         create_deduplicated,
         fail,
         complete,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import Final
 
 from everwork.core.job import NewJob
 from everwork.core.outcome import Release
+from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.base import Engine
+from everwork.engines.codec import encode_policy
 from everwork.engines.values import Demand, Lease, LeaseStatus
 from tests.races.crew import act_at_once
 
@@ -17,6 +20,12 @@ TYPE: Final = "race"
 
 async def _states(engine: Engine) -> dict[State, int]:
     return {one.state: one.jobs for one in await engine.count()}
+
+
+def most_at_once(held: list[list[int]], jobs: set[int]) -> int:
+    """How many of these jobs were held at the same time, at most."""
+    moments = sorted(moment for a, b, key in held if key in jobs for moment in ((a, 1), (b, -1)))
+    return max(accumulate(change for _, change in moments))
 
 
 async def _jobs(engine: Engine) -> int:
@@ -29,6 +38,24 @@ async def test_eight_processes_run_each_of_20000_jobs_exactly_once(url: str, eng
     ran = [key for keys in act_at_once(url, crew) for key in keys]
     assert sorted(ran) == created
     assert await _states(engine) == {State.COMPLETED: 20_000}
+
+
+async def test_a_limit_of_five_per_key_holds_exactly_under_eight_processes(url: str, engine: Engine) -> None:
+    await engine.set_policy(TYPE, encode_policy(TypePolicy(max_running_per_key=5)))
+    keys = ("a", "b", "c", "d")
+    created = await engine.create([NewJob(TYPE, limit_key=key) for _ in range(100) for key in keys])
+    key_of = {one.key: key for one, key in zip(created, keys * 100, strict=True)}
+    crew = [{"type": TYPE, "worker": f"worker-{n}", "batch": 3} for n in range(8)]
+    grabbed = [job for jobs in act_at_once(url, [("grab", one) for one in crew]) for job in jobs]
+    assert Counter(key_of[job] for job in grabbed) == dict.fromkeys(keys, 5)
+
+    await engine.settle([Release(job, 1) for job in grabbed])
+    answers = act_at_once(url, [("drain_in_turns", one | {"jobs": 400}) for one in crew])
+    held = [one for answer in answers for one in answer]
+    assert sorted(key for _, _, key in held) == sorted(key_of)
+    assert {key: most_at_once(held, {job for job, its in key_of.items() if its == key}) <= 5 for key in keys} == (
+        dict.fromkeys(keys, True)
+    )
 
 
 async def test_eight_processes_with_the_same_dedupe_keys_get_the_same_jobs(url: str, engine: Engine) -> None:
