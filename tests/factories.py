@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from everwork.core.job import Job, NewJob
 from everwork.core.outcome import Complete, Fail
+from everwork.engines.codec import encode_said
 from everwork.engines.values import Activation, Demand
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ async def a_cancelled_job(engine: Engine, *, reason: str = "not needed", **field
     job = await a_pending_job(engine, **fields)
     await engine.cancel([job.key], reason)
     return await the_job(engine, job.key)
+
+
+async def a_policy(engine: Engine, *, type: str = TYPE, **said: Any) -> None:
+    """Let these fields be all that is said of a type's policy."""
+    await engine.set_policy(type, encode_said(said))
 
 
 async def the_job(engine: Engine, key: int) -> Job:
