@@ -5,6 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from everwork.core.classify import BUILT_IN, Strategy, delay_ms
+from everwork.core.policy import POLICY_FIELDS
+from everwork.core.retry import DEFAULT_POLICY
+from tools import draw_states
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
@@ -23,6 +28,28 @@ def test_every_make_command_is_a_target() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     mentioned = {target for page in PAGES for target in re.findall(r"`make ([a-z]+)", page.read_text())}
     assert mentioned <= targets
+
+
+def test_the_picture_of_the_states_is_drawn_from_their_table() -> None:
+    page = draw_states.PAGE.read_text("utf-8")
+    assert "pending --> processing: activate" in page
+    assert draw_states.drawn(page) == page
+
+
+def test_the_delays_on_the_page_about_failures_are_the_real_ones() -> None:
+    page = draw_states.PAGE.read_text("utf-8")
+    waits = [DEFAULT_POLICY.backoff_ms(attempts, key=1, attempt=1) // 1000 for attempts in range(1, 5)]
+    assert f"| {' | '.join(f'{wait} s' for wait in waits)} | failed |" in page
+    sorts = [(strategy, delay_ms(strategy, 1)) for strategy in Strategy]
+    rows = [(strategy.value, f"{wait // 1000}" if wait else "never") for strategy, wait in sorts]
+    assert [row for row in rows if not re.search(rf"^\| `{row[0]}` \| {row[1]}\b", page, re.MULTILINE)] == []
+    texts = [rule.text or rule.exception or "" for rule in BUILT_IN]
+    assert [text for text in texts if text not in page] == []
+
+
+def test_every_field_of_a_policy_is_on_the_page_about_failures() -> None:
+    page = draw_states.PAGE.read_text("utf-8")
+    assert [name for name in POLICY_FIELDS if f"`{name}`" not in page] == []
 
 
 def _links() -> Iterator[tuple[Path, str]]:

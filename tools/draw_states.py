@@ -1,0 +1,36 @@
+"""Draws the states of a job into `docs/failures.md`, from the one table: run it after every change of that.
+
+python -m tools.draw_states
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+from everwork.core.states import TRANSITIONS, State
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "failures.md"
+BEGIN: Final = "<!-- drawn from the table of states -->"
+END: Final = "<!-- end of what is drawn -->"
+
+
+def picture() -> str:
+    """A Mermaid diagram: an arrow for each pair of states, with everything that leads from one to the other."""
+    arrows = defaultdict(list)
+    for (state, cause), then in TRANSITIONS.items():
+        arrows[state, then].append(cause.value)
+    lines = [f"    {a.label} --> {b.label}: {', '.join(causes)}" for (a, b), causes in arrows.items()]
+    ends = [f"    {state.label} --> [*]" for state in State if all(a is not state for a, _ in TRANSITIONS)]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> pending: create", *lines, *ends, "```"])
+
+
+def drawn(page: str) -> str:
+    """The page with the picture between its marks."""
+    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{picture()}\n{END}", page, count=1, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(drawn(PAGE.read_text("utf-8")), "utf-8")
