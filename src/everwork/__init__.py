@@ -7,7 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from everwork.core.breaker import CircuitBreaker
+    from everwork.core.classify import ErrorRule, Strategy
     from everwork.core.job import Job
+    from everwork.core.policy import Rate, TypePolicy
     from everwork.core.retry import RetryPolicy
     from everwork.core.states import State
     from everwork.workers.app import Everwork
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from everwork.workers.event import Event, EventCollector
     from everwork.workers.function import JobFunction, JobKey
     from everwork.workers.manager import ProcessManager
+    from everwork.workers.middleware import Call, Middleware
     from everwork.workers.process import Process, ProcessGroup, Reconnect, Recycle
     from everwork.workers.settings import Cron, EventSettings, Interval, Trigger, WorkerSettings
     from everwork.workers.stores import (
@@ -31,8 +35,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AbstractCronSchedule",
     "AbstractWorker",
+    "Call",
+    "CircuitBreaker",
     "Cron",
     "CronSchedule",
+    "ErrorRule",
     "Event",
     "EventCollector",
     "EventSettings",
@@ -42,11 +49,13 @@ __all__ = [
     "JobContext",
     "JobFunction",
     "JobKey",
+    "Middleware",
     "PostgresBackend",
     "PostgresBroker",
     "Process",
     "ProcessGroup",
     "ProcessManager",
+    "Rate",
     "Reconnect",
     "Recycle",
     "RedisBackend",
@@ -55,15 +64,20 @@ __all__ = [
     "SqliteBackend",
     "SqliteBroker",
     "State",
+    "Strategy",
     "Trigger",
+    "TypePolicy",
     "WorkerSettings",
 ]
 
 _HOMES = {
     "AbstractCronSchedule": "everwork.workers.cron",
     "AbstractWorker": "everwork.workers.worker",
+    "Call": "everwork.workers.middleware",
+    "CircuitBreaker": "everwork.core.breaker",
     "Cron": "everwork.workers.settings",
     "CronSchedule": "everwork.workers.cron",
+    "ErrorRule": "everwork.core.classify",
     "Event": "everwork.workers.event",
     "EventCollector": "everwork.workers.event",
     "EventSettings": "everwork.workers.settings",
@@ -73,11 +87,13 @@ _HOMES = {
     "JobContext": "everwork.workers.context",
     "JobFunction": "everwork.workers.function",
     "JobKey": "everwork.workers.function",
+    "Middleware": "everwork.workers.middleware",
     "PostgresBackend": "everwork.workers.stores",
     "PostgresBroker": "everwork.workers.stores",
     "Process": "everwork.workers.process",
     "ProcessGroup": "everwork.workers.process",
     "ProcessManager": "everwork.workers.manager",
+    "Rate": "everwork.core.policy",
     "Reconnect": "everwork.workers.process",
     "Recycle": "everwork.workers.process",
     "RedisBackend": "everwork.workers.stores",
@@ -86,7 +102,9 @@ _HOMES = {
     "SqliteBackend": "everwork.workers.stores",
     "SqliteBroker": "everwork.workers.stores",
     "State": "everwork.core.states",
+    "Strategy": "everwork.core.classify",
     "Trigger": "everwork.workers.settings",
+    "TypePolicy": "everwork.core.policy",
     "WorkerSettings": "everwork.workers.settings",
 }
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -28,6 +28,7 @@ from everwork.service.service import JobService
 from everwork.workers import forks
 from everwork.workers.function import JobFunction, JobKey
 from everwork.workers.home import Home
+from everwork.workers.middleware import Middleware, require_middleware
 from everwork.workers.naming import WorkerName
 from everwork.workers.runtime import Runtime, StopSignal, run_loop
 from everwork.workers.twin import SyncEverwork
@@ -54,11 +55,20 @@ class Everwork:
     """An application: its engine by URL, its job functions, and the ways to use them.
 
     Every coroutine may be awaited in any event loop; `sync` has a twin of each for code without one. The engine is
-    opened at the first use and lives in a thread of its own.
+    opened at the first use and lives in a thread of its own. `middleware` stands around every call of a handler, the
+    first outermost.
     """
 
-    def __init__(self, url: str, *, worker: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        worker: str | None = None,
+        clock: Clock | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
         self._name = WorkerName(worker)
+        self._middleware = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
         self._home = Home(url, self._name, clock, self.functions)
         self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers)
@@ -80,19 +90,21 @@ class Everwork:
         cron: str | Cron | Interval | None = None,
         breaker: CircuitBreaker | None = None,
         policy: TypePolicy | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Declare a function as the handler of a type.
 
         `retry` None: a failure is final at once. `concurrency`: how many run at the same time in one process.
         `timeout`: seconds that one attempt may take. `cron`: a cron expression, a `Cron` or an `Interval`; while the
         workers of any process run, each of its time points creates one job. `breaker`: a row of failures stops the
-        whole type for a while. `policy`: limits, retention and what else there is. Plain functions run in threads.
+        whole type for a while. `policy`: limits, retention and what else there is. `middleware`: stands around
+        each call, inside of the application's. Plain functions run in threads.
         """
 
         def declare(function: Callable[P, R]) -> JobFunction[P, R]:
             declared = JobFunction(
                 function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue, cron=cron,
-                breaker=breaker, policy=policy,
+                breaker=breaker, policy=policy, middleware=middleware,
             )  # fmt: skip
             if type in self.functions:
                 raise BadConfiguration(f"type '{type}' has a handler already: {self.functions[type].__name__}")
@@ -233,7 +245,7 @@ class Everwork:
             stopped,
             self._home.own,
             process=self._name.process,
-            handlers=[function.handler() for function in self.functions.values()],
+            handlers=[function.handler(self._middleware) for function in self.functions.values()],
             owns_name=self._name.is_unique,
             lease_ms=LEASE_MS_DEFAULT,
         )

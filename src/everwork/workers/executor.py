@@ -9,7 +9,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from typing import Any
 
@@ -19,7 +19,7 @@ from everwork.core.classify import class_names
 from everwork.core.limits import DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.texts import error_text
 from everwork.engines.codec import decode, encode
-from everwork.exceptions import Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
 from everwork.service.runners import Runners, absorb_cancellation
 from everwork.workers import forks, threads
 from everwork.workers.attempt import Attempt, Stop
@@ -29,6 +29,7 @@ from everwork.workers.handler import Handler
 from everwork.workers.hung import stack_of_task, stack_of_thread
 from everwork.workers.job_log import JobLog
 from everwork.workers.ledger import Ledger
+from everwork.workers.middleware import Call, chained
 from everwork.workers.threads import HandlerThreads
 
 Report = tuple[Attempt, o.Outcome | None, bool]
@@ -195,20 +196,40 @@ class Executor:
 
     async def _call(self, handler: Handler, attempt: Attempt) -> o.Outcome:
         """Bind the arguments, call the handler, and keep what it returns."""
+        if handler.middleware:
+            call = chained(handler.middleware, functools.partial(self._innermost, handler, attempt))
+            return _completed(attempt, await call(Call.of(attempt.job)))
         try:
             arguments = handler.arguments.bind(decode(attempt.job.variables))
         except InvalidInput as error:
             text = error_text(f"argument {error}")
             return o.Fail(attempt.job.key, attempt.job.attempt, text, final=True, is_counted=False)
+        return _completed(attempt, await self._called(handler, attempt, arguments))
+
+    async def _innermost(self, handler: Handler, attempt: Attempt, call: Call) -> Any:
+        """The call itself, for whoever stands around it; events of one that failed are not published."""
+        if attempt.is_in_thread:
+            raise BadConfiguration("the call before this one still runs in its thread")
+        try:
+            arguments = handler.arguments.bind(dict(call.arguments))
+        except InvalidInput as error:
+            raise Fail(f"argument {error}") from None
+        try:
+            return await self._called(handler, attempt, arguments)
+        except BaseException:
+            attempt.collector = None
+            raise
+
+    def _called(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """The handler's answer, to be awaited; no coroutine of its own, because every job pays for each."""
         if handler.arguments.context_name is not None:
             arguments[handler.arguments.context_name] = JobContext(attempt, self._own)
         if handler.can_emit:
-            value = await self._collecting(handler, attempt, arguments)
-        elif handler.is_async:
-            value = await handler.function(**arguments)
-        else:
-            value = await self._in_thread(attempt, functools.partial(handler.function, **arguments))
-        return _completed(attempt, value)
+            return self._collecting(handler, attempt, arguments)
+        if handler.is_async:
+            answer: Awaitable[Any] = handler.function(**arguments)
+            return answer
+        return self._in_thread(attempt, functools.partial(handler.function, **arguments))
 
     async def _collecting(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Any:
         """Call with a collector of its own, also for what the call starts in other tasks and threads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from everwork.core import checks
@@ -16,6 +16,7 @@ from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.policies import said_in_code
 from everwork.workers.arguments import Arguments
 from everwork.workers.handler import Handler, Place
+from everwork.workers.middleware import Middleware, require_middleware
 
 if TYPE_CHECKING:
     from everwork.workers.firing import FunctionTrigger
@@ -61,6 +62,7 @@ class JobFunction(Generic[P, R]):
         cron: object = None,
         breaker: CircuitBreaker | None = None,
         policy: TypePolicy | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         if not callable(function):
             raise BadConfiguration(f"@app.job({type!r}) must stand above a function, not {checks.shown(function)}")
@@ -71,6 +73,7 @@ class JobFunction(Generic[P, R]):
         self.policy_said = said_in_code(self.retry, breaker, policy)
         self.concurrency = checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
         self.timeout = checks.number("timeout", timeout, 0.001, LEASE_MS_MAX / 1000)
+        self.middleware = require_middleware("middleware", middleware)
         self.arguments = Arguments(function)
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
@@ -98,8 +101,8 @@ class JobFunction(Generic[P, R]):
             raise InvalidInput("cron", f"argument '{error.field}' must have a default: a schedule gives none") from None
         return function_trigger(self.type, cron, self.retry)
 
-    def handler(self) -> Handler:
-        """The function as the runtime sees it."""
+    def handler(self, around: tuple[Middleware, ...] = ()) -> Handler:
+        """The function as the runtime sees it, with the application's middleware around its own."""
         return Handler(
             name=self.type,
             places=(Place(self.type),),
@@ -110,4 +113,5 @@ class JobFunction(Generic[P, R]):
             concurrency=self.concurrency,
             timeout=self.timeout,
             can_emit=self.arguments.collector_name is not None,
+            middleware=(*around, *self.middleware),
         )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from everwork.core.limits import DEFAULT_GROUP, EVENTS_MAX
 from everwork.workers.arguments import Arguments
+from everwork.workers.middleware import Middleware
 
 
 class Place(NamedTuple):
@@ -23,7 +24,7 @@ class Handler:
 
     `name` is the worker's id, or a function's type. `is_final`: an exception or a time-out leaves the job failed for
     good. `can_emit`: its calls may emit events, so each has a collector. `index` is its number in its process, for the
-    table that the process shares with its parent.
+    table that the process shares with its parent. `middleware` stands around its calls, the first outermost.
     """
 
     name: str
@@ -38,3 +39,4 @@ class Handler:
     events_max: int = EVENTS_MAX
     settle_events_max: int = EVENTS_MAX
     index: int = 0
+    middleware: tuple[Middleware, ...] = ()
