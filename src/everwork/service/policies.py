@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
 
+from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
-from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS, TypePolicy, fields_of, said_of
+from everwork.core.policy import (
+    DEFAULT_TYPE_POLICY,
+    POLICY_FIELDS,
+    RETRY_FIELDS,
+    TypePolicy,
+    fields_of,
+    policy_from,
+    said_of,
+)
 from everwork.core.retry import RetryPolicy
 from everwork.engines.base import Engine
 from everwork.engines.codec import encode_said, said_in
+from everwork.exceptions import BadConfiguration, InvalidInput
 
 Said = Mapping[str, Any]
 """What somebody says of a policy, field by field. None: as usual, whatever was said before."""
+OFF: Final = "off"
+"""How files, variables and commands take a field back: they have no null."""
+DEFAULTED: Final = ("failed_job_retry_hours", "failed_job_retry_rounds")
+"""What settings may say for every type that a program or a file declares."""
+PAUSED: Final = "paused"
+
+
+class Declared(NamedTuple):
+    """What settings say of types: their policies, which are paused and which are not, and what holds for all."""
+
+    types: Mapping[str, Said] = {}
+    paused: Mapping[str, bool] = {}
+    defaults: Said = {}
 
 
 async def declare_policies(engine: Engine, policies: Mapping[str, Said]) -> None:
+    """Let the store know what a program says of types, and over that what the settings of its process say."""
+    await _put(engine, {**policies, **{type: {**policies.get(type, {}), **said} for type, said in _held.types.items()}})
+    await _pause(engine, _held)
+
+
+async def declare_settings(engine: Engine, declared: Declared) -> None:
+    """Let the store know what settings say of types."""
+    await _put(engine, {type: {**declared.defaults, **said} for type, said in declared.types.items()})
+    await _pause(engine, declared)
+
+
+def hold_settings(declared: Declared) -> None:
+    """Let these settings hold for the program that this process will run."""
+    global _held  # noqa: PLW0603 - as a process has one environment, it has one settings file
+    _held = declared
+
+
+async def _put(engine: Engine, policies: Mapping[str, Said]) -> None:
     """Put these fields over what the store says of each type; what is not mentioned stays."""
     stored = {info.type: info.policy for info in await engine.types()} if any(policies.values()) else {}
     for type, said in policies.items():
@@ -23,6 +66,11 @@ async def declare_policies(engine: Engine, policies: Mapping[str, Said]) -> None
         after = put_over(before, said)
         if after != before:
             await engine.set_policy(type, encode_said(after) if after else None)
+
+
+async def _pause(engine: Engine, declared: Declared) -> None:
+    for type, is_paused in declared.paused.items():
+        await engine.pause(type, is_paused)
 
 
 def put_over(before: Said, said: Said) -> dict[str, Any]:
@@ -50,3 +98,88 @@ def said_in_code(
     if breaker is not None:
         said |= {"breaker_failures": breaker.failures, "breaker_seconds": breaker.seconds}
     return said
+
+
+# What settings say ------------------------------------------------------------------------------------
+
+
+def with_defaults(said: Said) -> dict[str, Any]:
+    """What code says of a type; where it says nothing, what the settings or the environment say for all."""
+    return {**defaults_in(os.environ), **_held.defaults, **said}
+
+
+def defaults_in(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the environment says for every type that is declared; an empty variable says nothing."""
+    said: dict[str, Any] = {}
+    for name in DEFAULTED:
+        variable = f"EVERWORK_{name.upper()}"
+        if text := environ.get(variable):
+            try:
+                said[name] = default_from(name, _number(text))
+            except InvalidInput as error:
+                raise BadConfiguration(f"{name} (environment variable {variable}): {error.problem}") from None
+    return said
+
+
+def default_from(name: str, value: object) -> Any:
+    """The checked value of a field that holds for all types; None: it is off."""
+    if value == OFF:
+        return None
+    policy_from({name: value})
+    return value
+
+
+def types_from(value: object) -> Declared:
+    """The tables of a settings file, one for each type that it names; each mistake is named by its place."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput("types", f'must be tables, such as [types."email-send"], not {checks.shown(value)}')
+    types: dict[str, Said] = {}
+    paused: dict[str, bool] = {}
+    for type, table in value.items():
+        try:
+            said = _table(type, table)
+            if PAUSED in said:
+                paused[type] = _flag(said.pop(PAUSED))
+            types[type] = said_of_texts(said)
+        except InvalidInput as error:
+            raise InvalidInput(f"types.{type}.{error.field}", error.problem) from None
+    return Declared(types, paused)
+
+
+def said_of_texts(said: Said) -> dict[str, Any]:
+    """What a file or a command says of a policy, checked: `off` takes a field back, a number takes its time with it."""
+    given = {name: None if value == OFF else value for name, value in said.items()}
+    for number, seconds in (("breaker_failures", "breaker_seconds"), ("rate_jobs", "rate_seconds")):
+        if number in given and given[number] is None:
+            given.setdefault(seconds, None)
+    policy_from(given)
+    return given
+
+
+def _table(type: object, table: object) -> dict[str, Any]:
+    checks.name("type", type)
+    if not isinstance(table, Mapping):
+        raise InvalidInput("policy", f"must be a table, not {checks.shown(table)}")
+    allowed = (*POLICY_FIELDS, PAUSED)
+    for name in table:
+        if name not in allowed:
+            meant = get_close_matches(name, allowed, 1)
+            hint = f"did you mean {meant[0]}? " if meant else ""
+            raise InvalidInput(name[:80], f"is no field of a policy; {hint}allowed are {', '.join(allowed)}")
+    return dict(table)
+
+
+def _number(text: str) -> object:
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(PAUSED, f"must be true or false, not {checks.shown(value)}")
+    return value
+
+
+_held = Declared()
