@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from everwork.core.breaker import BreakerState
@@ -11,6 +12,8 @@ from tests.factories import TYPE, a_new_job, a_policy, asked, settled
 from tests.stores import MINUTE_MS
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from everwork.core.job import LeasedJob
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
@@ -64,3 +67,14 @@ async def a_probe(engine: Engine, *, lease_ms: int = 10 * MINUTE_MS) -> LeasedJo
     """The one job that a half-open breaker lets through, however many are asked for."""
     [job] = (await asked(engine, 10, lease_ms=lease_ms)).jobs
     return job
+
+
+@asynccontextmanager
+async def another(engine: Engine) -> AsyncIterator[Engine]:
+    """A further engine on the same store, as another process has one."""
+    opened = engine.fresh()
+    await opened.open()
+    try:
+        yield opened
+    finally:
+        await opened.close()
