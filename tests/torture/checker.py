@@ -8,7 +8,7 @@ from typing import Final
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import FINISHED_STATES, State
-from tests.torture import asked, deaths, reported
+from tests.torture import asked, deaths, limited, reported
 from tests.torture.deaths import RECOVERY_MS_MAX, stopped_ms
 from tests.torture.history import Call, Histories
 from tests.torture.verdict import FinalState, Verdict, answered
@@ -43,6 +43,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     reported.check_changes(histories.calls, final, verdict)
     _check_counters(final, verdict)
     _check_leases(histories.calls, final, verdict)
+    limited.check_limits(histories.calls, final, verdict)
     deaths.check_deaths(histories, final, verdict)
     return verdict
 

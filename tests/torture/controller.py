@@ -79,6 +79,7 @@ async def _sweep(engine: Engine) -> bool:
 async def _prepare(engine: Engine) -> None:
     for name in (*plan.TYPES, plan.MANAGED):
         await engine.set_policy(name, encode_policy(plan.POLICY))
+    await engine.set_policy(plan.LIMITED, encode_policy(plan.LIMITED_POLICY))
     await engine.add_group(plan.WORK, plan.AUDIT)
     # As their managers will: every job is to have a copy for each of its groups, also the first one.
     for settings in (worker._get_settings() for worker in crew.WORKERS):

@@ -85,6 +85,7 @@ class Call:
     answers: list[Any] = field(default_factory=list)
     leased: list[Any] = field(default_factory=list)
     error: str = ""
+    answered_t: int | None = None
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
             case "ok" | "refused" | "unknown" as status:
                 call = open_calls.pop(entry["id"])
                 call.status = status
-                call.answered_m = entry["m"]
+                call.answered_m, call.answered_t = entry["m"], entry["t"]
                 call.answers = entry.get("items", [])
                 call.leased = entry.get("leased", [])
                 call.error = entry.get("error", "")

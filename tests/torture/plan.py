@@ -8,18 +8,34 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.policy import Rate, TypePolicy
 from everwork.core.retry import RetryPolicy
 
 WORK: Final = "torture-work"
 EVENT: Final = "torture-event"
 TRIGGER: Final = "torture-trigger"
+LIMITED: Final = "torture-limited"
 MANAGED: Final = "torture-managed"
-TYPES: Final = (WORK, EVENT, TRIGGER)
+TYPES: Final = (WORK, EVENT, TRIGGER, LIMITED)
 """What the function-like workers serve; managers serve some of it too, and MANAGED alone."""
 AUDIT: Final = "audit"
 POLICY: Final = RetryPolicy(max_attempts=4, base=0.05, factor=1.5, cap=0.2, jitter=0.5)
+
+
+class Limits(NamedTuple):
+    """What holds for the limited type."""
+
+    max_running: int = 8
+    max_running_per_key: int = 3
+
+
+LIMITS: Final = Limits()
+LIMITED_POLICY: Final = TypePolicy(
+    retry=POLICY, breaker=CircuitBreaker(failures=4, seconds=1), rate=Rate(200, 1), **LIMITS._asdict()
+)
 
 TRIGGER_NAME: Final = "tick"
 TRIGGER_EVERY_MS: Final = 250
@@ -50,6 +66,7 @@ class Request(NamedTuple):
 
 
 MANAGED_SHARE: Final = 0.15
+LIMITED_SHARE: Final = 0.1
 
 
 def request(name: str, rng: random.Random, dedupe_key: str | None = None, expires_at_ms: int | None = None) -> Request:
@@ -57,16 +74,25 @@ def request(name: str, rng: random.Random, dedupe_key: str | None = None, expire
     variables = json.dumps({"r": name})
     delay_ms = rng.choice((0, 0, 0, 0, 40, 300))
     tenant = rng.choice(("<default>", "<default>", "tenant-b"))
+    kind = WORK if dedupe_key else _kind(rng)
     job = NewJob(
-        MANAGED if dedupe_key is None and rng.random() < MANAGED_SHARE else WORK,
+        kind,
         variables,
         tenant="<default>" if dedupe_key else tenant,
         priority=rng.randint(-3, 3),
         delay_ms=delay_ms,
         dedupe_key=dedupe_key,
+        limit_key=rng.choice(("a", "b", "c")) if kind == LIMITED else None,
         expires_at_ms=expires_at_ms,
     )
     return Request(name, job)
+
+
+def _kind(rng: random.Random) -> str:
+    drawn = rng.random()
+    if drawn < MANAGED_SHARE:
+        return MANAGED
+    return LIMITED if drawn < MANAGED_SHARE + LIMITED_SHARE else WORK
 
 
 def trigger_requests(now_ms: int, epoch_ms: int, names: Iterator[str], *, from_now: bool = False) -> list[Request]:

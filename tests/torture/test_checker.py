@@ -13,7 +13,8 @@ from everwork.engines.values import Count, WorkerHour
 from tests.torture import plan
 from tests.torture.checker import check
 from tests.torture.history import Call, Histories, HistoryWriter, read_histories
-from tests.torture.verdict import FinalState
+from tests.torture.limited import check_limits
+from tests.torture.verdict import FinalState, Verdict
 
 
 class SmallRun:
@@ -268,6 +269,20 @@ def test_a_trigger_point_fired_twice_is_v12() -> None:
         run.add_job(key, name)
         run.others[-1] = replace(run.others[-1], variables=json.dumps({"r": name, "trigger": "tick", "point": 250}))
     assert run.violations() == {"V12"}
+
+
+def test_more_jobs_of_a_limit_key_at_once_than_allowed_are_v13() -> None:
+    def found(ends_ms: int) -> set[str]:
+        keys = range(1, plan.LIMITS.max_running_per_key + 2)
+        calls = [Call("w", "settle", [], 0, 0, "ok", 0, [], [[key, 1, 1, 4, 0]], answered_t=key * 10) for key in keys]
+        job = Job(key=1, type=plan.LIMITED, state=State.COMPLETED, variables="{}", limit_key="a")
+        events = {key: [HistoryEntry(1, "complete", key * 10 + ends_ms, activated_at_ms=key * 10)] for key in keys}
+        verdict = Verdict()
+        check_limits(calls, FinalState({key: replace(job, key=key) for key in keys}, events), verdict)
+        return set(verdict.found)
+
+    assert found(ends_ms=30) == set()
+    assert found(ends_ms=31) == {"V13"}
 
 
 def test_a_history_survives_a_line_cut_short_by_a_kill(tmp_path: Path) -> None:
