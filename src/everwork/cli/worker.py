@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +12,13 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from everwork import logs
+from everwork.cli.options import ConfigFile
 from everwork.cli.target import Target, Users
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
+from everwork.server.settings import declared_settings
 from everwork.service.loops import new_loop
+from everwork.service.policies import hold_settings
 from everwork.workers.app import Everwork
 from everwork.workers.manager import ProcessManager
 
@@ -38,18 +42,24 @@ LogLevel = Annotated[
 
 @app.command()
 def worker(
-    target: WhatToRun, *, app_dir: AppDir = ".", log_format: LogFormat = None, log_level: LogLevel = None
+    target: WhatToRun,
+    *,
+    app_dir: AppDir = ".",
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    config: ConfigFile = None,
 ) -> None:
     """Run workers until SIGINT or SIGTERM; a second one does not wait for jobs that run.
 
     NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The store is
-    the one that it names itself.
+    the one that it names itself; what the settings file says of types holds there.
 
     [bold]Examples:[/bold]
     everwork worker app:manager
     everwork worker shop.workers:make_manager --app-dir src --log-format json
     """
     wishes = Logging.wished(log_format, log_level)
+    hold_settings(declared_settings(config, os.environ))
     users = Users(Target.parse(target), _folder(app_dir))
     _leave_the_command_line_behind()
     _run(users, wishes)

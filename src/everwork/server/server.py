@@ -18,6 +18,7 @@ from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.audit import Audit
 from everwork.service.keys import KeyRing, OpenDoor
+from everwork.service.policies import declare_settings
 from everwork.service.service import JobService
 
 
@@ -51,6 +52,7 @@ class Server:
         """Open the engine and learn the keys; nobody can call yet."""
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
+        await declare_settings(self.service.engine, self.settings.declared)
         await self.keys.open()
         self._opened.push_async_callback(self.keys.close)
 

@@ -17,6 +17,7 @@ from everwork.engines.urls import HIDDEN, shown_url
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.service.keys import require_environment_key
+from everwork.service.policies import DEFAULTED, NOTHING_DECLARED, OFF, PAUSED, Declared, default_from, types_from
 
 PREFIX: Final = "EVERWORK_"
 DEFAULT_ENGINE: Final = "sqlite:///everwork.db"
@@ -25,7 +26,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 ALIKE: Final = 0.8
 """From how much likeness on an unknown name is taken for a slip of the pen."""
 
-__all__ = ["DEFAULT_FILE", "Settings", "engine_url", "load"]
+__all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -47,6 +48,16 @@ class Settings:
     trusted_proxies: tuple[str, ...] = ()
     shutdown_seconds: float = 10
     log_level: str = "warning"
+    failed_job_retry_hours: float | str | None = None
+    failed_job_retry_rounds: int | str | None = None
+    types: Declared = NOTHING_DECLARED
+
+    @property
+    def declared(self) -> Declared:
+        """What is said of types."""
+        said = {name: getattr(self, name) for name in DEFAULTED}
+        given = {name: None if value == OFF else value for name, value in said.items() if value is not None}
+        return self.types._replace(defaults=given)
 
     @property
     def has_auth(self) -> bool:
@@ -63,7 +74,8 @@ class Settings:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
         hidden = None if self.api_key is None else HIDDEN
-        return told | {"engine": shown_url(self.engine), "api_key": hidden, "trusted_proxies": [*self.trusted_proxies]}
+        lists = {"trusted_proxies": [*self.trusted_proxies], "types": _shown_types(self.types)}
+        return told | {"engine": shown_url(self.engine), "api_key": hidden, **lists}
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
@@ -86,6 +98,13 @@ def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag:
     from_file = {} if is_named and config_path is None else _from_file(config_path)
     given = {**from_file, **from_environment, **_from_flags({"engine": flag})}
     return str(_value("engine", given["engine"])) if "engine" in given else DEFAULT_ENGINE
+
+
+def declared_settings(config_path: str | Path | None, environ: Mapping[str, str]) -> Declared:
+    """What is said of types alone, for commands that run a program which has a store of its own."""
+    given = {**_from_file(config_path), **_from_environment(environ)}
+    said = {name: _value(name, one) for name, one in given.items() if name in (*DEFAULTED, "types")}
+    return Settings(**said).declared
 
 
 # Where values come from -------------------------------------------------------------------------------
@@ -121,6 +140,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
+        if name == "types":
+            raise BadConfiguration(f"environment variable {variable}: types are said of in the settings file only")
         if name in _READERS:
             if text:
                 given[name] = _Given(_from_text(name, text), f"environment variable {variable}")
@@ -160,7 +181,7 @@ def _from_text(name: str, text: str) -> object:
     default = getattr(_DEFAULTS, name)
     if isinstance(default, tuple):
         return [part.strip() for part in text.split(",") if part.strip()]
-    return _number(text) if isinstance(default, int | float) else text
+    return _number(text) if isinstance(default, int | float) or name in DEFAULTED else text
 
 
 def _number(text: str) -> object:
@@ -178,7 +199,7 @@ def _value(name: str, given: _Given) -> Any:
     try:
         return _READERS[name](given.value)
     except InvalidInput as error:
-        raise BadConfiguration(f"{name} ({given.origin}): {error.problem}") from None
+        raise BadConfiguration(f"{error.field or name} ({given.origin}): {error.problem}") from None
 
 
 def _whole(low: int, high: int) -> Callable[[object], int]:
@@ -234,6 +255,21 @@ def _networks(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _default(name: str) -> Callable[[object], Any]:
+    """A field of policies that holds for all types, or `off`, which takes it back from them."""
+
+    def read(value: object) -> Any:
+        default_from(name, value)
+        return value
+
+    return read
+
+
+def _shown_types(types: Declared) -> dict[str, Any]:
+    paused = {type: {PAUSED: is_paused} for type, is_paused in types.paused.items()}
+    return {type: {**said, **paused.get(type, {})} for type, said in types.types.items()}
+
+
 def _api_key(value: object) -> str:
     return require_environment_key(str(value))
 
@@ -255,6 +291,9 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "trusted_proxies": _networks,
     "shutdown_seconds": _real(0, 600),
     "log_level": _one_of(LOG_LEVELS),
+    "failed_job_retry_hours": _default("failed_job_retry_hours"),
+    "failed_job_retry_rounds": _default("failed_job_retry_rounds"),
+    "types": types_from,
 }
 
 

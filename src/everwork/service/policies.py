@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
@@ -35,9 +36,12 @@ PAUSED: Final = "paused"
 class Declared(NamedTuple):
     """What settings say of types: their policies, which are paused and which are not, and what holds for all."""
 
-    types: Mapping[str, Said] = {}
-    paused: Mapping[str, bool] = {}
-    defaults: Said = {}
+    types: Mapping[str, Said] = MappingProxyType({})
+    paused: Mapping[str, bool] = MappingProxyType({})
+    defaults: Said = MappingProxyType({})
+
+
+NOTHING_DECLARED: Final = Declared()
 
 
 async def declare_policies(engine: Engine, policies: Mapping[str, Said]) -> None:
@@ -142,7 +146,7 @@ def types_from(value: object) -> Declared:
                 paused[type] = _flag(said.pop(PAUSED))
             types[type] = said_of_texts(said)
         except InvalidInput as error:
-            raise InvalidInput(f"types.{type}.{error.field}", error.problem) from None
+            raise InvalidInput(f"types.{checks.shown(type)}.{error.field}", error.problem) from None
     return Declared(types, paused)
 
 
@@ -182,4 +186,4 @@ def _flag(value: object) -> bool:
     return value
 
 
-_held = Declared()
+_held = NOTHING_DECLARED
