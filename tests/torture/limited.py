@@ -1,4 +1,4 @@
-"""V14: never more jobs at once than their type's policy allows, over all processes."""
+"""V16: never more jobs at once than their type's policy allows, over all processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def check_limits(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> 
         lanes[final.jobs[key].tenant, final.jobs[key].limit_key].append(span)
     for lane, spans in lanes.items():
         if (most := most_at_once(spans)) > plan.LIMITS.max_running_per_key:
-            verdict.violation("V14", f"{most} jobs of {lane} ran at once")
+            verdict.violation("V16", f"{most} jobs of {lane} ran at once")
     most = most_at_once([span for spans in lanes.values() for span in spans])
     if most > plan.LIMITS.max_running:
-        verdict.violation("V14", f"{most} jobs of {plan.LIMITED} ran at once")
+        verdict.violation("V16", f"{most} jobs of {plan.LIMITED} ran at once")
     verdict.figures["limited jobs at once, at most"] = most
 
 

@@ -271,7 +271,7 @@ def test_a_trigger_point_fired_twice_is_v12() -> None:
     assert run.violations() == {"V12"}
 
 
-def test_more_jobs_of_a_limit_key_at_once_than_allowed_are_v14() -> None:
+def test_more_jobs_of_a_limit_key_at_once_than_allowed_are_v16() -> None:
     def found(ends_ms: int) -> set[str]:
         keys = range(1, plan.LIMITS.max_running_per_key + 2)
         calls = [Call("w", "settle", [], 0, 0, "ok", 0, [], [[key, 1, 1, 4, 0]], answered_t=key * 10) for key in keys]
@@ -282,7 +282,7 @@ def test_more_jobs_of_a_limit_key_at_once_than_allowed_are_v14() -> None:
         return set(verdict.found)
 
     assert found(ends_ms=30) == set()
-    assert found(ends_ms=31) == {"V14"}
+    assert found(ends_ms=31) == {"V16"}
 
 
 def test_a_history_survives_a_line_cut_short_by_a_kill(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ VIOLATIONS: Final[Mapping[str, str]] = {
     "V10": "counters that do not add up to the jobs",
     "V11": "recoveries slower than promised; drains over 60 s",
     "V12": "trigger time points fired twice or missed",
-    "V14": "more jobs at once than their type's limits allow",
+    "V16": "more jobs at once than their type's limits allow",
 }
 TIMING: Final = frozenset({"V11"})
 """Depends on the machine's speed: judged by `make torture`, shown only in the short lane among the tests."""
