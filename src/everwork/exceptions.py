@@ -10,6 +10,7 @@ Errors say who must act:
     │   ├── LeaseLost             the attempt named is no longer the live one
     │   └── JobFailed             `result()` of a job that failed or was cancelled
     ├── NotFound                  there is no such API key, group or other thing that is no job
+    │   └── NothingMatches        a filter shows nothing that could be changed
     ├── ResultTimeout             `result()` waited as long as it was told to
     ├── CallTimeout               a server did not answer within the caller's deadline
     ├── AccessError               the holder of the key
@@ -78,6 +79,13 @@ class NotFound(EverworkError):
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"{what} '{name}' not found")
+
+
+class NothingMatches(NotFound):
+    """A filter shows nothing that could be changed."""
+
+    def __init__(self, message: str) -> None:
+        EverworkError.__init__(self, message)
 
 
 class ResultTimeout(EverworkError, TimeoutError):

@@ -25,6 +25,7 @@ TABLE: Final[Mapping[type[e.EverworkError], Wire]] = {
     e.LeaseLost: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "lease_lost"),
     e.JobFailed: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "job_failed"),
     e.JobError: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "job_error"),
+    e.NothingMatches: Wire(grpc.StatusCode.NOT_FOUND, 404, "nothing_matches"),
     e.NotFound: Wire(grpc.StatusCode.NOT_FOUND, 404, "not_found"),
     e.ResultTimeout: Wire(grpc.StatusCode.DEADLINE_EXCEEDED, 408, "result_timeout"),
     e.CallTimeout: Wire(grpc.StatusCode.DEADLINE_EXCEEDED, 408, "call_timeout"),

@@ -13,6 +13,7 @@ from everwork.service.administration import GroupView, PolicyView, TriggerSwitch
 from everwork.service.api_key import ApiKey
 from everwork.service.audit import AuditEntry
 from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
+from everwork.service.dead import DeadGroup, Grouped
 
 
 def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
@@ -39,7 +40,11 @@ def type_report(view: TypeView) -> dict[str, Any]:
         "policy": None if info.policy is None else fields_of(decode_policy(info.policy)),
         "groups": list(info.groups),
         "last_asked": _time(info.last_asked_ms),
+        "breaker": info.breaker.value,
+        "breaker_failures": info.breaker_failures,
         "breaker_open_until": _time(info.breaker_open_until_ms),
+        "breaker_probe": None if info.breaker_probe_key is None else str(info.breaker_probe_key),
+        "rate_full_until": _time(info.rate_full_until_ms),
         "jobs": _counts(view.counts),
     }
 
@@ -56,6 +61,28 @@ def group_report(view: GroupView) -> dict[str, Any]:
         "group": view.group,
         "last_asked": _time(view.last_asked_ms),
         "jobs": _counts(view.counts),
+    }
+
+
+def dead_report(found: Grouped) -> dict[str, Any]:
+    """Dead letters in groups; `cut` says that older ones were not looked at, `left_out` how many groups are missing."""
+    return {
+        "groups": [_dead_group(group) for group in found.groups],
+        "looked_at": found.looked_at,
+        "cut": found.is_cut,
+        "left_out": found.left_out,
+    }
+
+
+def _dead_group(group: DeadGroup) -> dict[str, Any]:
+    return {
+        "type": group.type,
+        "fingerprint": group.fingerprint,
+        "jobs": group.jobs,
+        "first": utc_text(group.first_ms),
+        "last": utc_text(group.last_ms),
+        "key": str(group.key),
+        "error": group.error,
     }
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, NamedTuple, TypeVar
 
 from everwork.core import checks
-from everwork.core.limits import TITLE_CHARS_MAX
+from everwork.core.breaker import CircuitBreaker
+from everwork.core.limits import BREAKER_SECONDS_MAX, TITLE_CHARS_MAX
 from everwork.core.policy import TypePolicy, policy_from
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy, encode_said, require_object
 from everwork.engines.values import JobFilter, TypeInfo
 from everwork.exceptions import EngineError, NotFound
+from everwork.service import dead
 from everwork.service.access import Permission, Principal
 from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
@@ -106,6 +108,15 @@ class Administration:
         self._may_change(type=type)
         await self._known(type)
         await self._noted("types.resume", type, lambda: self._engine.pause(type, False))
+
+    async def open_breaker(self, type: str, seconds: float = CircuitBreaker().seconds) -> float:
+        """Open a type's breaker by hand, for so many seconds; then one job may try whether things work again."""
+        self._may_change(type=type)
+        open_ms = checks.milliseconds("seconds", seconds, 1.0, BREAKER_SECONDS_MAX)
+        await self._known(type)
+        said = {"seconds": seconds}
+        await self._noted("types.breaker-open", type, lambda: self._engine.open_breaker(type, open_ms), said)
+        return seconds
 
     async def reset_breaker(self, type: str) -> bool:
         """Close a type's breaker; False if it was not open."""
@@ -257,7 +268,29 @@ class Administration:
 
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; the desk says who may, and that `all` must be said."""
-        return await _to_the_end(self._requeue(wanted, all))
+        steps = self._desk.requeue_in_steps(wanted, all=all)
+        return await _to_the_end(self._in_steps(steps, "jobs.requeue", wanted.type, _told(wanted)))
+
+    async def change_dead(
+        self,
+        act: dead.Act,
+        wanted: dead.DeadFilter,
+        *,
+        all: bool = False,
+        dry_run: bool = False,
+        told: Callable[[BulkChange], None] | None = None,
+    ) -> BulkChange:
+        """Bring back or remove the dead letters that a filter shows; `told` hears of each step.
+
+        A dry run changes nothing and is not noted.
+        """
+        steps = dead.in_steps(self._desk, act, wanted, all=all, dry_run=dry_run)
+        action = None if dry_run else f"dead.{act.value}"
+        return await _to_the_end(self._in_steps(steps, action, wanted.type, {"filter": wanted.told()}, told))
+
+    async def purge_one(self, key: int) -> State:
+        """Remove one dead letter."""
+        return await self._noted("dead.purge", str(key), lambda: dead.change_one(self._desk, dead.Act.PURGE, key))
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -292,19 +325,29 @@ class Administration:
 
         return await _to_the_end(act_and_record())
 
-    async def _requeue(self, wanted: JobFilter, all: bool) -> BulkChange:
+    async def _in_steps(
+        self,
+        steps: AsyncIterator[BulkChange],
+        action: str | None,
+        type: str | None,
+        about: Mapping[str, Any],
+        told: Callable[[BulkChange], None] | None = None,
+    ) -> BulkChange:
+        """Do what is to be done, and write it down, also if it was broken off."""
         change = BulkChange(0, 0)
-        target, about = wanted.type or "*", _told(wanted)
         try:
-            async for done in self._desk.requeue_in_steps(wanted, all=all):
+            async for done in steps:
                 change = done
+                if told is not None:
+                    told(done)
         except EngineError:
-            if change.matched:  # What was done must be known, above all when the rest was not.
+            if change.matched and action:  # What was done must be known, above all when the rest was not.
                 detail = {**change._asdict(), **about, "broken_off": True}
                 with suppress(EngineError):
-                    await through_outage(lambda: self._record("jobs.requeue", target, detail), None)
+                    await through_outage(lambda: self._record(action, type or "*", detail), None)
             raise
-        await self._record("jobs.requeue", target, {**change._asdict(), **about})
+        if action:
+            await self._record(action, type or "*", {**change._asdict(), **about})
         return change
 
     async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:

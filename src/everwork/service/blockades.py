@@ -14,7 +14,7 @@ FRESH_SECONDS: Final = 1.0
 
 
 class Blockades:
-    """The paused types and the open breakers, read at most once a second whoever asks."""
+    """The paused types and the breakers that let nothing through, read at most once a second whoever asks."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,5 +38,8 @@ def _told(info: TypeInfo) -> str | None:
         return f"type '{info.type}' is paused until somebody resumes it"
     if info.breaker_open_until_ms is not None:
         until = utc_text(info.breaker_open_until_ms)
-        return f"type '{info.type}' is stopped by its circuit breaker, after too many failures, until {until}"
+        return f"type '{info.type}' is stopped by its circuit breaker until {until}"
+    if info.breaker_probe_key is not None:
+        probe = f"its probe, job '{info.breaker_probe_key}', to succeed"
+        return f"type '{info.type}' is stopped by its circuit breaker, which waits for {probe}"
     return None

@@ -104,6 +104,16 @@ class Desk:
         await self._may_change(key)
         return await self._service.delete(key)
 
+    async def requeue_many(self, keys: Sequence[int]) -> list[Judged]:
+        """Bring dead letters back, each judged by itself; nothing happens if one of them is another tenant's."""
+        await self._may_change_all(keys)
+        return await self._service.engine.requeue(keys)
+
+    async def delete_many(self, keys: Sequence[int]) -> list[Judged]:
+        """Remove finished jobs, in the same way."""
+        await self._may_change_all(keys)
+        return await self._service.engine.delete(keys)
+
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; without any filter, only if `all` is said."""
         change = BulkChange(0, 0)
@@ -182,8 +192,11 @@ class Desk:
         return {key for key, owner in pairs if owner is not None and owner not in self.principal.tenants}
 
     async def _may_change(self, key: int) -> None:
+        await self._may_change_all([checks.job_key(key)])
+
+    async def _may_change_all(self, keys: Sequence[int]) -> None:
         self.principal.require(Permission.JOBS)
-        await self._require_own([checks.job_key(key)])
+        await self._require_own(keys)
 
     async def _may_read(self, key: int) -> None:
         self.principal.require(Permission.JOBS_READ)

@@ -1,0 +1,34 @@
+"""What errors have in common: a short name that is the same for errors which differ in numbers, ids and names only."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+
+FINGERPRINT_CHARS: Final = 10
+_LOOKED_AT: Final = 1_000
+"""Longer errors differ by what they carry with them, not by what they are."""
+_VARYING: Final = (
+    (re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
+    (re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`"), "?"),
+    (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "#"),
+    (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "#"),
+    (re.compile(r"[0-9]+(?:[.,:][0-9]+)*"), "#"),
+    (re.compile(r"\s+"), " "),
+)
+_LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
+
+
+def fingerprint(error: str) -> str:
+    """The name of an error's kind. It has letters only, so that nobody takes it for a job's key."""
+    common = commonplace(error)
+    return sha256(common.encode("utf-8", "replace")).hexdigest()[:FINGERPRINT_CHARS].translate(_LETTERS)
+
+
+def commonplace(error: str) -> str:
+    """An error without what differs from job to job: ids, numbers, and whatever is quoted."""
+    text = error[:_LOOKED_AT]
+    for pattern, instead in _VARYING:
+        text = pattern.sub(instead, text)
+    return text.strip().casefold()
