@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
 
-RULE = {"breaker_failures": 3, "breaker_seconds": 60.0}
+RULE: dict[str, Any] = {"breaker_failures": 3, "breaker_seconds": 60.0}
 
 
 async def leased(engine: Engine, jobs: int = 1, *, lease_ms: int = 10 * MINUTE_MS, **fields: Any) -> list[LeasedJob]:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,10 +46,10 @@ ENDS: dict[str, Outcome] = {
     "release": Release(0, 1),
 }
 
-LIMITS = {"of the type": {"max_running": 3}, "of the key": {"max_running_per_key": 3}}
+LIMITS: dict[str, dict[str, Any]] = {"of the type": {"max_running": 3}, "of the key": {"max_running_per_key": 3}}
 
 
-async def waiting(engine: Engine, jobs: int, keys: Sequence[str | None] = ("k",), **fields: object) -> list[int]:
+async def waiting(engine: Engine, jobs: int, keys: Sequence[str | None] = ("k",), **fields: Any) -> list[int]:
     """So many jobs of each limit key, key after key."""
     batch = [a_new_job(limit_key=key, **fields) for key in keys for _ in range(jobs)]
     return [one.key for one in await engine.create(batch)]
