@@ -12,6 +12,7 @@ from typing import Any, assert_never
 from everwork.client.job import Attempt, lease_of
 from everwork.core import checks
 from everwork.core import outcome as o
+from everwork.core.classify import class_names
 from everwork.core.job import NewJob
 from everwork.core.limits import (
     ACTIVATE_MAX,
@@ -153,11 +154,19 @@ def failed(
     backoff: float | None = None,
     final: bool = False,
     variables: Mapping[str, Any] | None = None,
+    by_policy: bool = False,
 ) -> o.Fail:
     """The attempt failed."""
     key, number = lease_of(job, attempt)
+    if by_policy and (retries is not None or backoff is not None or final):
+        raise InvalidInput("by_policy", "must not be given together with retries, backoff or final")
     left = None if retries is None else checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
-    return o.Fail(key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables))
+    failed = o.Fail(key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables))
+    return failed._replace(classes=_classes(error)) if by_policy else failed
+
+
+def _classes(error: object) -> tuple[str, ...]:
+    return class_names(error) if isinstance(error, BaseException) else ()
 
 
 def retried(job: Attempt, attempt: int, error: object, delay: float | None) -> o.Retry:
@@ -211,6 +220,7 @@ def checked(outcome: o.Outcome) -> o.Outcome:
         case o.Fail():
             _maybe_number("retries", named.retries, ATTEMPTS_MAX)
             _maybe_number("backoff_ms", named.backoff_ms, DELAY_MS_MAX)
+            _require_names("classes", named.classes)
             return named._replace(error=error_text(named.error), variables=_object_text(named.variables))
         case o.Retry():
             _maybe_number("delay_ms", named.delay_ms, DELAY_MS_MAX)
@@ -229,6 +239,11 @@ def checked(outcome: o.Outcome) -> o.Outcome:
 def _maybe_number(field: str, number: int | None, most: int) -> None:
     if number is not None:
         checks.whole_number(field, number, 0, most)
+
+
+def _require_names(field: str, names: object) -> None:
+    if names is not None and not (isinstance(names, tuple) and all(isinstance(one, str) for one in names)):
+        raise InvalidInput(field, f"must be a tuple of names, or None, not {checks.shown(names)}")
 
 
 def _json_text(text: str | None) -> str | None:

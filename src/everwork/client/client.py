@@ -138,12 +138,17 @@ class Client:
         backoff: float | None = None,
         final: bool = False,
         variables: Mapping[str, Any] | None = None,
+        by_policy: bool = False,
     ) -> None:
         """The attempt failed: tried again by the policy, or `retries` more times, `backoff` seconds from now.
 
-        `variables` are put over the job's own for the next attempt.
+        `variables` are put over the job's own for the next attempt. `by_policy`: the error, an exception or a text, is
+        classified, and the rules of its type decide whether and when it is tried again.
         """
-        outcome = asked.failed(job, attempt, error, retries=retries, backoff=backoff, final=final, variables=variables)
+        outcome = asked.failed(
+            job, attempt, error,
+            retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy,
+        )  # fmt: skip
         await self._end(outcome, "failed")
 
     async def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:

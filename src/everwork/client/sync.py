@@ -97,11 +97,13 @@ class SyncClient:
         backoff: float | None = None,
         final: bool = False,
         variables: Mapping[str, Any] | None = None,
+        by_policy: bool = False,
     ) -> None:
         """The attempt failed."""
         said = self._client.fail(
-            job, error, attempt=attempt, retries=retries, backoff=backoff, final=final, variables=variables
-        )
+            job, error,
+            attempt=attempt, retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy,
+        )  # fmt: skip
         self._run(said)
 
     def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:

@@ -52,6 +52,9 @@ def _fail(said: o.Fail) -> pb.Outcome:
         backoff_ms=said.backoff_ms,
         final=said.final,
         variables=_bytes(said.variables),
+        by_policy=said.classes is not None,
+        classes=said.classes or (),
+        uncounted=not said.is_counted,
     )
     return pb.Outcome(key=said.key, attempt=said.attempt, fail=fail)
 

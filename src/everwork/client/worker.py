@@ -18,6 +18,7 @@ from everwork.client.job import ActiveJob
 from everwork.client.stream import Stream
 from everwork.core import checks
 from everwork.core import outcome as o
+from everwork.core.classify import class_names
 from everwork.core.limits import CONCURRENCY_MAX
 from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
@@ -264,11 +265,12 @@ def _completed(job: ActiveJob, value: Any) -> o.Outcome:
     try:
         return asked.completed(job, 0, value)
     except InvalidInput as error:
-        return o.Fail(job.key, job.attempt, error_text(f"the handler's {error}"), final=True)
+        return o.Fail(job.key, job.attempt, error_text(f"the handler's {error}"), final=True, is_counted=False)
 
 
 def _timed_out(job: ActiveJob, more: str = "") -> o.Fail:
-    return o.Fail(job.key, job.attempt, f"timed out after {(job.timeout_ms or 0) / 1000:g} s{more}")
+    text = f"timed out after {(job.timeout_ms or 0) / 1000:g} s{more}"
+    return o.Fail(job.key, job.attempt, text, classes=class_names(TimeoutError()))
 
 
 def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
@@ -276,7 +278,7 @@ def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
     match error:
         case Fail():
             detail = error_text(error.detail) or "failed by the handler"
-            return o.Fail(job.key, job.attempt, detail, final=True)
+            return o.Fail(job.key, job.attempt, detail, final=True, is_counted=False)
         case Reject():
             return o.Reject(job.key, job.attempt, error_text(error.detail))
         case Retry():
@@ -288,4 +290,4 @@ def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
             log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
             text = error_text(error)
             named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            return o.Fail(job.key, job.attempt, error_text(named))
+            return o.Fail(job.key, job.attempt, error_text(named), classes=class_names(error))

@@ -79,7 +79,10 @@ class Fail(Message):
     backoff_ms: int
     final: bool
     variables: bytes
-    def __init__(self, *, error: str | None = ..., retries: int | None = ..., backoff_ms: int | None = ..., final: bool | None = ..., variables: bytes | None = ...) -> None: ...
+    by_policy: bool
+    classes: containers.RepeatedScalarFieldContainer[str]
+    uncounted: bool
+    def __init__(self, *, error: str | None = ..., retries: int | None = ..., backoff_ms: int | None = ..., final: bool | None = ..., variables: bytes | None = ..., by_policy: bool | None = ..., classes: Iterable[str] | None = ..., uncounted: bool | None = ...) -> None: ...
 
 class Retry(Message):
     error: str

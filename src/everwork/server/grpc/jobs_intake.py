@@ -114,7 +114,7 @@ def failure(request: jobs_pb2.FailJobRequest) -> Fail:
     retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
     backoff_ms = checks.whole_number("backoff_timeout", request.backoff_timeout, 0, DELAY_MS_MAX)
     if request.by_policy:
-        return Fail(key, request.attempt, error)
+        return Fail(key, request.attempt, error, classes=())
     return Fail(key, request.attempt, error, retries, backoff_ms)
 
 

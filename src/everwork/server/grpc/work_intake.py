@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from everwork.core import checks
 from everwork.core.job import NewJob
@@ -11,6 +11,7 @@ from everwork.core.limits import (
     ATTEMPTS_MAX,
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
+    ERROR_RULE_CHARS_MAX,
     HEADERS_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
 )
@@ -21,6 +22,8 @@ from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2
 from everwork.service.access import Principal
 from everwork.service.intake import wire_job
+
+ERROR_CLASSES_MAX: Final = 100
 
 
 def new_jobs(messages: Sequence[work_pb2.NewJob], principal: Principal, field: str = "jobs") -> list[NewJob]:
@@ -95,7 +98,15 @@ def _fail(key: int, attempt: int, fail: work_pb2.Fail) -> Fail:
     if fail.HasField("retries"):
         retries = checks.whole_number("retries", fail.retries, 0, ATTEMPTS_MAX)
     backoff_ms = _milliseconds("backoff_ms", fail.backoff_ms, fail.HasField("backoff_ms"))
-    return Fail(key, attempt, _error(fail.error), retries, backoff_ms, fail.final, _json(fail.variables))
+    failed = Fail(key, attempt, _error(fail.error), retries, backoff_ms, fail.final, _json(fail.variables))
+    return failed._replace(classes=_classes(fail), is_counted=not fail.uncounted)
+
+
+def _classes(fail: work_pb2.Fail) -> tuple[str, ...] | None:
+    """As many names as there is any use for: a failure must get through."""
+    if not fail.by_policy:
+        return None
+    return tuple(name for name in fail.classes[:ERROR_CLASSES_MAX] if len(name) <= ERROR_RULE_CHARS_MAX)
 
 
 def _json(raw: bytes) -> str | None:

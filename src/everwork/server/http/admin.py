@@ -8,20 +8,17 @@ from starlette.responses import Response
 
 from everwork.core.limits import (
     API_KEYS_TENANTS_MAX,
-    ATTEMPTS_MAX,
-    DELAY_MS_MAX,
     LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
     RATE_PER_SECOND_MAX,
     STATISTICS_KEEP_HOURS,
 )
-from everwork.core.retry import DEFAULT_POLICY
 from everwork.server.http.answers import NOTHING
 from everwork.server.http.kinds import INSTANT, NAME, ListOf, Number, OneOf, Whole
 from everwork.server.http.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.server.http.schemas import ref
 from everwork.service.access import Permission
-from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
+from everwork.service.admin_report import audit_report, group_report, key_report, type_report
 from everwork.service.api_key import RATE_PER_SECOND_MIN
 from everwork.service.keys import host_clock
 from everwork.service.report import stats_report
@@ -52,31 +49,6 @@ async def resume_type(call: Call) -> Response:
     await call.body()
     await call.administration.resume(call.named("type"))
     return answer({"type": call.named("type"), "paused": False})
-
-
-async def reset_breaker(call: Call) -> Response:
-    """Close a type's breaker."""
-    await call.body()
-    was_open = await call.administration.reset_breaker(call.named("type"))
-    return answer({"type": call.named("type"), "was_open": was_open})
-
-
-async def get_policy(call: Call) -> Response:
-    """The retry policy in force."""
-    return answer(policy_report(call.named("type"), await call.administration.policy(call.named("type"))))
-
-
-async def put_policy(call: Call) -> Response:
-    """Give a type a retry policy; what is not said has its default."""
-    sent = await call.body()
-    view = await call.administration.set_policy(call.named("type"), sent)
-    return answer(policy_report(call.named("type"), view))
-
-
-async def delete_policy(call: Call) -> Response:
-    """Take a type's retry policy away."""
-    await call.administration.clear_policy(call.named("type"))
-    return Response(status_code=204)
 
 
 # Groups ---------------------------------------------------------------------------------------------
@@ -129,18 +101,6 @@ async def list_audit(call: Call) -> Response:
     return answer({"entries": [audit_report(entry) for entry in entries], "next": following})
 
 
-_SECONDS_MAX: Final = DELAY_MS_MAX / 1000
-_POLICY: Final = Shape(
-    "PolicyChange",
-    (
-        Field("max_attempts", Whole(1, ATTEMPTS_MAX), "Attempts in all.", default=DEFAULT_POLICY.max_attempts),
-        Field("base", Number(0, _SECONDS_MAX), "Seconds before the second attempt.", default=DEFAULT_POLICY.base),
-        Field("factor", Number(1, 100), "What each further delay is multiplied by.", default=DEFAULT_POLICY.factor),
-        Field("cap", Number(0, _SECONDS_MAX), "No delay is longer than so many seconds.", default=DEFAULT_POLICY.cap),
-        Field("jitter", Number(0, 1), "The share of a delay that may be left out.", default=DEFAULT_POLICY.jitter),
-    ),
-    {"max_attempts": 3, "base": 10, "factor": 2, "cap": 300, "jitter": 0.1},
-)
 _NEW_KEY: Final = Shape(
     "KeyWish",
     (
@@ -189,10 +149,6 @@ OPERATIONS: Final = (
     row("listTypes", "GET /api/v1/types", list_types, "List the types", done("Types"), permissions=READS),
     row("pauseType", f"PUT {_TYPE}/pause", pause_type, "Let no job start", done("Pause"), body=NOTHING),
     row("resumeType", f"PUT {_TYPE}/resume", resume_type, "Let jobs start again", done("Pause"), body=NOTHING),
-    row("resetBreaker", f"PUT {_TYPE}/breaker/reset", reset_breaker, "Close the breaker", done("Reset"), body=NOTHING),
-    row("getPolicy", f"GET {_TYPE}/policy", get_policy, "The retry policy", done("Policy"), permissions=READS),
-    row("putPolicy", f"PUT {_TYPE}/policy", put_policy, "Set the retry policy", done("Policy"), body=_POLICY),
-    row("deletePolicy", f"DELETE {_TYPE}/policy", delete_policy, "Back to the default policy", Answer("It is gone.")),
     row("listGroups", "GET /api/v1/groups", list_groups, "List the groups", done("Groups"), permissions=READS),
     row("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, "Forget a group", done("DroppedGroup")),
     row("createKey", "POST /api/v1/keys", create_key, "Make a key, shown this once", done("NewKey"), body=_NEW_KEY),

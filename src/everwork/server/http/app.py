@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from everwork.exceptions import EverworkError, InvalidInput
-from everwork.server.http import admin, changes, fleet, jobs, outcomes, polling, probes
+from everwork.server.http import admin, changes, dead, fleet, jobs, outcomes, policies, polling, probes
 from everwork.server.http.front import Front
 from everwork.server.http.openapi import describe
 from everwork.server.http.operations import Answer, Call, Operation, PathDoor
@@ -26,6 +26,8 @@ _ROWS: Final = (
     *polling.OPERATIONS,
     *outcomes.OPERATIONS,
     *changes.OPERATIONS,
+    *dead.OPERATIONS,
+    *policies.OPERATIONS,
     *admin.OPERATIONS,
     *fleet.OPERATIONS,
     *probes.OPERATIONS,

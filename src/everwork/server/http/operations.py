@@ -58,6 +58,11 @@ class Shape:
         refuse_unknown(sent, {one.name for one in self.fields})
         return {one.name: _value(one, sent.get(one.name)) for one in self.fields}
 
+    def said(self, sent: object) -> dict[str, Any]:
+        """The checked values of what was sent, and of nothing else; null stays null."""
+        values = self.read(sent)
+        return {name: values[name] for name in sent} if isinstance(sent, dict) else {}
+
 
 class Answer(NamedTuple):
     """What comes back when all is well."""
@@ -105,6 +110,11 @@ class Call:
         """The checked fields of the body."""
         shape = self.operation.body
         return {} if shape is None else shape.read(await read_json(self.request, BODY_BYTES_MAX))
+
+    async def said(self) -> dict[str, Any]:
+        """Those fields of the body that were sent."""
+        shape = self.operation.body
+        return {} if shape is None else shape.said(await read_json(self.request, BODY_BYTES_MAX))
 
     def named(self, name: str) -> str:
         """A name in the path."""

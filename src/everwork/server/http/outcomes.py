@@ -33,7 +33,8 @@ async def fail(call: Call) -> Response:
         raise InvalidInput("by_policy", "must not be given together with retries or backoff_ms")
     at_once = 0 if sent["retries"] is not None else None
     backoff_ms = at_once if sent["backoff_ms"] is None else sent["backoff_ms"]
-    outcome = Fail(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms)
+    classes = () if sent["by_policy"] else None
+    outcome = Fail(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms, classes=classes)
     return await _ended(call, outcome._replace(variables=await _merged(call, sent)), "failed")
 
 
@@ -92,7 +93,7 @@ OPERATIONS: Final = (
                 Field("retries", Whole(0, ATTEMPTS_MAX), "So many more attempts; absent: as created."),
                 _MESSAGE,
                 Field("backoff_ms", Whole(0, DELAY_MS_MAX), "After which delay; absent: at once with `retries`."),
-                Field("by_policy", FLAG, "The type's policy decides about everything.", default=False),
+                Field("by_policy", FLAG, "The type's rules about errors and its policy decide.", default=False),
                 _OVER,
                 ATTEMPT,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from everwork.core.breaker import BreakerState
 from everwork.core.states import State
 from everwork.engines.values import Reason
 from everwork.server.http.kinds import Schema
@@ -98,6 +99,28 @@ _API_KEY: Final[dict[str, Any]] = {
     "rate_per_second": {"type": ["number", "null"]},
 }
 
+_MAYBE_NUMBER: Final[Schema] = {"type": ["number", "null"]}
+_MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"], "minimum": 0}
+_POLICY: Final[dict[str, Any]] = {
+    "max_attempts": _WHOLE,
+    "base": _NUMBER,
+    "factor": _NUMBER,
+    "cap": _NUMBER,
+    "jitter": _NUMBER,
+    "breaker_failures": _MAYBE_COUNT,
+    "breaker_seconds": _MAYBE_NUMBER,
+    "errors": list_of(_OBJECT),
+    "strict": _FLAG,
+    "failed_job_retry_hours": _MAYBE_NUMBER,
+    "failed_job_retry_rounds": _COUNT,
+    "keep_completed_hours": _MAYBE_NUMBER,
+    "keep_failed_hours": _MAYBE_NUMBER,
+    "max_running": _MAYBE_COUNT,
+    "max_running_per_key": _MAYBE_COUNT,
+    "rate_jobs": _MAYBE_COUNT,
+    "rate_seconds": _MAYBE_NUMBER,
+}
+
 _WORKER: Final[dict[str, Any]] = {"id": _TEXT, "title": _TEXT}
 _TRIGGER: Final[dict[str, Any]] = {"worker": _TEXT, "id": _TEXT, "title": _TEXT}
 _WORKER_IDS: Final[Schema] = {**list_of(_TEXT), "description": "By id."}
@@ -160,15 +183,41 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Type": exactly(
         type=_TEXT,
         paused=_FLAG,
-        policy={"anyOf": [ref("RetryPolicy"), {"type": "null"}]},
+        policy={"anyOf": [ref("TypePolicy"), {"type": "null"}]},
         groups=list_of(_TEXT),
         last_asked=_MAYBE_TIME,
+        breaker={"type": "string", "enum": [state.value for state in BreakerState]},
+        breaker_failures={**_COUNT, "description": "Counted failures in a row."},
         breaker_open_until=_MAYBE_TIME,
+        breaker_probe={"type": ["string", "null"], "pattern": KEY_PATTERN, "description": "The job that tries."},
+        rate_full_until={**_MAYBE_TIME, "description": "No more jobs may start until then."},
         jobs=_BY_STATE,
     ),
     "Types": exactly(types=list_of(ref("Type"))),
-    "RetryPolicy": exactly(max_attempts=_WHOLE, base=_NUMBER, factor=_NUMBER, cap=_NUMBER, jitter=_NUMBER),
-    "Policy": exactly(type=_TEXT, default=_FLAG, policy=ref("RetryPolicy")),
+    "TypePolicy": exactly(**_POLICY),
+    "Policy": exactly(
+        type=_TEXT,
+        default={**_FLAG, "description": "Nothing was set for this type."},
+        policy=ref("TypePolicy"),
+        set={**_OBJECT, "description": "What was set; the rest is as usual."},
+    ),
+    "Opened": exactly(type=_TEXT, seconds=_NUMBER),
+    "DeadGroup": exactly(
+        type=_TEXT,
+        fingerprint=_TEXT,
+        jobs=_COUNT,
+        first=_TIME,
+        last=_TIME,
+        key={**_KEY, "description": "The latest of them."},
+        error={**_TEXT, "description": "Its error, or the beginning of it."},
+    ),
+    "DeadLetters": exactly(
+        groups=list_of(ref("DeadGroup")),
+        looked_at=_COUNT,
+        cut={**_FLAG, "description": "There are older dead letters, which were not looked at."},
+        left_out={**_COUNT, "description": "How many smaller groups are not shown."},
+    ),
+    "DeadChanged": exactly(matched=_COUNT, changed=_COUNT, dry_run=_FLAG),
     "Pause": exactly(type=_TEXT, paused=_FLAG),
     "Reset": exactly(type=_TEXT, was_open=_FLAG),
     "Group": exactly(type=_TEXT, group=_TEXT, last_asked=_MAYBE_TIME, jobs=_BY_STATE),
