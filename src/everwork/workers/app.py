@@ -31,6 +31,7 @@ from everwork.workers.home import Home
 from everwork.workers.middleware import Middleware, require_middleware
 from everwork.workers.naming import WorkerName
 from everwork.workers.runtime import Runtime, StopSignal, run_loop
+from everwork.workers.tick import Ticked, Ticks, jobs_per_tick, keep_up
 from everwork.workers.twin import SyncEverwork
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Everwork:
         self._middleware = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
         self._home = Home(url, self._name, clock, self.functions)
-        self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers)
+        self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers, self.run_once)
+        self._ticks = Ticks(self._home, self._new_runtime)
         self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
@@ -204,10 +206,7 @@ class Everwork:
         return self._work(wish, shutdown_timeout)
 
     async def _work(self, wish: StopWish, shutdown_timeout: float) -> None:
-        if not self.functions:
-            raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
-        if self._is_working:
-            raise BadConfiguration("the workers of this application run already")
+        self._require_work()
         self._is_working = True
         self._stopped = stopped = StopSignal()
         self._wishes.discard(wish)
@@ -222,6 +221,26 @@ class Everwork:
                 await self._runtime.run(shutdown_timeout)
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None
+
+    async def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Ticked:
+        """A tick: sweep, fire due triggers, run up to `max_jobs` jobs that are due, and return what was done.
+
+        The default is what EVERWORK_JOBS_PER_TICK says, or 10. The types take equal shares. `stop()` lets it end
+        early; who cancels it hands back what runs.
+        """
+        most = jobs_per_tick(max_jobs)
+        self._require_work()
+        return await self._ticks.run(self._keep_up, most, shutdown_timeout)
+
+    async def _keep_up(self, service: JobService) -> None:
+        await self._prepare(service)
+        await keep_up(service, self._triggers)
+
+    def _require_work(self) -> None:
+        if not self.functions:
+            raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
+        if self._is_working:
+            raise BadConfiguration("the workers of this application run already")
 
     async def _prepare(self, service: JobService) -> None:
         await self._home.prepare(service)
@@ -246,7 +265,8 @@ class Everwork:
             self._home.own,
             process=self._name.process,
             handlers=[function.handler(self._middleware) for function in self.functions.values()],
-            owns_name=self._name.is_unique,
+            # A tick may have another beside it, under the same name.
+            owns_name=self._name.is_unique and self._is_working and not self._ticks.is_live,
             lease_ms=LEASE_MS_DEFAULT,
         )
 
@@ -256,6 +276,7 @@ class Everwork:
             wish.is_made = True
         if self._stopped is not None:
             self._stopped.ask()
+        self._ticks.stop()
 
     async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
@@ -275,11 +296,12 @@ class Everwork:
 
     async def close(self) -> None:
         """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
-        runtime = self._runtime
-        if runtime is not None:
-            if runtime.is_runner(asyncio.current_task()):
-                raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
+        runtimes = self._runtimes
+        if any(runtime.is_runner(asyncio.current_task()) for runtime in runtimes):
+            raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
+        if runtimes:
             self.stop()
+        for runtime in runtimes:
             await asyncio.shield(asyncio.wrap_future(runtime.ended))
         await asyncio.to_thread(self._home.close)
 
@@ -309,15 +331,23 @@ class Everwork:
 
     def _stop_workers(self) -> None:
         """Stop the workers from a thread that may wait for them."""
-        runtime = self._runtime
-        if runtime is not None:
-            if runtime.is_in_its_thread:
-                raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
+        runtimes = self._runtimes
+        if any(runtime.is_in_its_thread for runtime in runtimes):
+            raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
+        if runtimes:
             self.stop()
+        for runtime in runtimes:
             runtime.ended.result()
+
+    @property
+    def _runtimes(self) -> list[Runtime]:
+        """All that run handlers now."""
+        ticks = list(self._ticks.runtimes)
+        return ticks if self._runtime is None else [self._runtime, *ticks]
 
     def _begin_anew(self) -> object:
         """In a forked child: nothing is open and no workers run; what the parent has is answered."""
-        of_parent = (self._runtime, self._stopped, self._wishes, self._home.begin_anew())
+        of_parent = (self._runtime, self._stopped, self._wishes, self._ticks, self._home.begin_anew())
+        self._ticks = Ticks(self._home, self._new_runtime)
         self._is_working, self._runtime, self._stopped, self._wishes = False, None, None, WeakSet()
         return of_parent

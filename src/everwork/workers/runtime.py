@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
@@ -25,6 +25,8 @@ from everwork.workers.ledger import Ledger
 from everwork.workers.portal import Portal
 
 log = get_logger("everwork")
+
+T = TypeVar("T")
 
 CANCEL_SECONDS = 5.0
 """How long cancelled handlers may take to end before their leases are left to lapse, if nobody says."""
@@ -87,6 +89,7 @@ class Runtime:
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._pauses = pauses
+        self.make_fetcher: Callable[..., Fetcher] = Fetcher
         self._process = process
         self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
@@ -176,7 +179,7 @@ class Runtime:
             log.error("the engine does not answer: what is not stored now is left to its leases")
 
     async def _make_fetcher(self, service: JobService) -> Fetcher:
-        return Fetcher(
+        return self.make_fetcher(
             service,
             self._worker,
             self._deliver,
@@ -210,12 +213,12 @@ def calls_share(seconds: float) -> float:
     return max(seconds - SETTLE_SECONDS, seconds / 2)
 
 
-def run_loop(main: Coroutine[Any, Any, None]) -> None:
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in an event loop of its own; handlers that will not end do not keep the process alive."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(main)
+        return loop.run_until_complete(main)
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.engines.codec import decode
 from everwork.engines.values import Explanation
-from everwork.exceptions import InvalidInput
+from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.workers.function import JobKey
 from everwork.workers.home import Home
+from everwork.workers.runtime import run_loop
+from everwork.workers.tick import Ticked
 
 Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
 
@@ -18,8 +22,15 @@ Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
 class SyncEverwork:
     """`app.sync`: each call blocks until it is done. It may be used from any thread."""
 
-    def __init__(self, home: Home, check: Check, stop_workers: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        check: Check,
+        stop_workers: Callable[[], None],
+        run_once: Callable[[int | None], Coroutine[Any, Any, Ticked]],
+    ) -> None:
         self._home = home
+        self._run_once = run_once
         self._check = check
         self._stop_workers = stop_workers
 
@@ -61,6 +72,13 @@ class SyncEverwork:
     def requeue(self, key: int) -> None:
         """Bring a dead letter back."""
         self._home.run(lambda service: service.requeue(key))
+
+    def run_once(self, max_jobs: int | None = None) -> Ticked:
+        """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise BadConfiguration("run_once: an event loop runs in this thread; use `await app.run_once()` there")
+        return run_loop(self._run_once(max_jobs))
 
     def open(self) -> None:
         """Open the engine, if that has not happened yet."""

@@ -1,0 +1,221 @@
+"""A tick: upkeep, due triggers, and a bounded number of jobs, for programs that cannot stay, such as a cron job."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from everwork.core import checks
+from everwork.core.limits import LIST_LIMIT_MAX, TICK_JOBS_DEFAULT, TICK_JOBS_MAX
+from everwork.core.outcome import Complete, Outcome, Release
+from everwork.core.states import State
+from everwork.engines.values import Activation, Judged
+from everwork.exceptions import InvalidInput
+from everwork.service.fleet import Fleet
+from everwork.service.loops import AWAY_SECONDS_MAX, pauses
+from everwork.service.service import JobService
+from everwork.workers.attempt import Attempt
+from everwork.workers.executor import Report
+from everwork.workers.fetcher import Fetcher
+from everwork.workers.portal import Use
+from everwork.workers.rooms import Ask, Room
+from everwork.workers.runtime import Runtime, StopSignal
+
+if TYPE_CHECKING:
+    from everwork.workers.firing import FunctionTrigger
+    from everwork.workers.home import Home
+
+VARIABLE: Final = "EVERWORK_JOBS_PER_TICK"
+SWEEPS_MAX: Final = 100
+FIRINGS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """What a tick did: attempts that began, and how they ended; `released` ones are not counted against their jobs."""
+
+    ran: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    released: int = 0
+
+
+class Tally:
+    """What a fetcher has seen; filled in the engine's thread, read when that has ended."""
+
+    def __init__(self) -> None:
+        self.begun: set[tuple[int, int]] = set()
+        self.completed = 0
+        self.released = 0
+        self.broken: list[tuple[int, int]] = []
+        """Attempts that failed in some way, by key and number, as all that began."""
+
+
+class TickFetcher(Fetcher):
+    """A fetcher that takes a bounded number of jobs, and ends when nothing more is due and nothing runs."""
+
+    def __init__(self, *args: Any, most: int, tally: Tally, **named: Any) -> None:
+        super().__init__(*args, **{**named, "pauses": _patience})
+        self._most_left = most
+        self._tally = tally
+        self._refused: set[tuple[int, int]] = set()
+
+    def take(self, reports: Sequence[Report]) -> None:
+        """Take reports from the executor, and count who has run."""
+        self._tally.begun |= {(one.job.key, one.job.attempt) for one, _, _ in reports if one.begun_at is not None}
+        super().take(reports)
+
+    def _asks(self) -> list[Ask]:
+        """An equal share of what is left for each handler that may have more."""
+        rooms, left, asks = self._open_rooms(), self._most_left, list[Ask]()
+        for at, room in enumerate(rooms):
+            more = room.asks(math.ceil(left / (len(rooms) - at)), self._round)
+            left -= sum(ask.limit for ask in more)
+            asks += more
+        return asks
+
+    def _open_rooms(self) -> list[Room]:
+        rooms = [room for room in self._rooms.values() if room.may_have_more(self._round)]
+        if len(rooms) > self._most_left:
+            random.shuffle(rooms)  # Not all can be asked: in the next tick it is another's turn.
+        return rooms
+
+    def _lease(self, asks: Sequence[Ask], activation: Activation) -> list[Attempt]:
+        attempts = super()._lease(asks, activation)
+        self._most_left -= len(attempts)
+        return attempts
+
+    def _pause_ms(self, asks: Sequence[Ask], activation: Activation) -> int | None:
+        """As long as some handler may have more, go on; when all are empty and idle, or enough was taken, end."""
+        pause_ms = super()._pause_ms(asks, activation)
+        if self._most_left and (pause_ms is None or self._open_rooms()):
+            if not self._open_rooms():
+                self._begin_round()  # The engine has more than it gave.
+            return None
+        if not self._most_left or not (self._here or self._outcomes):
+            self.stop_fetching()
+        return pause_ms
+
+    def _log_refusal(self, outcome: Outcome, judged: Judged) -> None:
+        super()._log_refusal(outcome, judged)
+        self._refused.add((outcome.key, outcome.attempt))
+
+    def _let_go(self, settled: Sequence[Outcome]) -> None:
+        super()._let_go(settled)
+        for outcome in settled:
+            if (outcome.key, outcome.attempt) not in self._refused:
+                self._count(outcome)
+
+    def _count(self, outcome: Outcome) -> None:
+        attempt = (outcome.key, outcome.attempt)
+        match outcome:
+            case Release():
+                self._tally.released += 1
+            case Complete() if attempt not in self._spoilt:
+                self._tally.completed += 1
+            case _:
+                self._tally.broken.append(attempt)
+
+
+class Ticks:
+    """The ticks of one application; several may run at once."""
+
+    def __init__(self, home: Home, make: Callable[[StopSignal], Runtime]) -> None:
+        self._home = home
+        self._make = make
+        self.runtimes: set[Runtime] = set()
+        self._stops: set[StopSignal] = set()
+
+    async def run(self, prepare: Use[None], most: int, shutdown_timeout: float) -> Ticked:
+        """Prepare, then take and run up to so many jobs."""
+        stopped = StopSignal()
+        self._stops.add(stopped)
+        try:
+            if await stopped.comes_before(self._home.call(prepare)):
+                return Ticked()
+            return await self._run(stopped, most, shutdown_timeout)
+        finally:
+            self._stops.discard(stopped)
+
+    async def _run(self, stopped: StopSignal, most: int, shutdown_timeout: float) -> Ticked:
+        tally, runtime = Tally(), self._make(stopped)
+        runtime.make_fetcher = partial(TickFetcher, most=most, tally=tally)
+        self.runtimes.add(runtime)
+        try:
+            await runtime.run(shutdown_timeout)
+        finally:
+            self.runtimes.discard(runtime)
+        return await self._home.call(partial(_ticked, tally))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether any runs, or is about to."""
+        return bool(self._stops)
+
+    def stop(self) -> None:
+        """Ask all to stop: finish what runs, begin nothing; asked again, cancel what runs."""
+        for stopped in tuple(self._stops):
+            stopped.ask()
+
+
+async def keep_up(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
+    """What somebody who stays does all the time: lapsed leases, expiries, requeues by themselves, due triggers."""
+    for _ in range(SWEEPS_MAX):
+        if not (await service.engine.sweep(service.holder)).more:
+            break
+    if triggers:
+        await _fire(service, triggers)
+
+
+async def _fire(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
+    from everwork.service.triggers import TriggerLoop  # noqa: PLC0415 - only those pay for schedules who have some
+
+    async def off() -> frozenset[str]:
+        return (await Fleet(service.engine).off()).triggers
+
+    loop = TriggerLoop(service.engine, [one.scheduled for one in triggers], off)
+    for _ in range(FIRINGS_MAX):
+        if await loop.tick() > 0:
+            break
+
+
+def jobs_per_tick(given: object) -> int:
+    """How many jobs a tick may run; if nobody says, what the environment does."""
+    if given is not None:
+        return checks.whole_number("max_jobs", given, 1, TICK_JOBS_MAX)
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return TICK_JOBS_DEFAULT
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInput(VARIABLE, f"must be a whole number from 1 to {TICK_JOBS_MAX}, not {checks.shown(text)}")
+    return checks.whole_number(VARIABLE, int(text), 1, TICK_JOBS_MAX)
+
+
+async def _ticked(tally: Tally, service: JobService) -> Ticked:
+    """The report; whether a failed attempt is followed by another is the engine's to say."""
+    failed = 0
+    for start in range(0, len(tally.broken), LIST_LIMIT_MAX):
+        part = tally.broken[start : start + LIST_LIMIT_MAX]
+        jobs = await service.engine.get([key for key, _ in part])
+        for (_, number), job in zip(part, jobs, strict=True):
+            failed += job is None or (job.attempt == number and job.state is State.FAILED)
+    retried = len(tally.broken) - failed
+    return Ticked(
+        ran=len(tally.begun), completed=tally.completed, failed=failed, retried=retried, released=tally.released
+    )
+
+
+def _patience() -> Iterator[float]:
+    """Nobody waits for ever for a tick: an engine that stays away is told, and leases lapse."""
+    ends = time.monotonic() + AWAY_SECONDS_MAX
+    for seconds in pauses():
+        if time.monotonic() + seconds > ends:
+            return
+        yield seconds
