@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from everwork.core.job import NewJob
 from everwork.core.limits import CREATE_BATCH_MAX
-from everwork.engines.base import Clock
+from everwork.engines.base import Clock, Engine
 from everwork.engines.open import open_engine
 from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration, EngineUnavailable
@@ -38,6 +38,7 @@ class Home:
         self.own = OwnStore(self._engine)
         self._name = name
         self._functions = functions
+        self._is_guest = False
         self._begin()
 
     def _begin(self) -> None:
@@ -51,6 +52,19 @@ class Home:
         of_parent = (self._portal, self._nearby, self._creates)
         self._begin()
         return of_parent
+
+    def move(self, engine: Engine) -> Callable[[], None]:
+        """Live on another store, which is swept by the caller and survives every `close`, until the answer is called."""
+        before = (self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest)
+        self._engine, self.own, self._is_guest = engine, OwnStore(engine), True
+        self._begin()
+
+        def return_home() -> None:
+            self._is_guest = False
+            self.close()
+            self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest = before
+
+        return return_home
 
     async def open_here(self) -> None:
         """Open the engine; whoever does so by name in this loop closes it in this loop, too."""
@@ -107,6 +121,8 @@ class Home:
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""
+        if self._is_guest:
+            return
         if self._nearby is not None:
             self._nearby.close()
         with self._guard:
@@ -137,7 +153,7 @@ class Home:
         """Begin to open; a failure is told to all who wait, and the next call tries again."""
         with self._guard:
             if self._portal is None or self._portal.is_broken:
-                self._portal = Portal(self._make_service)
+                self._portal = Portal(self._make_service, upkeep=not self._is_guest)
             return self._portal.open(self.prepare)
 
     def _make_service(self) -> JobService:

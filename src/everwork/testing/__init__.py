@@ -1,0 +1,49 @@
+"""For users' tests: an application on a store in memory, by a clock that the test moves. See docs/testing.md.
+
+Names are loaded when they are first used: pytest looks into this package at every start.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everwork.testing.clock import VirtualClock
+    from everwork.testing.play import Run
+    from everwork.testing.rehearsal import rehearse
+    from everwork.testing.stage import Stage, StillBusy
+    from everwork.testing.sync_stage import SyncStage
+    from everwork.workers.faults import FailEveryNth, FailTypes, SimulatedFailure
+
+__all__ = [
+    "FailEveryNth",
+    "FailTypes",
+    "Run",
+    "SimulatedFailure",
+    "Stage",
+    "StillBusy",
+    "SyncStage",
+    "VirtualClock",
+    "rehearse",
+]
+
+_HOMES = {
+    "FailEveryNth": "everwork.workers.faults",
+    "FailTypes": "everwork.workers.faults",
+    "Run": "everwork.testing.play",
+    "SimulatedFailure": "everwork.workers.faults",
+    "Stage": "everwork.testing.stage",
+    "StillBusy": "everwork.testing.stage",
+    "SyncStage": "everwork.testing.sync_stage",
+    "VirtualClock": "everwork.testing.clock",
+    "rehearse": "everwork.testing.rehearsal",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'everwork.testing' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,138 @@
+"""What a stage stands on: the application's parts, and the store's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from everwork.engines.sqlite.place import Place as StorePlace
+from everwork.exceptions import BadConfiguration
+from everwork.service.fleet import Fleet
+from everwork.service.service import JobService
+from everwork.service.triggers import Scheduled, TriggerLoop
+from everwork.testing.cast import Cast
+from everwork.testing.clock import VirtualClock
+from everwork.testing.faults import Orders
+from everwork.testing.instants import Instants, next_instants
+from everwork.testing.memory import RehearsalEngine
+from everwork.workers.app import Everwork
+from everwork.workers.context import OwnTransactions
+from everwork.workers.handler import Handler, Place
+from everwork.workers.middleware import Middleware
+from everwork.workers.portal import Portal, Use
+
+HOLDER: Final = "rehearsal"
+"""The worker that the jobs' history shows, and the one who sweeps."""
+TICKS_MAX: Final = 10_000
+
+T = TypeVar("T")
+
+
+class Backstage:
+    """An application on another store for a while."""
+
+    def __init__(self, app: Everwork, cast: Cast, clock: VirtualClock, middleware: Sequence[Middleware]) -> None:
+        self.app = app
+        self.cast = cast
+        self.clock = clock
+        self.orders = Orders()
+        self._middleware = tuple(middleware)
+        self._home = app._home  # noqa: SLF001 - the kit is part of the package
+        self._triggers: list[Scheduled] = []
+        self._trigger_loop: TriggerLoop | None = None
+        self._return_home: Callable[[], None] | None = None
+
+    def open(self, file: Path | None) -> None:
+        """Move the application; blocks for the few milliseconds that a store in memory takes."""
+        if self.app._is_working:  # noqa: SLF001
+            raise BadConfiguration("rehearse: the workers of this application run; stop them first")
+        place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
+        engine = RehearsalEngine(place, self.clock, own_loop=True)
+        engine.refusals = self.orders.refusals
+        self._return_home = self._home.move(engine)
+        try:
+            self._home.open_blocking()
+            self.ask(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Bring the application back to its own store."""
+        if self._return_home is not None:
+            self._return_home()
+            self._return_home = None
+
+    async def call(self, use: Use[T]) -> T:
+        """Use the service from a coroutine."""
+        return await self._portal.call(use)
+
+    def ask(self, use: Use[T]) -> T:
+        """Use the service and block meanwhile: a store in memory answers at once, in a thread of its own."""
+        return self._portal.run(use)
+
+    @property
+    def _portal(self) -> Portal:
+        if self._return_home is None:
+            raise BadConfiguration("the rehearsal is over")
+        return self._home.portal
+
+    @property
+    def own(self) -> OwnTransactions:
+        """Who completes jobs inside handlers' transactions."""
+        return self._home.own
+
+    @property
+    def places(self) -> list[Place]:
+        """Where jobs are taken from, in the order of declaration."""
+        return [*(Place(type) for type in self.app.functions), *self.cast.places]
+
+    async def handlers(self) -> list[Handler]:
+        """Everybody who runs jobs, with the test's middleware outermost."""
+        around = self.app._middleware  # noqa: SLF001
+        functions = [function.handler(around) for function in self.app.functions.values()]
+        everybody = [*functions, *await self.cast.handlers()]
+        return [replace(one, middleware=(*self._middleware, *one.middleware)) for one in everybody]
+
+    async def upkeep(self) -> None:
+        """Let happen what is due and needs no worker: triggers fire, leases lapse, jobs expire, dead letters return."""
+        await self.call(self._upkeep)
+
+    async def instants(self) -> Instants:
+        """When something happens next."""
+        places = set(self.places)
+        return await self.call(lambda service: next_instants(service.engine, places, self._triggers))
+
+    # In the engine's loop -----------------------------------------------------------------------
+
+    async def _begin(self, service: JobService) -> None:
+        await self.cast.declare(service)
+        functions = self.app._triggers  # noqa: SLF001
+        self._triggers = [*(one.scheduled for one in functions), *self.cast.triggers]
+        fleet = Fleet(service.engine)
+
+        async def off() -> frozenset[str]:
+            return (await fleet.off()).triggers
+
+        self._trigger_loop = TriggerLoop(service.engine, self._triggers, off)
+        await self._upkeep(service)
+
+    async def _upkeep(self, service: JobService) -> None:
+        await self._home.prepare(service)  # Functions may have been declared since.
+        if self._triggers and self._trigger_loop is not None:
+            for _ in range(TICKS_MAX):
+                if await self._trigger_loop.tick():
+                    break
+        while (await service.engine.sweep(HOLDER)).more:
+            pass
+
+
+def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[Any]]]:
+    """An application and worker classes, taken apart; classes alone get an application of their own."""
+    apps = [one for one in what if isinstance(one, Everwork)]
+    classes = [one for one in what if isinstance(one, type)]
+    if len(apps) > 1 or len(apps) + len(classes) < len(what) or not what:
+        raise BadConfiguration("rehearse: must be given one application, worker classes, or both")
+    return (apps[0] if apps else Everwork("sqlite:///:memory:")), classes

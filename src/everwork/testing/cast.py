@@ -1,0 +1,63 @@
+"""Worker classes in a rehearsal: one instance of each, started when the first job is to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everwork.core.limits import DEFAULT_GROUP
+from everwork.service.policies import Said, declare_policies, said_in_code
+from everwork.service.service import JobService
+from everwork.service.triggers import Scheduled
+from everwork.workers.crew import Post, handler_of
+from everwork.workers.cron import CronSchedule, scheduled_triggers
+from everwork.workers.handler import Handler, Place
+from everwork.workers.settings import WorkerSettings
+from everwork.workers.worker import AbstractWorker
+
+
+class Cast:
+    """The worker classes of one rehearsal."""
+
+    def __init__(self, workers: Sequence[type[AbstractWorker]]) -> None:
+        self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - the name is a promise to users
+        self._posts: list[Post] = []
+        self._started: dict[type[AbstractWorker], AbstractWorker] = {}
+        self.triggers: list[Scheduled] = []
+
+    async def declare(self, service: JobService) -> None:
+        """Let the store know the workers' groups and policies, as a manager does."""
+        for index, (worker, settings) in enumerate(self._settings.items()):
+            places = [Place(one, await service.engine.subscribe(one, settings.id)) for one in sorted(settings.sources)]
+            self._posts.append(_post(worker, settings, tuple(places), index))
+            said: Said = said_in_code(settings.retry, settings.breaker, settings.policy)
+            owned = {place.type: said for place in places if place.group == DEFAULT_GROUP}
+            await declare_policies(service.engine, owned)
+            self.triggers += scheduled_triggers(settings, CronSchedule())
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the workers take jobs from."""
+        return [place for post in self._posts for place in post.places]
+
+    async def handlers(self) -> list[Handler]:
+        """The workers as the runtime sees them; those that were not started yet are."""
+        for post in self._posts:
+            if post.worker not in self._started:
+                worker = post.worker()
+                await worker.startup()
+                self._started[post.worker] = worker
+        return [handler_of(self._started[post.worker], self._settings[post.worker], post) for post in self._posts]
+
+    async def shutdown(self) -> None:
+        """Let every worker that was started clean up, the last first."""
+        while self._started:
+            await self._started.popitem()[1].shutdown()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether somebody must clean up."""
+        return bool(self._started)
+
+
+def _post(worker: type[AbstractWorker], settings: WorkerSettings, places: tuple[Place, ...], index: int) -> Post:
+    return Post(worker=worker, places=places, index=index, id=settings.id, is_final=settings.retry is None)

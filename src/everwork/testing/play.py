@@ -1,0 +1,115 @@
+"""One attempt on the stage: leased, run as workers run it, and settled, or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from everwork.core.job import LeasedJob
+from everwork.core.limits import LEASE_MS_DEFAULT
+from everwork.core.outcome import Complete, Outcome, Release, kind_of
+from everwork.engines.values import Demand, Verdict
+from everwork.testing.backstage import HOLDER, Backstage
+from everwork.testing.faults import Fault
+from everwork.workers.attempt import Attempt
+from everwork.workers.executor import Executor, Report
+from everwork.workers.handler import Handler, Place
+from everwork.workers.job_log import JobLog
+
+
+class Run(NamedTuple):
+    """One attempt that was run.
+
+    `outcome` is what the history calls it: complete, fail, retry, reject or release. `exception` is what the handler
+    has raised, `verdicts` what the store said to each report of the outcome: none, if a fault has lost it.
+    """
+
+    key: int
+    type: str
+    attempt: int
+    outcome: str
+    error: str | None
+    exception: BaseException | None
+    verdicts: tuple[Verdict, ...]
+    fault: str | None
+
+
+class Play:
+    """Runs attempts one after the other, in the running event loop; places take turns."""
+
+    def __init__(self, backstage: Backstage, handlers: Sequence[Handler]) -> None:
+        self._backstage = backstage
+        self._turns: deque[tuple[Place, Handler]] = deque((place, one) for one in handlers for place in one.places)
+        self._reports: asyncio.Queue[Report] = asyncio.Queue()
+        self._executor = Executor(self._take, backstage.own, JobLog(HOLDER))
+        for handler in handlers:
+            self._executor.add(handler)
+
+    async def run_next(self) -> Run | None:
+        """Run the next job that is due; None if there is none."""
+        for _ in range(len(self._turns)):
+            place, handler = self._turns[0]
+            self._turns.rotate(-1)
+            job = await self._lease(place)
+            if job is not None:
+                return await self._run(job, handler)
+        return None
+
+    def close(self) -> None:
+        """Let the executor's tasks go."""
+        self._executor.close()
+
+    async def _lease(self, place: Place) -> LeasedJob | None:
+        demand = Demand(place.type, HOLDER, 1, LEASE_MS_DEFAULT, place.group)
+        activation = await self._backstage.call(lambda service: service.engine.activate([demand]))
+        return activation.jobs[0] if activation.jobs else None
+
+    async def _run(self, job: LeasedJob, handler: Handler) -> Run:
+        fault = self._backstage.orders.take(job.type)
+        outcome, exception = await self._perform(job, handler)
+        verdicts: list[Verdict] = []
+        if fault is Fault.LOSE_LEASE:
+            await self._outlive(job)
+        if fault is not Fault.CRASH_BEFORE_SETTLE:
+            verdicts.append(await self._settle(outcome))
+        if fault is Fault.DUPLICATE_DELIVERY:
+            again, _ = await self._perform(job, handler)
+            verdicts.append(await self._settle(again))
+        if fault is Fault.CRASH_AFTER_SETTLE:
+            verdicts.append(await self._settle(outcome))
+        return Run(
+            key=job.key,
+            type=job.type,
+            attempt=job.attempt,
+            outcome=kind_of(outcome),
+            error=None if isinstance(outcome, Complete | Release) else outcome.error,
+            exception=exception,
+            verdicts=tuple(verdicts),
+            fault=None if fault is None else fault.value,
+        )
+
+    async def _perform(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
+        """Call the handler as workers do: middleware, arguments, threads and all."""
+        attempt = Attempt(job, time.monotonic(), handler)
+        self._executor.accept([attempt])
+        while True:
+            reported, outcome, _ = await self._reports.get()
+            if reported is attempt and outcome is not None:
+                return outcome, attempt.error
+
+    async def _settle(self, outcome: Outcome) -> Verdict:
+        judged = await self._backstage.call(lambda service: service.engine.settle([outcome]))
+        return judged.judged[0].verdict
+
+    async def _outlive(self, job: LeasedJob) -> None:
+        """The handler takes so long that its lease runs out, and is swept away."""
+        clock = self._backstage.clock
+        clock.move_to(max(clock.now_ms, job.lease_until_ms))
+        await self._backstage.upkeep()
+
+    def _take(self, reports: list[Report]) -> None:
+        for report in reports:
+            self._reports.put_nowait(report)

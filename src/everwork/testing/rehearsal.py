@@ -1,0 +1,91 @@
+"""Rehearsing: an application is put onto a fresh store, with a clock that stands still, for the time of a block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from everwork.testing.backstage import Backstage, parts_of
+from everwork.testing.cast import Cast
+from everwork.testing.clock import START, VirtualClock
+from everwork.testing.stage import Stage
+from everwork.testing.sync_stage import SyncStage
+from everwork.workers.app import Everwork
+from everwork.workers.middleware import Middleware, require_middleware
+from everwork.workers.worker import AbstractWorker
+
+
+def rehearse(
+    *what: Everwork | type[AbstractWorker],
+    start: datetime = START,
+    middleware: Sequence[Middleware] = (),
+    file: Path | None = None,
+) -> Rehearsal:
+    """Put an application, worker classes, or both on a stage: `async with rehearse(app) as stage`, or `with`.
+
+    Whatever URL the application was declared with, its jobs are in memory meanwhile. `start`: where the clock begins.
+    `middleware` stands around every call, outermost. `file`: a SQLite file to use instead of memory, for handlers that
+    complete or create jobs inside transactions of their own.
+    """
+    return Rehearsal(what, start=start, middleware=middleware, file=file)
+
+
+class Rehearsal:
+    """A rehearsal that has not begun; it can be held once."""
+
+    def __init__(
+        self, what: Sequence[Any], *, start: datetime, middleware: Sequence[Middleware], file: Path | None
+    ) -> None:
+        app, workers = parts_of(what)
+        self._backstage = Backstage(
+            app, Cast(workers), VirtualClock(start), require_middleware("middleware", middleware)
+        )
+        self._file = file
+        self._sync_stage: SyncStage | None = None
+
+    async def __aenter__(self) -> Stage:
+        self._backstage.open(self._file)
+        return Stage(self._backstage)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._backstage.cast.shutdown()
+        finally:
+            self._backstage.close()
+        if error is None:
+            self._backstage.orders.require_none_left()
+
+    def __enter__(self) -> SyncStage:
+        self._backstage.open(self._file)
+        self._sync_stage = SyncStage(self._backstage)
+        return self._sync_stage
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._sync_stage is not None:
+                self._sync_stage.close()
+        finally:
+            self._backstage.close()
+        if error is None:
+            self._backstage.orders.require_none_left()
+
+    @contextmanager
+    def awaited(self) -> Iterator[Stage]:
+        """A stage for coroutines, held by somebody who is none: the fixture of a test that is."""
+        self._backstage.open(self._file)
+        try:
+            yield Stage(self._backstage)
+            if self._backstage.cast.is_started:
+                asyncio.run(self._backstage.cast.shutdown())
+        finally:
+            self._backstage.close()
+        self._backstage.orders.require_none_left()

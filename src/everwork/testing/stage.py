@@ -1,0 +1,115 @@
+"""The stage: an application's jobs, run one after the other by a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from everwork.core import checks
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.testing.backstage import Backstage
+from everwork.testing.clock import span_ms
+from everwork.testing.play import Play, Run
+from everwork.testing.questions import Questions
+
+JOBS_MAX: Final = 1_000
+STEPS_MAX: Final = 1_000_000
+RUNS_SHOWN: Final = 5
+
+
+class StillBusy(AssertionError):
+    """A drain that would go on and on."""
+
+
+class Stage(Questions):
+    """Where jobs are run in a test. What passes time or runs handlers is awaited, everything else answers at once."""
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self._is_playing = False
+
+    async def drain(
+        self,
+        *,
+        until_empty: bool = False,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        max_jobs: int = JOBS_MAX,
+        raise_errors: bool = False,
+    ) -> list[Run]:
+        """Run every job that is due, one after the other, until none is; answer what was run.
+
+        `until_empty`: jump over backoffs, delays, open breakers and leases, too, until no job is left that could run.
+        With a span of time, such as `hours=24`, let it pass with the workers at work. `raise_errors`: what a handler
+        raises is raised here, once its attempt has been settled. More than `max_jobs` are `StillBusy`.
+        """
+        span = span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if until_empty and span:
+            raise InvalidInput("until_empty", "must not be given together with a span of time")
+        checks.whole_number("max_jobs", max_jobs, 1, STEPS_MAX)
+        end_ms = None if until_empty else self.clock.now_ms + span
+        runs: list[Run] = []
+        async with self._play() as play:
+            await self._run_due(play, runs, max_jobs, raise_errors)
+            while await self._jump(end_ms):
+                await self._run_due(play, runs, max_jobs, raise_errors)
+        return runs
+
+    async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Let time pass without workers: leases lapse, jobs expire, triggers fire, dead letters return, in order."""
+        end_ms = self.clock.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        await self._backstage.upkeep()
+        while await self._jump(end_ms):
+            pass
+
+    async def run_one(self) -> Run | None:
+        """Run the next job that is due; None if there is none."""
+        async with self._play() as play:
+            await self._backstage.upkeep()
+            return await play.run_next()
+
+    async def _run_due(self, play: Play, runs: list[Run], most: int, raise_errors: bool) -> None:
+        await self._backstage.upkeep()
+        while (run := await play.run_next()) is not None:
+            runs.append(run)
+            if raise_errors and run.exception is not None:
+                raise run.exception
+            if len(runs) > most:
+                raise StillBusy(_endless(runs, most))
+
+    async def _jump(self, end_ms: int | None) -> bool:
+        """Move to the next instant at which something happens; False at the end, or if nothing is left to wait for."""
+        ahead = await self._backstage.instants()
+        if end_ms is None:
+            if ahead.work_ms is None or ahead.any_ms is None:
+                return False
+            next_ms = ahead.any_ms
+        elif self.clock.now_ms >= end_ms:
+            return False
+        else:
+            next_ms = end_ms if ahead.any_ms is None else min(ahead.any_ms, end_ms)
+        self.clock.move_to(max(next_ms, self.clock.now_ms))
+        await self._backstage.upkeep()
+        return True
+
+    @asynccontextmanager
+    async def _play(self) -> AsyncIterator[Play]:
+        if self._is_playing:
+            raise BadConfiguration("the stage is busy: jobs are run one after the other, by one caller")
+        self._is_playing = True
+        try:
+            play = Play(self._backstage, await self._backstage.handlers())
+            try:
+                yield play
+            finally:
+                play.close()
+        finally:
+            self._is_playing = False
+
+
+def _endless(runs: list[Run], most: int) -> str:
+    last = "\n".join(f"  job {run.key} of type '{run.type}', attempt {run.attempt}" for run in runs[-RUNS_SHOWN:])
+    return f"{most:,} jobs were run and there is still work; pass max_jobs= if that is meant. The last ones:\n{last}"
