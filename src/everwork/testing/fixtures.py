@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def everwork_app() -> Any:
-    """What is rehearsed. Define a fixture of this name: it returns an application, worker classes, or a list of both."""
+    """What is rehearsed. Define a fixture of this name: it returns an application, a worker class, or a list."""
     pytest.fail(
         "define a fixture everwork_app that returns your application, for example in conftest.py: "
         "`@pytest.fixture def everwork_app(): return app`",

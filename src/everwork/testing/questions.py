@@ -1,11 +1,11 @@
-"""What a test may ask a stage, assert of it and let go wrong on it. Nothing here is awaited, so nothing is forgotten."""
+"""What a test may ask a stage, assert of it and let go wrong on it: without await, so that none can be forgotten."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everwork.core.checks import shown
+from everwork.core.checks import shown, whole_number
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import State
 from everwork.engines.values import Explanation, JobFilter, TypeInfo
@@ -78,7 +78,7 @@ class Questions:
         most = "a job" if count is None else f"{count} jobs" if count != 1 else "1 job"
         with_what = f" with {wanted}" if wanted else ""
         got = f"found {len(found)}; " if found else ""
-        raise AssertionError(f"expected {most} of type '{type}'{with_what}; {got}{self._what_is_there(type, there)}")
+        raise AssertionError(f"expected {most} of type '{type}'{with_what}; {got}{self._what_is_there(there)}")
 
     def assert_not_enqueued(
         self, type: str, /, *, variables: Mapping[str, Any] | None = None, **arguments: Any
@@ -131,7 +131,7 @@ class Questions:
         explained = self.explain(job.key).text if job.state is State.PENDING else None
         return Story(self.clock.start_ms).of(job, self.history(job.key), explained)
 
-    def _what_is_there(self, type: str, of_type: Sequence[Job]) -> str:
+    def _what_is_there(self, of_type: Sequence[Job]) -> str:
         if of_type:
             return Story(self.clock.start_ms).arguments_of(of_type)
         others = sorted({job.type for job in self.jobs()})
@@ -157,9 +157,7 @@ class Questions:
 
     def engine_away(self, *, calls: int = 1) -> None:
         """The next calls that create jobs find no engine: `EngineUnavailable`."""
-        if isinstance(calls, bool) or not isinstance(calls, int) or not 1 <= calls <= TIMES_MAX:
-            raise InvalidInput("calls", f"must be a whole number from 1 to {TIMES_MAX:,}, not {shown(calls)}")
-        self._backstage.orders.refusals.left = calls
+        self._backstage.orders.refusals.left = whole_number("calls", calls, 1, TIMES_MAX)
 
     def _order(self, fault: Fault, type: str | None, times: int) -> None:
         known = {place.type for place in self._backstage.places}

@@ -54,7 +54,7 @@ class Home:
         return of_parent
 
     def move(self, engine: Engine) -> Callable[[], None]:
-        """Live on another store, which is swept by the caller and survives every `close`, until the answer is called."""
+        """Live on another store, swept by the caller and closed by nobody else, until what is answered is called."""
         before = (self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest)
         self._engine, self.own, self._is_guest = engine, OwnStore(engine), True
         self._begin()
