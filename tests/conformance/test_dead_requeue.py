@@ -99,6 +99,7 @@ async def test_more_rounds_bring_back_what_had_used_up_its_own(engine: Engine, c
     clock.advance(ms=DAY_MS)
     assert await swept(engine) == Swept()
     await a_policy(engine, **DAILY, failed_job_retry_rounds=2)
+    clock.advance(ms=HOUR_MS)
     assert await swept(engine) == Swept(requeued=1)
 
 
@@ -184,6 +185,7 @@ async def test_a_policy_holds_for_jobs_that_had_failed_before_it(engine: Engine,
     clock.advance(ms=DAY_MS)
     await swept(engine)
     await a_policy(engine, **DAILY)
+    clock.advance(ms=HOUR_MS)
     assert await swept(engine) == Swept(requeued=1)
     assert await leased_keys(engine) == [job.key]
 
@@ -194,6 +196,7 @@ async def test_shorter_hours_hold_for_jobs_that_had_failed_before_them(engine: E
     clock.advance(ms=HOUR_MS)
     assert await swept(engine) == Swept()
     await a_policy(engine, failed_job_retry_hours=0.5)
+    clock.advance(ms=HOUR_MS)
     assert await swept(engine) == Swept(requeued=1)
 
 
