@@ -86,11 +86,11 @@ async def test_what_a_middleware_raises_or_returns_instead_of_calling_counts_as_
     async def answer(call: Call, _proceed: Proceed) -> Any:
         return f"cached {call.arguments['number']}"
 
-    @app.job("refused", middleware=[Doing(refuse)])
-    @app.job("answered", middleware=[Doing(answer)])
     async def never(number: int) -> None:
         raise AssertionError(f"called with {number}")
 
+    app.job("refused", middleware=[Doing(refuse)])(never)
+    app.job("answered", middleware=[Doing(answer)])(never)
     refused, answered = await run_one(app, "refused", number=1), await run_one(app, "answered", number=2)
     assert (refused.state, refused.last_error) == (State.FAILED, "not today")
     assert (answered.state, answered.result) == (State.COMPLETED, '"cached 2"')
