@@ -4,63 +4,47 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from everwork.core.job import LeasedJob
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.sqlite.finish import cancel_pending
+from everwork.engines.sqlite.lanes import LANE_SEPARATOR, lane_of, limit_key_of, tenant_of
+from everwork.engines.sqlite.room import FREE, Queue, Room, earlier, has_ready, next_due_ms, room_of
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.sqlite.transaction import LANE_SEPARATOR, Transaction, lane_of, limit_key_of, tenant_of
+from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Activation, Demand
 
 SQL = statements("activate")
-
-
-class Queue(NamedTuple):
-    """A queue as a claim finds it."""
-
-    id: int
-    solo: str | None
-    fair: int
-    turn: int
-    paused: int
-    breaker_open_until_ms: int | None
-    asked_at_ms: int | None
-
-    def is_closed(self, now_ms: int) -> bool:
-        """Whether nothing of this type may start now."""
-        return bool(self.paused) or (self.breaker_open_until_ms or 0) > now_ms
 
 
 def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
     """Answer each claim in turn; say when asking again may find more."""
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
     _, more_expired = expire(tx)
-    next_due_ms: int | None = tx.now_ms if more_expired else None
+    due_ms: int | None = tx.now_ms if more_expired else None
     for claim in claims_of(demands):
-        demand = claim.whole
-        queue = _read_queue(tx, demand)
+        was_freed, queue = _read_queue(tx, claim.demands[0])
         _remember_asked(tx, queue)
-        if queue.is_closed(tx.now_ms) or more_expired:
+        if more_expired:
             continue
-        if _promote(tx, queue.id):
-            queue = _read_queue(tx, demand)
-        jobs = _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
-        claimed.append((claim, _handed_on(tx, claim, jobs)))
-        due_ms = _next_future(tx.cursor, queue.id)
-        if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
-            next_due_ms = due_ms
+        room = room_of(tx.cursor, queue, tx.now_ms)
+        if room.jobs:
+            jobs, room = _claimed(tx, claim.whole, queue, room)
+            claimed.append((claim, _handed_on(tx, claim, jobs)))
+        if was_freed and has_ready(tx.cursor, queue):
+            tx.woken = True
+        due_ms = earlier(due_ms, next_due_ms(tx.cursor, queue, room))
     jobs, shares = shared_out(claimed, len(demands))
-    return Activation(jobs, next_due_ms, tx.now_ms, shares)
+    return Activation(jobs, due_ms, tx.now_ms, shares)
 
 
 def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
     """The empty answer, if a look without any lock shows that it would be the answer; else None."""
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
-    next_due_ms: int | None = None
+    first_ms: int | None = None
     for asked in {(demand.type, demand.group) for demand in demands}:
         row = cursor.execute(SQL["read_queue"], asked).fetchone()
         if row is None:
@@ -68,16 +52,12 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
         queue = Queue._make(row)
         if queue.asked_at_ms is None or not 0 <= now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
             return None
-        if queue.is_closed(now_ms):
-            continue
-        due_ms = _next_future(cursor, queue.id)
-        if due_ms is not None and due_ms <= now_ms:
+        room = room_of(cursor, queue, now_ms)
+        due_ms = next_due_ms(cursor, queue, room)
+        if room.jobs and ((due_ms is not None and due_ms <= now_ms) or has_ready(cursor, queue)):
             return None
-        if cursor.execute(SQL["has_ready"], (queue.id,)).fetchone()[0]:
-            return None
-        if due_ms is not None and (next_due_ms is None or due_ms < next_due_ms):
-            next_due_ms = due_ms
-    return Activation([], next_due_ms, now_ms, (0,) * len(demands))
+        first_ms = earlier(first_ms, due_ms)
+    return Activation([], first_ms, now_ms, (0,) * len(demands))
 
 
 def expire(tx: Transaction) -> tuple[int, bool]:
@@ -90,13 +70,18 @@ def expire(tx: Transaction) -> tuple[int, bool]:
     return cancelled, len(due) == SWEEP_STEP_MAX
 
 
-def _read_queue(tx: Transaction, demand: Demand) -> Queue:
-    row = tx.cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
+def _read_queue(tx: Transaction, demand: Demand) -> tuple[bool, Queue]:
+    """The queue as it stands in this transaction, and whether lanes were opened because leases have ended in it."""
+    name = (demand.type, demand.group)
+    row = tx.cursor.execute(SQL["read_queue"], name).fetchone()
     if row is None:
         tx.type(demand.type)
-        row = tx.cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
-    # A group that nobody has registered is an empty queue.
-    return Queue._make(row) if row else Queue(0, None, 0, 0, 1, None, tx.now_ms)
+        row = tx.cursor.execute(SQL["read_queue"], name).fetchone()
+    if row is None:
+        return False, Queue(0, paused=1, asked_at_ms=tx.now_ms)  # A group that nobody has registered is empty.
+    queue = Queue._make(row)
+    unwritten = tx.holds.unwritten(queue.id)
+    return tx.holds.open_freed(queue.id), queue._replace(running=queue.running + unwritten) if unwritten else queue
 
 
 def _remember_asked(tx: Transaction, queue: Queue) -> None:
@@ -104,9 +89,29 @@ def _remember_asked(tx: Transaction, queue: Queue) -> None:
         tx.cursor.execute(SQL["mark_asked"], (tx.now_ms, queue.id))
 
 
-def _next_future(cursor: sqlite3.Cursor, queue: int) -> int | None:
-    row = cursor.execute(SQL["next_future"], (queue,)).fetchone()
-    return row[0] if row else None
+def _claimed(tx: Transaction, demand: Demand, queue: Queue, room: Room) -> tuple[list[LeasedJob], Room]:
+    """Lease as many jobs as are wanted and have room; the room that is left."""
+    if _promote(tx, queue.id):
+        _, queue = _read_queue(tx, demand)
+    if room.jobs < demand.limit:
+        demand = demand._replace(limit=room.jobs)
+    jobs = _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
+    return jobs, room if room is FREE or not jobs else _used(tx, queue, demand.type, jobs)
+
+
+def _used(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Room:
+    """Write down that jobs were leased where that has bounds; the room that is left."""
+    if queue.max_running is not None:
+        tx.holds.took(queue.id, len(jobs))
+        queue = queue._replace(running=queue.running + len(jobs))
+    if queue.rate_jobs is not None:
+        since_ms, taken = queue.window(tx.now_ms)
+        queue = queue._replace(rate_since_ms=since_ms, rate_taken=taken + len(jobs))
+        tx.cursor.execute(SQL["use_rate"], (since_ms, queue.rate_taken, queue.id))
+    if queue.breaker_open_until_ms is not None:
+        queue = queue._replace(breaker_probe_key=jobs[0].key, breaker_probe_attempt=jobs[0].attempt)
+        tx.holds.write_breaker(type, queue.breaker)
+    return room_of(tx.cursor, queue, tx.now_ms)
 
 
 def _promote(tx: Transaction, queue: int) -> bool:
@@ -134,38 +139,53 @@ def _straight(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
 
 def _by_turns(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
     """Rounds over the open lanes, least recently served first, until the demand is met."""
-    where, tenants = _only_tenants(demand.tenants)
-    sql = SQL["turn"].replace("{tenants}", where)
     jobs: list[LeasedJob] = []
     turn = queue.turn
     while len(jobs) < demand.limit:
         wanted = demand.limit - len(jobs)
-        lanes = [lane for (lane,) in tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()]
+        lanes = _next_lanes(tx, demand, queue, wanted)
         if not lanes:
             break
-        jobs += _round(tx, demand, (queue.id, turn), lanes, wanted)
+        jobs += _round(tx, demand, (queue, turn), lanes, wanted)
         turn += 2 * len(lanes)
     if turn != queue.turn:
         tx.cursor.execute(SQL["next_turn"], (turn, queue.id))
     return jobs
 
 
-def _round(tx: Transaction, demand: Demand, at: tuple[int, int], lanes: list[str], wanted: int) -> list[LeasedJob]:
+def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[tuple[str, int | None]]:
+    """The open lanes whose turn it is, and how many jobs may start in those that have a limit."""
+    where, tenants = _only_tenants(demand.tenants)
+    most = queue.lane_max_running
+    sql = SQL["turn" if most is None else "limited_turn"].replace("{tenants}", where)
+    rows = tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()
+    if most is None:
+        return [(lane, None) for (lane,) in rows]
+    return [(lane, max(0, most - busy) if limit_key_of(lane) else None) for lane, busy in rows]
+
+
+def _round(
+    tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[tuple[str, int | None]], wanted: int
+) -> list[LeasedJob]:
     """Every lane visited gets an equal share; who got one more stands behind who did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
     taken, marks = [], []
-    for place, lane in enumerate(lanes):
+    for place, (lane, room) in enumerate(lanes):
         limit = share + (place < extra)
-        jobs = _pick(tx, demand, (queue, lane), limit + 1)  # One more, to see whether any stays.
-        is_open = len(jobs) > limit
+        if room is not None and room < limit:
+            limit = room
+        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One more, to see whether any stays.
+        is_open = len(jobs) > limit != room
+        jobs = jobs[:limit]
         if not is_open:
-            tx.close_lane(queue, lane)
+            tx.close_lane(queue.id, lane)
         if jobs:
-            taken.append((lane, jobs[:limit]))
+            taken.append((lane, jobs))
         behind = len(lanes) if place < extra else 0
-        marks.append((turn + 1 + place + behind, int(is_open), queue, lane))
-    _lease(tx, demand, queue, taken)
+        busy = 0 if room is None else len(jobs)
+        marks.append((turn + 1 + place + behind, int(is_open), busy, queue.id, lane))
+    _lease(tx, demand, queue.id, taken)
     tx.cursor.executemany(SQL["mark_turn"], marks)
     return [job for _, jobs in taken for job in jobs]
 

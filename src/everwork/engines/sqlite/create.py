@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from everwork.core.job import NewJob
 from everwork.core.states import State
+from everwork.engines.sqlite.lanes import lane_of
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.sqlite.transaction import Transaction, TypeRow, lane_of
+from everwork.engines.sqlite.transaction import Transaction, TypeRow
 from everwork.engines.values import Created
 
 SQL = statements("create")

@@ -13,7 +13,7 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
-from everwork.engines.sqlite import change, leases, move, read, registry
+from everwork.engines.sqlite import breaker, change, leases, move, policies, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.calls import in_daemon
 from everwork.engines.sqlite.create import create
@@ -259,11 +259,14 @@ class SqliteEngine(Engine):
     async def pause(self, type: str, paused: bool) -> None:
         await self._parts.writer.submit(lambda tx: registry.pause(tx, type, paused))
 
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        await self._parts.writer.submit(lambda tx: breaker.open_breaker(tx, type, open_ms))
+
     async def reset_breaker(self, type: str) -> bool:
-        return await self._parts.writer.submit(lambda tx: registry.reset_breaker(tx, type))
+        return await self._parts.writer.submit(lambda tx: breaker.reset_breaker(tx, type))
 
     async def set_policy(self, type: str, policy: str | None) -> None:
-        await self._parts.writer.submit(lambda tx: registry.set_policy(tx, type, policy))
+        await self._parts.writer.submit(lambda tx: policies.set_policy(tx, type, policy))
 
     async def add_group(self, type: str, group: str) -> None:
         await self._parts.writer.submit(lambda tx: registry.add_group(tx, type, group))

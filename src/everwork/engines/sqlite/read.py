@@ -15,9 +15,10 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.pages import Filling, needs_a_look, parted
 from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
+from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.finish import Where
+from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.sqlite.transaction import limit_key_of, tenant_of
 from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
 
 GET = statements("get")
@@ -102,21 +103,15 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
         return None
     found = Where._make(row)
     worker, until_ms = cursor.execute(EXPLAIN["lease"], (key,)).fetchone() or (None, None)
-    type, group, paused, open_until_ms, asked_at_ms = cursor.execute(EXPLAIN["type"], (key,)).fetchone()
     ahead = cursor.execute(EXPLAIN["ahead"], (*found.pending[:5], AHEAD_MAX)).fetchone()[0] if found.is_ready else 0
+    type, group, policy, paused, asked_at_ms, running, busy, full_until_ms, *state = cursor.execute(
+        EXPLAIN["type"], (key, now_ms)
+    ).fetchone()
+    breaker = Breaker._make(state)
     facts = Facts(
-        key,
-        State(found.state),
-        type,
-        group,
-        found.run_at_ms,
-        bool(paused),
-        Breaker(0, open_until_ms),
-        asked_at_ms,
-        ahead,
-        worker,
-        until_ms,
-    )
+        key, State(found.state), type, group, found.run_at_ms, bool(paused), breaker, asked_at_ms, ahead, worker,
+        until_ms, policy, limit_key_of(found.lane), running, busy, is_probe_live(cursor, breaker), full_until_ms,
+    )  # fmt: skip
     return explained(facts, now_ms)
 
 

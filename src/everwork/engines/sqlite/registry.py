@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import Cause
-from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
+from everwork.engines.rules import TOP_NAME, told_breaker
+from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -22,23 +24,6 @@ def pause(tx: Transaction, type: str, paused: bool) -> None:
     tx.type(type)
     tx.cursor.execute(SQL["pause"], (int(paused), type))
     tx.woken = True
-
-
-def reset_breaker(tx: Transaction, type: str) -> bool:
-    """Close a type's breaker; whether it was open."""
-    row = tx.cursor.execute(SQL["breaker"], (type,)).fetchone()
-    if row is None:
-        return False
-    tx.cursor.execute(SQL["reset_breaker"], (type,))
-    tx.woken = True
-    return if_ahead(row[0], tx.now_ms) is not None
-
-
-def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
-    """Keep a type's policy."""
-    tx.type(type)
-    tx.cursor.execute(SQL["set_policy"], (policy, type))
-    tx.forget_type(type)
 
 
 def add_group(tx: Transaction, type: str, group: str) -> None:
@@ -63,15 +48,21 @@ def drop_group(tx: Transaction, type: str, group: str) -> int:
 
 def types(cursor: sqlite3.Cursor, now_ms: int) -> list[TypeInfo]:
     """Every type that was ever seen."""
-    rows = cursor.execute(SQL["types"]).fetchall()
-    return [
-        told_breaker(
-            TypeInfo(name, bool(paused), policy, tuple(sorted(json.loads(groups))), asked_at_ms),
-            Breaker(0, open_until_ms),
-            now_ms,
-        )
-        for name, paused, policy, groups, asked_at_ms, open_until_ms in rows
-    ]
+    return [_type(cursor, row, now_ms) for row in cursor.execute(SQL["types"], (now_ms,)).fetchall()]
+
+
+def _type(cursor: sqlite3.Cursor, row: tuple[Any, ...], now_ms: int) -> TypeInfo:
+    name, paused, policy, groups, asked_at_ms, rate_full_until_ms, *state = row
+    breaker = Breaker._make(state)
+    info = TypeInfo(
+        name,
+        bool(paused),
+        policy,
+        tuple(sorted(json.loads(groups))),
+        asked_at_ms,
+        rate_full_until_ms=rate_full_until_ms,
+    )
+    return told_breaker(info, breaker, now_ms, is_probe_live=is_probe_live(cursor, breaker))
 
 
 def register(tx: Transaction, kind: str, name: str, body: str, ttl_ms: int | None) -> None:

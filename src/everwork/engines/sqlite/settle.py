@@ -8,8 +8,9 @@ from typing import NamedTuple
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import Cause, State
-from everwork.engines.codec import decode_policy
+from everwork.engines.codec import policy_of
 from everwork.engines.rules import refused
+from everwork.engines.sqlite.breaker import count_failures, count_successes
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.finish import ENDED, Ended, Pending, enter_pending, record, where
 from everwork.engines.sqlite.statements import statements
@@ -22,7 +23,7 @@ ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 
 
 class Leased(NamedTuple):
-    """A leased row with the policy that applies to its job."""
+    """A leased row with the retries of the job's own and the policy of its type."""
 
     key: int
     queue: int
@@ -34,6 +35,7 @@ class Leased(NamedTuple):
     max_attempts: int
     activated_at_ms: int
     worker: str
+    retry: str | None
     policy: str | None
 
 
@@ -89,6 +91,7 @@ def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
     for queue, lane, worker, jobs, execution_ms, wait_ms in sums:
         tx.move(queue, lane, State.PROCESSING, State.COMPLETED, jobs)
         tx.worked(queue, worker, Work(completed=jobs, execution_ms=execution_ms, wait_ms=wait_ms))
+    count_successes(tx, {row[0] for row in sums}, accepted)
     results = [(o.key, o.result) for o in outcomes if o.result is not None and o.key in accepted]
     if results:
         tx.cursor.executemany(SQL["insert_result"], results)
@@ -136,7 +139,9 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
         (
             row,
             decide(
-                Known(row.key, row.attempt, row.attempts, row.max_attempts), by_key[row.key], decode_policy(row.policy)
+                Known(row.key, row.attempt, row.attempts, row.max_attempts),
+                by_key[row.key],
+                policy_of(row.retry, row.policy),
             ),
         )
         for row in rows
@@ -150,6 +155,7 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
     for row, decision in decided:
         tx.move(row.queue, row.lane, State.PROCESSING, decision.state)
         tx.worked(row.queue, row.worker, _work(tx, row, decision))
+    count_failures(tx, [(row.queue, row.key, row.attempt) for row, decision in decided if decision.is_counted])
     return {row.key for row in rows}
 
 

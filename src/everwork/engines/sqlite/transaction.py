@@ -6,12 +6,13 @@ import sqlite3
 from collections import defaultdict
 from typing import NamedTuple
 
-from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, DEFAULT_TENANT
+from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
+from everwork.engines.sqlite.holds import Holds
+from everwork.engines.sqlite.lanes import tenant_of
 from everwork.engines.sqlite.statements import statements
 
-LANE_SEPARATOR = "\x1f"
 SQL = statements("shared")
 
 
@@ -35,13 +36,14 @@ class Work(NamedTuple):
 class Transaction:
     """Handed to every operation. Operations only run statements; begin and commit are the writer's."""
 
-    __slots__ = ("_counts", "_open_lanes", "_types", "_work", "cursor", "finished", "now_ms", "woken")
+    __slots__ = ("_counts", "_open_lanes", "_types", "_work", "cursor", "finished", "holds", "now_ms", "woken")
 
     def __init__(self, cursor: sqlite3.Cursor, now_ms: int) -> None:
         self.cursor = cursor
         self.now_ms = now_ms
         self.woken = False
         self.finished = False
+        self.holds = Holds(cursor)
         self._counts: defaultdict[tuple[int, str, int], int] = defaultdict(int)
         self._types: dict[str, TypeRow] = {}
         self._open_lanes: set[tuple[int, str]] = set()
@@ -50,12 +52,16 @@ class Transaction:
     def count(self, queue: int, lane: str, state: State, jobs: int) -> None:
         """Add to the number of jobs in a state."""
         self._counts[queue, tenant_of(lane), state] += jobs
+        if state is State.PROCESSING:
+            self.holds.left(queue, lane, -jobs)
 
     def move(self, queue: int, lane: str, before: State, after: State, jobs: int = 1) -> None:
         """Count jobs that went from one state to another."""
         tenant = tenant_of(lane)
         self._counts[queue, tenant, before] -= jobs
         self._counts[queue, tenant, after] += jobs
+        if before is State.PROCESSING:
+            self.holds.left(queue, lane, jobs)
         if after not in (State.PENDING, State.PROCESSING):
             self.finished = True
 
@@ -74,6 +80,7 @@ class Transaction:
     def forget_type(self, name: str) -> None:
         """Read the type anew after it was changed."""
         self._types.pop(name, None)
+        self._open_lanes.clear()
 
     def open_lane(self, queue: int, lane: str) -> None:
         """Make a lane with ready work visible to claims; the second lane of a queue makes it fair."""
@@ -98,6 +105,8 @@ class Transaction:
 
     def flush(self) -> None:
         """Write the net counts and the statistics of this transaction."""
+        if self.holds.flush():
+            self.woken = True
         deltas = [(*bucket, jobs) for bucket, jobs in self._counts.items() if jobs]
         if deltas:
             self.cursor.executemany(SQL["append_delta"], deltas)
@@ -115,20 +124,3 @@ class Transaction:
             row = (None,)
         queues: list[tuple[int, str]] = self.cursor.execute(SQL["read_queues"], (name,)).fetchall()
         return TypeRow(queues, decode_policy(row[0]).retry.max_attempts if row[0] else ATTEMPTS_DEFAULT)
-
-
-def lane_of(tenant: str, limit_key: str | None) -> str:
-    """The lane of a tenant and limit key, as it is stored."""
-    if limit_key is None and tenant == DEFAULT_TENANT:
-        return ""
-    return f"{tenant}{LANE_SEPARATOR}{limit_key or ''}"
-
-
-def tenant_of(lane: str) -> str:
-    """The tenant of a stored lane."""
-    return lane.partition(LANE_SEPARATOR)[0] if lane else DEFAULT_TENANT
-
-
-def limit_key_of(lane: str) -> str | None:
-    """The limit key of a stored lane."""
-    return lane.partition(LANE_SEPARATOR)[2] or None if lane else None

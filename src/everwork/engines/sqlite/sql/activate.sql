@@ -2,11 +2,16 @@
 -- Inputs: type, group, limits, instants. Returns: the rows of leased jobs.
 
 -- name: read_queue
-SELECT q.id, q.solo, q.fair, q.turn, t.paused, t.breaker_open_until_ms, q.asked_at_ms
+SELECT q.id, q.solo, q.fair, q.turn, t.paused, q.asked_at_ms, t.max_running, t.lane_max_running, q.running,
+  t.rate_jobs, t.rate_ms, q.rate_since_ms, q.rate_taken,
+  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
 FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
 
 -- name: has_ready
 SELECT EXISTS (SELECT 1 FROM ew_ready WHERE queue = ?);
+
+-- name: has_open
+SELECT EXISTS (SELECT 1 FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1);
 
 -- name: next_future
 SELECT run_at_ms FROM ew_future WHERE queue = ? ORDER BY run_at_ms LIMIT 1;
@@ -31,6 +36,9 @@ DELETE FROM ew_future WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
 -- name: turn
 SELECT lane FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
 
+-- name: limited_turn
+SELECT lane, busy FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
+
 -- name: pick
 SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
   j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra
@@ -49,10 +57,13 @@ DELETE FROM ew_ready WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key
 UPDATE ew_leased SET worker = ?, lease_until_ms = ? WHERE key = ?;
 
 -- name: mark_turn
-UPDATE ew_lane SET served = ?, open = ? WHERE queue = ? AND lane = ?;
+UPDATE ew_lane SET served = ?, open = ?, busy = busy + ? WHERE queue = ? AND lane = ?;
 
 -- name: next_turn
 UPDATE ew_queue SET turn = ? WHERE id = ?;
+
+-- name: use_rate
+UPDATE ew_queue SET rate_since_ms = ?, rate_taken = ? WHERE id = ?;
 
 -- name: expired
 SELECT expires_at_ms, key FROM ew_expiry WHERE expires_at_ms <= ? ORDER BY expires_at_ms, key LIMIT ?;

@@ -24,7 +24,7 @@ SELECT j.key, q.type, q.grp, j.lane, CASE WHEN f.key IS NOT NULL THEN f.state WH
   j.created_at_ms, COALESCE(v.run_at_ms, j.run_at_ms), COALESCE(f.activated_at_ms, l.activated_at_ms), l.lease_until_ms,
   f.finished_at_ms, j.expires_at_ms, j.timeout_ms, COALESCE(f.worker, l.worker),
   CASE WHEN f.key IS NOT NULL THEN f.error ELSE
-    (SELECT h.error FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
+    (SELECT CASE h.kind WHEN 'requeue' THEN NULL ELSE h.error END FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
   f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra
 FROM {keys} k CROSS JOIN ew_job j ON j.key = k.value
 CROSS JOIN ew_queue q ON q.id = j.queue

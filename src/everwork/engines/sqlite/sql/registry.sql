@@ -4,14 +4,13 @@
 -- name: pause
 UPDATE ew_type SET paused = ? WHERE name = ?;
 
--- name: breaker
-SELECT breaker_open_until_ms FROM ew_type WHERE name = ?;
-
--- name: reset_breaker
-UPDATE ew_type SET breaker_failures = 0, breaker_open_until_ms = NULL, breaker_probe_key = NULL WHERE name = ?;
-
 -- name: set_policy
-UPDATE ew_type SET policy = ? WHERE name = ?;
+UPDATE ew_type SET policy = ?2, breaker_max = ?3, breaker_open_ms = ?4, max_running = ?5, lane_max_running = ?6, rate_jobs = ?7,
+  rate_ms = ?8, back_ms = ?9, back_rounds = ?10, keep_completed_ms = ?11, keep_failed_ms = ?12 WHERE name = ?1;
+
+-- name: look_back
+-- Dead letters that were to stay may come back by the new policy.
+UPDATE ew_queue SET back_at_ms = 0, back_key = 0 WHERE type = ?;
 
 -- name: drop_queue
 -- The row stays for the sake of its finished jobs; nothing new is created for it.
@@ -25,7 +24,9 @@ SELECT key FROM ew_ready WHERE queue = ?1 UNION ALL SELECT key FROM ew_future WH
 
 -- name: types
 SELECT t.name, t.paused, t.policy, (SELECT json_group_array(grp) FROM ew_queue q WHERE q.type = t.name AND q.grp <> '' AND q.dropped = 0),
-  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name), t.breaker_open_until_ms FROM ew_type t ORDER BY t.name;
+  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name), (SELECT max(rate_since_ms + t.rate_ms) FROM ew_queue q
+    WHERE q.type = t.name AND q.rate_taken >= t.rate_jobs AND abs(?1 - q.rate_since_ms) < t.rate_ms),
+  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt FROM ew_type t ORDER BY t.name;
 
 -- name: register
 INSERT INTO ew_registry (kind, name, body, until_ms) VALUES (?, ?, ?, ?)

@@ -24,7 +24,7 @@ INSERT INTO ew_result (key, body) VALUES (?, ?);
 
 -- name: read_leased
 SELECT l.key, l.queue, l.lane, l.urgency, l.run_at_ms, l.attempt, l.attempts, l.max_attempts, l.activated_at_ms, l.worker,
-  COALESCE(j.retry, t.policy)
+  j.retry, t.policy
 FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0)
 CROSS JOIN ew_job j ON j.key = l.key CROSS JOIN ew_queue q ON q.id = l.queue CROSS JOIN ew_type t ON t.name = q.type;
 

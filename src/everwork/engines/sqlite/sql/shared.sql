@@ -8,7 +8,9 @@ SELECT policy FROM ew_type WHERE name = ?;
 INSERT INTO ew_type (name) VALUES (?) ON CONFLICT DO NOTHING;
 
 -- name: make_queue
-INSERT INTO ew_queue (type, grp) VALUES (?, ?) ON CONFLICT DO UPDATE SET dropped = 0;
+-- Whoever limits lanes must visit them one by one.
+INSERT INTO ew_queue (type, grp, fair) SELECT name, ?2, lane_max_running IS NOT NULL FROM ew_type WHERE name = ?1
+ON CONFLICT DO UPDATE SET dropped = 0;
 
 -- name: read_queues
 SELECT id, grp FROM ew_queue WHERE type = ? AND dropped = 0 ORDER BY grp;
@@ -23,8 +25,9 @@ UPDATE ew_queue SET solo = ? WHERE id = ?;
 UPDATE ew_queue SET fair = 1 WHERE id = ?;
 
 -- name: open_lane
--- Writes nothing when the lane is open already. A lane that is new or comes back stands behind nobody.
-INSERT INTO ew_lane (queue, lane) VALUES (?, ?) ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0;
+-- Writes nothing when the lane is open already, or at its limit. A lane that is new or comes back stands behind nobody.
+INSERT INTO ew_lane (queue, lane) VALUES (?, ?) ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0 AND (busy = 0 OR busy <
+  (SELECT t.lane_max_running FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ew_lane.queue));
 
 -- name: append_delta
 INSERT INTO ew_delta (queue, tenant, state, jobs) VALUES (?, ?, ?, ?);

@@ -1,0 +1,107 @@
+"""What holds the jobs of a type back, inside one transaction: its breaker, and how many of them run."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from typing import NamedTuple
+
+from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
+from everwork.engines.sqlite.lanes import limit_key_of
+from everwork.engines.sqlite.statements import statements
+
+SQL = statements("holds")
+
+
+class Held(NamedTuple):
+    """The numbers of its type's policy that hold for a queue; None: no such rule."""
+
+    type: str
+    max_running: int | None
+    lane_max_running: int | None
+    breaker_max: int | None
+    breaker_open_ms: int | None
+
+    @property
+    def rule(self) -> CircuitBreaker | None:
+        """When the breaker opens, and for how long."""
+        if self.breaker_max is None or self.breaker_open_ms is None:
+            return None
+        return CircuitBreaker(self.breaker_max, self.breaker_open_ms / 1000)
+
+
+class Holds:
+    """Reads what holds for a queue once; counts what runs, for limited queues only, and writes it at the end."""
+
+    __slots__ = ("_breakers", "_busy", "_cursor", "_held", "_running")
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+        self._held: dict[int, Held] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._running: defaultdict[int, int] = defaultdict(int)
+        self._busy: defaultdict[tuple[int, str], int] = defaultdict(int)
+
+    def of(self, queue: int) -> Held:
+        """What holds for a queue."""
+        held = self._held.get(queue)
+        if held is None:
+            *numbers, failures, until_ms, key, attempt = self._cursor.execute(SQL["held"], (queue,)).fetchone()
+            self._held[queue] = held = Held._make(numbers)
+            is_usual = not failures and until_ms is None
+            self._breakers[held.type] = CLOSED if is_usual else Breaker(failures, until_ms, key, attempt)
+        return held
+
+    def breaker(self, queue: int) -> Breaker:
+        """The breaker of a queue's type; one that has nothing to remember is CLOSED itself."""
+        return self._breakers[self.of(queue).type]
+
+    def write_breaker(self, type: str, breaker: Breaker) -> None:
+        """Let a type's breaker stand so from now on."""
+        self._cursor.execute(SQL["write_breaker"], (*breaker, type))
+        self._breakers[type] = breaker
+
+    def forget(self) -> None:
+        """Read everything anew after a policy was changed."""
+        self._held.clear()
+
+    def took(self, queue: int, jobs: int) -> None:
+        """Jobs of a queue with a limit were leased; the claim itself has written it down for their lanes."""
+        self._running[queue] += jobs
+
+    def left(self, queue: int, lane: str, jobs: int) -> None:
+        """Leases have ended."""
+        held = self.of(queue)
+        if held.max_running is not None:
+            self._running[queue] -= jobs
+        if held.lane_max_running is not None and limit_key_of(lane):
+            self._busy[queue, lane] -= jobs
+
+    def unwritten(self, queue: int) -> int:
+        """How many more run in a queue than the store says."""
+        return self._running.get(queue, 0) if self._running else 0
+
+    def open_freed(self, queue: int) -> bool:
+        """Write how many run in the lanes of a queue and open those with room; whether there were any such changes."""
+        if not self._busy:
+            return False
+        lanes = [place for place in self._busy if place[0] == queue]
+        self._write_busy({place: self._busy.pop(place) for place in lanes})
+        return bool(lanes)
+
+    def flush(self) -> bool:
+        """Write what is not written; whether there is room now where there was none."""
+        has_room = any(jobs < 0 for jobs in self._busy.values())
+        for queue, jobs in self._running.items():
+            if jobs:
+                (running,) = self._cursor.execute(SQL["add_running"], (jobs, queue)).fetchone()
+                has_room |= running < (self.of(queue).max_running or 0) <= running - jobs
+        self._write_busy(self._busy)
+        self._running.clear()
+        self._busy.clear()
+        return has_room
+
+    def _write_busy(self, busy: dict[tuple[int, str], int]) -> None:
+        rows = [(*place, jobs, self.of(place[0]).lane_max_running) for place, jobs in busy.items() if jobs]
+        if rows:
+            self._cursor.executemany(SQL["add_busy"], rows)

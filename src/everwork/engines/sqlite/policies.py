@@ -1,0 +1,60 @@
+"""set_policy: the numbers of a policy go into columns; where limits change, what runs is counted."""
+
+from __future__ import annotations
+
+from everwork.core.limits import KEY_MAX
+from everwork.core.policy import TypePolicy
+from everwork.core.states import State
+from everwork.engines.codec import decode_policy
+from everwork.engines.sqlite.lanes import limit_key_of
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction
+
+SQL = statements("registry")
+HOLDS = statements("holds")
+
+
+def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
+    """Keep a type's policy."""
+    tx.type(type)
+    tx.flush()  # What is counted anew below must not be added once more.
+    said = decode_policy(policy)
+    *limits, back_ms, rounds = tx.cursor.execute(HOLDS["limits"], (type,)).fetchone()
+    tx.cursor.execute(SQL["set_policy"], (type, policy, *_numbers(said)))
+    if (back_ms, rounds) != (said.failed_job_retry_ms, said.failed_job_retry_rounds):
+        tx.cursor.execute(SQL["look_back"], (type,))
+    tx.forget_type(type)
+    tx.holds.forget()
+    if limits != [said.max_running, said.max_running_per_key]:
+        for queue, solo in tx.cursor.execute(HOLDS["queues_of"], (type,)).fetchall():
+            _count_anew(tx, queue, solo, said)
+    tx.woken = True
+
+
+def _numbers(said: TypePolicy) -> tuple[int | None, ...]:
+    breaker, rate = said.breaker, said.rate
+    return (
+        *((breaker.failures, breaker.open_ms) if breaker else (None, None)),
+        said.max_running,
+        said.max_running_per_key,
+        *((rate.jobs, rate.window_ms) if rate else (None, None)),
+        said.failed_job_retry_ms,
+        said.failed_job_retry_rounds,
+        said.keep_ms(State.COMPLETED),
+        said.keep_ms(State.FAILED),
+    )
+
+
+def _count_anew(tx: Transaction, queue: int, solo: str | None, said: TypePolicy) -> None:
+    """Count what runs; open and close lanes as the limits that hold now want it."""
+    per_key = said.max_running_per_key
+    tx.cursor.execute(HOLDS["count_running"], (queue, said.max_running is not None))
+    tx.cursor.execute(HOLDS["forget_busy"], (queue,))
+    if per_key is not None:
+        if solo is not None:
+            tx.cursor.execute(statements("shared")["open_lane"], (queue, solo))
+        tx.cursor.execute(statements("shared")["set_fair"], (queue,))
+        leased = tx.cursor.execute(HOLDS["leased_lanes"], (queue,)).fetchall()
+        rows = [(queue, lane, jobs) for lane, jobs in leased if limit_key_of(lane)]
+        tx.cursor.executemany(HOLDS["count_busy"], rows)
+    tx.cursor.execute(HOLDS["open_lanes"], (queue, KEY_MAX if per_key is None else per_key))
