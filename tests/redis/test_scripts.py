@@ -40,6 +40,7 @@ IN_REGISTRY = {
     "unregister",
     "registered",
     "last_registered",
+    "open_breaker",
     "reset_breaker",
     "take_turn",
     "subscribe",
@@ -85,7 +86,7 @@ def test_a_script_is_known_by_the_hash_of_its_text(name: str) -> None:
         ("sweep", f"local STEP = {limits.SWEEP_STEP_MAX}\n"),
         ("sweep", f"local HISTORY_MAX = {limits.HISTORY_ENTRIES_MAX}\n"),
         ("activate", f"local PROMOTE_MAX = {limits.PROMOTE_MAX}\n"),
-        ("create", f"max = got[3] or '{limits.ATTEMPTS_DEFAULT}'"),
+        ("create", f"max = t.max or '{limits.ATTEMPTS_DEFAULT}'"),
         ("create", f"({limits.PRIORITY_MAX} - priority) * PRIORITY_STEP"),
     ],
 )

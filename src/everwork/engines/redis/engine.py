@@ -229,6 +229,9 @@ class RedisEngine(Engine):
     async def pause(self, type: str, paused: bool) -> None:
         await registry.pause(self._link, type, paused)
 
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        await registry.open_breaker(self._link, type, open_ms)
+
     async def reset_breaker(self, type: str) -> bool:
         return await registry.reset_breaker(self._link, type)
 

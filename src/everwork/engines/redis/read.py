@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, LIST_SCAN_MAX
 from everwork.core.states import State
@@ -21,6 +20,7 @@ from everwork.engines.redis.texts import (
     lane_parts,
     queue_parts,
 )
+from everwork.engines.redis.traits import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.rules import AHEAD_MAX, Facts, explained, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
 
@@ -75,8 +75,8 @@ async def explain(link: Link, key: int) -> Explanation | None:
     reply = await link.read("explain", id_of(key))
     if reply is None:
         return None
-    now, stored, paused, breaker, asked, ahead, lease = reply
-    record = Record(stored)
+    now, stored, told, has_probe, ahead, lease = reply
+    record, fields = Record(stored), fields_of(told)
     type, group = record.queue
     facts = Facts(
         key=key,
@@ -84,12 +84,15 @@ async def explain(link: Link, key: int) -> Explanation | None:
         type=type,
         group=group,
         run_at_ms=record.run_at_ms,
-        is_paused=paused == b"1",
-        breaker=Breaker(0, int(breaker) if breaker else None),
-        asked_at_ms=int(asked) if asked else None,
+        is_paused=fields.get("paused") == "1",
+        breaker=breaker_of(fields),
+        asked_at_ms=int(fields[asked]) if (asked := f"asked\n{group}") in fields else None,
         ahead=min(ahead, AHEAD_MAX),
         worker=record.worker,
         lease_until_ms=int(float(lease)) if lease else None,
+        policy=fields.get("policy"),
+        is_probe_live=bool(has_probe),
+        rate_full_until_ms=rate_full_until_ms(fields),
     )
     return explained(facts, int(now))
 

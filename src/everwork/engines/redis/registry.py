@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.engines.codec import decode_policy
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import SEPARATOR
+from everwork.engines.redis.traits import Fields, breaker_of, fields_of, rate_full_until_ms, rules_text
 from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
 from everwork.engines.values import Registered, TypeInfo
 
@@ -21,14 +21,20 @@ async def pause(link: Link, type: str, paused: bool) -> None:
     await link.call("registry", "pause", type, int(paused))
 
 
+async def open_breaker(link: Link, type: str, open_ms: int) -> None:
+    """Let a type's breaker be open for so long."""
+    await link.call("registry", "open_breaker", type, open_ms)
+
+
 async def reset_breaker(link: Link, type: str) -> bool:
-    """Close a type's breaker; whether it was open."""
+    """Close a type's breaker; False if it was closed."""
     return bool(await link.call("registry", "reset_breaker", type))
 
 
 async def set_policy(link: Link, type: str, policy: str | None) -> None:
-    """Keep a type's policy, and apart from it what new jobs take from it."""
-    await link.call("registry", "set_policy", type, policy or "", decode_policy(policy).retry.max_attempts)
+    """Keep a type's policy, and apart from it the numbers that the scripts need."""
+    decoded = decode_policy(policy)
+    await link.call("registry", "set_policy", type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
 
 
 async def add_group(link: Link, type: str, group: str) -> None:
@@ -56,7 +62,10 @@ async def drop_group(link: Link, type: str, group: str) -> int:
 async def types(link: Link) -> list[TypeInfo]:
     """Every type that was ever seen."""
     now, *told = await link.read("registry", "types")
-    infos = [_type_info(told[at].decode(), told[at + 1], int(now)) for at in range(0, len(told), 2)]
+    infos = [
+        _type_info(told[at].decode(), fields_of(told[at + 1]), int(now), is_probe_live=bool(told[at + 2]))
+        for at in range(0, len(told), 3)
+    ]
     return sorted(infos, key=lambda info: info.type)
 
 
@@ -94,14 +103,17 @@ async def subscribe(link: Link, type: str, worker: str) -> str:
     return group.decode()
 
 
-def _type_info(name: str, told: list[Any], now_ms: int) -> TypeInfo:
-    fields = {told[at].decode(): told[at + 1].decode() for at in range(0, len(told), 2)}
+def _type_info(name: str, fields: Fields, now_ms: int, *, is_probe_live: bool) -> TypeInfo:
     asked = [int(value) for field, value in fields.items() if field.startswith("asked\n")]
-    groups = tuple(sorted(group for group in fields.get("groups", "").split(SEPARATOR) if group))
-    open_until_ms = if_ahead(int(fields["breaker"]), now_ms) if "breaker" in fields else None
-    is_paused, asked_at_ms = fields.get("paused") == "1", max(asked, default=None)
-    info = TypeInfo(name, is_paused, fields.get("policy"), groups, asked_at_ms)
-    return told_breaker(info, Breaker(0, open_until_ms), now_ms)
+    info = TypeInfo(
+        name,
+        paused=fields.get("paused") == "1",
+        policy=fields.get("policy"),
+        groups=tuple(sorted(group for group in fields.get("groups", "").split(SEPARATOR) if group)),
+        last_asked_ms=max(asked, default=None),
+        rate_full_until_ms=if_ahead(rate_full_until_ms(fields), now_ms),
+    )
+    return told_breaker(info, breaker_of(fields), now_ms, is_probe_live=is_probe_live)
 
 
 def _entries(told: list[Any]) -> list[Registered]:

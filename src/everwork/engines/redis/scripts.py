@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everwork.core import limits
+from everwork.core.breaker import CircuitBreaker
 
 SCHEMA_VERSION = 1
 FOLDER = Path(__file__).parent / "lua"
-NAMED = {"SCHEMA_VERSION": SCHEMA_VERSION}
+NAMED = {"SCHEMA_VERSION": SCHEMA_VERSION, "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms}
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)
 _LIMIT = re.compile(r"@([A-Z_]+)@")
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)

@@ -8,8 +8,9 @@ from typing import Any, Final
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
+from everwork.core.policy import TypePolicy
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy
+from everwork.engines.codec import policy_of
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import LETTERS, Record, demand_words, id_of, job_words, payload_of
 from everwork.engines.redis.wire import Word
@@ -19,11 +20,13 @@ from everwork.exceptions import EngineBusy
 
 ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
-_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "", "")
-_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "", "")
+LAPSED_VALUES: Final = 4
+"""Of each lapsed lease: id, state, own policy, number of its type's policy."""
+_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "", "", 0)
+_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0)
 
 Decided = dict[int, tuple[Word, ...]]
-"""By its place in the batch: verdict, guard, delay, max, kind, error, code, variables."""
+"""By its place in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted."""
 
 
 async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any, int]:
@@ -37,13 +40,13 @@ async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Dema
     raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
 
 
-async def lapse(link: Link, lapsed: Sequence[Any]) -> int:
+async def lapse(link: Link, lapsed: Sequence[Any], policies: Sequence[bytes]) -> int:
     """Take leases away that ran out, as `sweep.lua` has found them: each is a failed attempt."""
     words: list[Word] = []
-    for at in range(0, len(lapsed), 3):
+    for at in range(0, len(lapsed), LAPSED_VALUES):
         fields = Record(lapsed[at + 1]).fields
         known = Known(int(lapsed[at]), int(fields[1]), int(fields[2]), int(fields[3]))
-        policy = decode_policy(lapsed[at + 2].decode() or None)
+        policy = _policy(lapsed[at + 2], lapsed[at + 3], policies)
         decision = decide(known, Lapse(known.key, known.attempt, fields[13]), policy)
         words += (lapsed[at], known.attempt, *_words_of(decision, f"{fields[1]} {fields[2]} {fields[3]}"))
     return int(await link.run("lapse", words))
@@ -55,22 +58,29 @@ async def _decided(link: Link, outcomes: Sequence[Outcome]) -> Decided:
     if not failures:
         return {}
     keys = list(dict.fromkeys(outcome.key for _, outcome in failures))
-    reply = await link.read("decide", *map(id_of, keys))
-    read = {key: (reply[2 * at].decode(), reply[2 * at + 1].decode()) for at, key in enumerate(keys)}
+    policies, *told = await link.read("decide", *map(id_of, keys))
+    read = {key: told[3 * at : 3 * at + 3] for at, key in enumerate(keys)}
     decided: Decided = {}
     for at, outcome in failures:
-        guard, policy = read[outcome.key]
-        if guard:
+        stored, own, number = read[outcome.key]
+        if stored:
+            guard = stored.decode()
             known = Known(outcome.key, *map(int, guard.split()))
-            decided[at] = _words_of(decide(known, outcome, decode_policy(policy or None)), guard)
+            decided[at] = _words_of(decide(known, outcome, _policy(own, number, policies)), guard)
     return decided
+
+
+def _policy(own: bytes, number: int, policies: Sequence[bytes]) -> TypePolicy:
+    """The policy that holds for a job; its type's is said by its number, 0 for none."""
+    return policy_of(own.decode() or None, policies[number - 1].decode() if number else None)
 
 
 def _words_of(decision: Decision, guard: str) -> tuple[Word, ...]:
     verdict = "r" if decision.state is State.PENDING else "f"
     kind, error, code = decision.kind, decision.error, decision.code
     variables = "" if decision.variables is None else payload_of(decision.variables)
-    return verdict, guard, decision.backoff_ms, decision.max_attempts, kind, error, code or "", variables
+    rest = (kind, error, code or "", variables, int(decision.is_counted))
+    return verdict, guard, decision.backoff_ms, decision.max_attempts, *rest
 
 
 def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Word], list[int]]:

@@ -9,7 +9,7 @@ from typing import Final
 from everwork.core.limits import FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.states import State
 from everwork.engines.redis.link import Link
-from everwork.engines.redis.settle import lapse
+from everwork.engines.redis.settle import LAPSED_VALUES, lapse
 from everwork.engines.values import Swept
 
 DONE_KEEP_MS: Final = 86_400_000
@@ -26,8 +26,8 @@ async def sweep(link: Link, holder: str) -> Swept:
     found, *rest = await link.call("sweep", *words)
     if not found:
         return _swept(0, rest)
-    lapsed = await lapse(link, found)
-    if len(found) == 3 * SWEEP_STEP_MAX:
+    lapsed = await lapse(link, found, rest[0])
+    if len(found) == LAPSED_VALUES * SWEEP_STEP_MAX:
         return Swept(lapsed=lapsed, more=True)
     found, *rest = await link.call("sweep", *words)
     return Swept(lapsed=lapsed, more=True) if found else _swept(lapsed, rest)

@@ -1,10 +1,10 @@
 -- Purpose: why a job is not running.
--- Inputs: now; id. Returns: nothing for no such job; else now, state, paused, breaker open until, asked at, jobs ahead, lease end ('' for none).
--- Parts: records effects places
+-- Inputs: now; id. Returns: nothing for no such job; else now, its state, the fields of its type, flat, 1 if a probe runs, jobs ahead,
+--   lease end ('' for none).
+-- Parts: records traits effects places
 local record, tail = state_of(ARGV[2])
 if not record then return false end
 local r = parse(tail)
-local group = string.match(r.queue, '\31(.*)$') or ''
-local got = call('HMGET', P .. ':t:' .. type_of(r.queue), 'paused', 'breaker', 'asked\n' .. group)
+local t = trait_of(type_of(r.queue))
 local ahead = r.state == 'p' and call('ZRANK', ready_key(r.queue, r.lane), ARGV[2]) or 0
-return {NOW, record, got[1] or '', got[2] or '', got[3] or '', ahead, r.state == 'r' and call('ZSCORE', LEASES, ARGV[2]) or ''}
+return {NOW, record, call('HGETALL', t.key), probe_lives(t) and 1 or 0, ahead, r.state == 'r' and call('ZSCORE', LEASES, ARGV[2]) or ''}

@@ -1,7 +1,7 @@
 -- Purpose: take lapsed leases away, as the core has decided; the writing half of a sweep.
 -- Inputs: now; per lease the values of an outcome, see settle.lua.
 -- Returns: how many were taken; one that was extended, ended or changed since it was read is left for the next sweep.
--- Parts: records effects places endings outcomes
+-- Parts: records traits effects places endings breakers outcomes
 local taken = 0
 for i = 2, #ARGV, VALUES do
   local outcome = {unpack(ARGV, i, i + VALUES - 1)}
@@ -13,5 +13,6 @@ for i = 2, #ARGV, VALUES do
     taken = taken + 1
   end
 end
+settle_breakers()
 finish()
 return taken

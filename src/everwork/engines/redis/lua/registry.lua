@@ -1,12 +1,14 @@
 -- Purpose: types and their switches, groups, entries with or without an end, turns.
 -- Inputs: now; what to do; its values. Returns: see each.
--- Parts: records effects places endings removal entries upkeep marks
+-- Parts: records traits effects breakers places endings removal entries policies upkeep marks
 local A, B, C = ARGV[3], ARGV[4], ARGV[5]
 local T = P .. ':t:' .. (A or '')
 
 local function see(type)
-  call('HSET', P .. ':t:' .. type, 'known', 1)
+  local t = trait_of(type)
+  call('HSET', t.key, 'known', 1)
   call('SADD', P .. ':types', type)
+  return t
 end
 
 local function groups_of(type)
@@ -16,11 +18,6 @@ local function groups_of(type)
 end
 
 local function is_over(till) return till ~= '' and tonumber(till) <= now end
-
-local function wake(type)
-  woken[type] = true
-  for _, group in ipairs(groups_of(type)) do woken[type .. '\31' .. group] = true end
-end
 
 local function add_entries(out, names) -- Appends those that have not run out, flat.
   local bodies = #names > 0 and call('HMGET', ENTRIES, unpack(names)) or {}
@@ -36,22 +33,24 @@ end
 local act = {}
 
 function act.pause() -- type, '1' or '0'.
-  see(A)
+  wake(see(A))
   call('HSET', T, 'paused', B)
-  wake(A)
 end
 
-function act.reset_breaker() -- type -> 1 if the breaker was open.
-  local till = call('HGET', T, 'breaker')
-  if not till then return 0 end
-  call('HDEL', T, 'breaker')
-  wake(A)
-  return tonumber(till) > now and 1 or 0
+function act.open_breaker() -- type, for how long.
+  open_breaker(see(A), tonumber(B))
 end
 
-function act.set_policy() -- type, policy or '', the max_attempts of the policy.
+function act.reset_breaker() -- type -> 1 unless the breaker was closed.
+  local t = trait_of(A)
+  local was_closed = not t.breaker
+  if t.breaker or t.failures then close_breaker(t) end
+  return was_closed and 0 or 1
+end
+
+function act.set_policy() -- type, policy or '', its max_attempts, its rules as parts/traits.lua reads them.
   see(A)
-  if B == '' then call('HDEL', T, 'policy', 'max') else call('HSET', T, 'policy', B, 'max', C) end
+  if B == '' then call('HDEL', T, 'policy', 'max', 'rules') else call('HSET', T, 'policy', B, 'max', C, 'rules', ARGV[6]) end
 end
 
 function act.add_group() -- type, group.
@@ -75,11 +74,12 @@ function act.drop_group() -- type, group, the most jobs to cancel -> how many we
   return cancel_queue(queue, "group '" .. B .. "' was dropped", tonumber(C))
 end
 
-function act.types() -- -> now; per type its name and a flat list of its fields.
+function act.types() -- -> now; per type its name, a flat list of its fields, and 1 if a probe runs.
   local out = {NOW}
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
-    out[#out + 1] = type
-    out[#out + 1] = call('HGETALL', P .. ':t:' .. type)
+    local at = #out
+    out[at + 1], out[at + 2], out[at + 3] = type, call('HGETALL', P .. ':t:' .. type), 0
+    if probe_lives(trait_of(type)) then out[at + 3] = 1 end
   end
   return out
 end

@@ -1,10 +1,10 @@
 -- Purpose: one bounded step of upkeep: expiries and jobs of dropped groups; for the holder of the turn retention and tidying, too.
 -- Inputs: now; holder; turn_ms; ms that completed and cancelled jobs, and ms that failed jobs are kept; hours of statistics kept.
--- Returns: per lapsed lease its id, state and the policy that holds, in a list of its own: then nothing else was done, and it is called again
---   after they are written; else an empty list, how many expired, how many were deleted, and whether there is more ('1').
--- Parts: records effects places endings removal entries upkeep
+-- Returns: per lapsed lease its id, state, own policy or '' and the number of its type's policy, in a list of its own, and these
+--   policies: then nothing else was done, and it is called again after they are written; else an empty list, how many expired, how many were deleted, and whether there is more ('1').
+-- Parts: records traits effects places endings removal entries policies upkeep
 local lapsed = lapsed_leases()
-if #lapsed > 0 then return {lapsed} end
+if #lapsed > 0 then return {lapsed, policies} end
 write_though_full()
 local expired, has_more = expire()
 if cancel_stranded() then has_more = true end

@@ -1,5 +1,5 @@
 -- Purpose: promote what is due, then lease the first jobs of each lane: straight down one lane, or by turns.
--- Inputs: records, effects, places, endings. activate(at) reads ARGV from `at` on: claims, then per claim
+-- Inputs: records, traits, effects, places, endings. activate(at) reads ARGV from `at` on: claims, then per claim
 --   type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker, limit, lease_ms.
 -- Returns {now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids, heads, infos, payloads};
 --   the jobs are for its demands, in their order; an info is attempt, attempts, max, priority, lane.
@@ -176,39 +176,57 @@ local function read_claims(at)
   return claims
 end
 
-local function is_open(wanted) -- Whether jobs of this queue may start; remembers that they were asked for.
-  local key, asked = P .. ':t:' .. wanted.type, 'asked\n' .. wanted.group
-  local got = call('HMGET', key, 'known', 'paused', 'breaker', asked, 'groups')
-  if not got[1] then
-    call('HSET', key, 'known', 1)
+local function asked_for(wanted) -- What is known of the type, unless there is no such group; remembers that it was asked for.
+  local t, asked = trait_of(wanted.type), 'asked\n' .. wanted.group
+  if not t.known then
+    call('HSET', t.key, 'known', 1)
     call('SADD', P .. ':types', wanted.type)
+    t.known = '1'
   end
-  if wanted.group ~= '' and not string.find('\31' .. (got[5] or '') .. '\31', '\31' .. wanted.group .. '\31', 1, true) then
-    return false
-  end
-  local since = got[4] and now - got[4]
-  if not since or since < 0 or since >= @ASKED_EVERY_MS@ then call('HSET', key, asked, NOW) end
-  return got[2] ~= '1' and tonumber(got[3] or 0) <= now
+  if wanted.group ~= '' and not string.find('\31' .. t.groups .. '\31', '\31' .. wanted.group .. '\31', 1, true) then return nil end
+  local before = wanted.group == '' and t.asked or wanted.group ~= '' and call('HGET', t.key, asked)
+  local since = before and now - before
+  if not since or since < 0 or since >= @ASKED_EVERY_MS@ then call('HSET', t.key, asked, NOW) end -- A second claim of this call may say it again.
+  return t
 end
+
+local function room_for(wanted, t) -- How many may start now; if that is less than wanted because of the time: from when on more may.
+  if t.paused then return 0 end
+  if not t.breaker then return wanted.limit end
+  if t.breaker > now then return 0, t.breaker end
+  return probe_lives(t) and 0 or 1
+end
+
+local function start(wanted, t, room, out) -- Leases what may start: how many.
+  promote(wanted.queue)
+  local ids = claim(wanted.queue, math.min(wanted.limit, room), wanted.tenants)
+  if #ids == 0 then return 0 end
+  local heads, infos, payloads = lease(ids, wanted.demands)
+  local at = #out
+  out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = wanted.number, ids, heads, infos, payloads
+  if t.breaker then
+    t.probe, t.probe_attempt = ids[1], string.match(infos[1], '^%d+')
+    call('HSET', t.key, 'probe', t.probe .. ' ' .. t.probe_attempt)
+  end
+  return #ids
+end
+
+local function has_work(queue) return call('EXISTS', P .. ':lanes:' .. queue, future_key(queue)) > 0 end
 
 local function activate(at)
   local out, next_due = {NOW, '', 0}, nil
+  local function look_again(instant) if instant and not (next_due and next_due < instant) then next_due = instant end end
   local _, more_expired = expire()
   if more_expired then next_due = now end
   for i, wanted in ipairs(read_claims(at)) do
-    local leased = 0
-    if is_open(wanted) and not more_expired then
-      promote(wanted.queue)
-      local ids = claim(wanted.queue, wanted.limit, wanted.tenants)
-      if #ids > 0 then
-        leased = #ids
-        local o = #out
-        out[o + 1], out[o + 2] = i, ids
-        out[o + 3], out[o + 4], out[o + 5] = lease(ids, wanted.demands)
-      end
-      local head = call('ZRANGE', future_key(wanted.queue), 0, 0, 'WITHSCORES')
-      if head[2] and not (next_due and next_due < tonumber(head[2])) then next_due = tonumber(head[2]) end
+    local t, leased, room, later = asked_for(wanted), 0, 0, nil
+    if t and not more_expired then room, later = room_for(wanted, t) end
+    if room > 0 then
+      wanted.number = i
+      leased = start(wanted, t, room, out)
+      look_again(tonumber(call('ZRANGE', future_key(wanted.queue), 0, 0, 'WITHSCORES')[2]))
     end
+    if later and has_work(wanted.queue) then look_again(later) end
     if leased < wanted.limit then waiting[wanted.queue] = true end
   end
   if next_due then out[2] = fmt('%.0f', next_due) end

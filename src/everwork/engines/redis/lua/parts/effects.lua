@@ -1,5 +1,5 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
--- Inputs: records. finish() must be the last thing that a script writes.
+-- Inputs: records, traits. finish() must be the last thing that a script writes.
 local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
 local ended = {c = {}, f = {}} -- What retention will look at, by how long it is kept.
 
@@ -11,6 +11,10 @@ end
 local function move(r, state, by)
   count(r, r.state, -by)
   count(r, state, by)
+end
+
+local function wake(t) -- Whoever waits for jobs of a type.
+  for _, queue in ipairs(queues_of(t)) do woken[queue] = true end
 end
 
 local function worked(r, what, jobs, execution_ms, wait_ms)

@@ -1,22 +1,22 @@
 -- Purpose: accept jobs: keys, dedupe, a copy per group, their first place.
--- Inputs: records, effects, places. accept(at, wanted) reads ARGV from `at` on:
+-- Inputs: records, traits, effects, places. accept(at, wanted) reads ARGV from `at` on:
 --   heads, then per head type, lane, priority, delay or '', run_at or '', max or '', expires or '';
 --   runs, then per run head, jobs, owner; then per job dedupe field or '', own policy or '', payload.
 -- A run is passed over unless wanted(owner). Returns per job {id, or '=' and the id of an earlier one}, the first key if
 -- there is one per job, and the place in ARGV that follows.
 local function read_type(types, name)
-  local t = types[name]
-  if t then return t end
-  local got = call('HMGET', P .. ':t:' .. name, 'known', 'groups', 'max')
-  if not got[1] then
+  local known = types[name]
+  if known then return known end
+  local t = trait_of(name)
+  if not t.known then
     begin_store()
-    call('HSET', P .. ':t:' .. name, 'known', 1)
+    call('HSET', t.key, 'known', 1)
     call('SADD', P .. ':types', name)
+    t.known = '1'
   end
-  t = {groups = {}, max = got[3] or '@ATTEMPTS_DEFAULT@'}
-  for group in string.gmatch(got[2] or '', '[^\31]+') do t.groups[#t.groups + 1] = group end
-  types[name] = t
-  return t
+  known = {queues = queues_of(t), max = t.max or '@ATTEMPTS_DEFAULT@'}
+  types[name] = known
+  return known
 end
 
 local function read_head(types, at) -- What the jobs of a head share, for each group of their type.
@@ -25,12 +25,11 @@ local function read_head(types, at) -- What the jobs of a head share, for each g
   run_at = run_at ~= '' and tonumber(run_at) or now + tonumber(delay)
   if max == '' then max = t.max end
   local head = {copies = {}, expires = expires}
-  for i = 0, #t.groups do
-    local queue = i == 0 and type or type .. '\31' .. t.groups[i]
+  for i, queue in ipairs(t.queues) do
     local before = fmt('%015.0f%015.0f', run_at, now)
       .. table.concat({'p', 0, 0, max, max, priority, queue, lane, expires, ''}, '\n')
     local due = run_at <= now
-    head.copies[i + 1] = {queue = queue, lane = lane, due = due, soon = run_at <= now + SOON_MS, before = before, z = {},
+    head.copies[i] = {queue = queue, lane = lane, due = due, soon = run_at <= now + SOON_MS, before = before, z = {},
       plain = before .. '\n\n\n\n', place = due and ready_key(queue, lane) or future_key(queue),
       score = due and ready_score(priority, fmt('%.0f', run_at)) or fmt('%.0f', run_at)}
   end

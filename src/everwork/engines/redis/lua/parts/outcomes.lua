@@ -1,9 +1,9 @@
 -- Purpose: end attempts, each judged by itself.
--- Inputs: records, effects, places, endings; ARGV as settle.lua says.
+-- Inputs: records, traits, effects, places, endings, breakers; ARGV as settle.lua says.
 -- A refused outcome is told with the job's state, its latest attempt, and how the attempt named had ended.
 local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
 local n_completions = 0
-local VALUES = 10 -- Of an outcome that is no completion.
+local VALUES = 11 -- Of an outcome that is no completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -31,7 +31,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     if r and r.state == 'r' and (attempt == r.attempt or attempt == '0') then
       local following = next_of[tail]
       if not following then
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated),
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note_of(r), probe = probe_of(r),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end
@@ -41,6 +41,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       following.wait = following.wait + math.max(0, following.activated - run_at)
       done[k], states[k] = ids[i], head .. following.tail
       completed[n_completions + i] = true
+      if ids[i] == following.probe then following.note.has_probe_completed = true end
       if r.attempt ~= '1' then failed_before[#failed_before + 1] = ids[i] end
     else
       refuse(refused, judged + i, ids[i], attempt, r)
@@ -51,6 +52,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
   for _, id in ipairs(failed_before) do drop(E, id) end
   for _, following in pairs(next_of) do
     move(following.r, 'c', following.n)
+    if following.note then following.note.completed = following.note.completed + following.n end
     worked(following.r, 'completed', following.n, following.n * math.max(0, now - following.r.activated), following.wait)
   end
   for i = 1, #done do ended.c[#ended.c + 1] = done[i] end
@@ -95,10 +97,11 @@ local function set_variables(id, given) -- What else the payload holds is its fi
 end
 
 local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than its completion.
-  local _, _, verdict, _, delay, max, kind, error, code, variables = unpack(outcome)
+  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
   local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
   call('ZREM', LEASES, id)
+  if is_counted == '1' then note_failure(id, r) end
   if variables ~= '' then set_variables(id, variables) end
   if verdict == 'f' then
     put(S, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))

@@ -3,11 +3,10 @@ local TIDY_EVERY_MS, LANES_KEPT = 3600000, 100000
 
 local function lapsed_leases()
   local ids = call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, STEP)
-  local records, own, out, policies = fetch(S, ids), fetch(OWN, ids), {}, {}
+  local records, own, out = fetch(S, ids), fetch(OWN, ids), {}
   for i, id in ipairs(ids) do
-    local type = type_of(parse(sub(records[i], 31)).queue)
-    if policies[type] == nil then policies[type] = call('HGET', P .. ':t:' .. type, 'policy') end
-    out[3 * i - 2], out[3 * i - 1], out[3 * i] = id, records[i], own[i] or policies[type] or ''
+    local at = #out
+    out[at + 1], out[at + 2], out[at + 3], out[at + 4] = id, records[i], own[i] or '', policy_number(parse(sub(records[i], 31)))
   end
   return out
 end
