@@ -64,6 +64,10 @@ class TypePolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "errors", _rules(self.errors))
+        _require("retry", self.retry, RetryPolicy)
+        require_breaker("breaker", self.breaker)
+        if self.rate is not None:
+            _require("rate", self.rate, Rate)
         if not isinstance(self.strict, bool):
             raise InvalidInput("strict", f"must be true or false, not {checks.shown(self.strict)}")
         if self.failed_job_retry_hours is not None:
@@ -196,6 +200,12 @@ def _rules(errors: object) -> tuple[ErrorRule, ...]:
     if len(rules) > ERROR_RULES_MAX:
         raise InvalidInput("errors", f"must be at most {ERROR_RULES_MAX} rules, not {len(rules)}")
     return rules
+
+
+def _require(field: str, value: object, wanted: type) -> None:
+    """A part of the policy that code has given must be what it is called."""
+    if not isinstance(value, wanted):
+        raise InvalidInput(field, f"must be a {wanted.__name__}, not {checks.shown(value)}")
 
 
 def _parts(given: dict[str, Any], prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
