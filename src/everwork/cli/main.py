@@ -28,9 +28,11 @@ COMMANDS: Final = {
         "up",
         "serve",
         "worker",
+        "tick",
         "workers",
         "triggers",
         "jobs",
+        "dead",
         "types",
         "groups",
         "keys",
@@ -39,6 +41,7 @@ COMMANDS: Final = {
         "doctor",
         "migrate",
         "copy",
+        "bench",
         "version",
     )
 }

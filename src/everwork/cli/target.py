@@ -1,4 +1,4 @@
-"""What `everwork worker` is to run: found by `module:name`, each mistake told in one line."""
+"""What `everwork worker` or `everwork tick` is to run: found by `module:name`, each mistake told in one line."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class Target(NamedTuple):
 class Users:
     """The user's own code: imported, looked into and called, and what it raises is told with its place."""
 
-    def __init__(self, target: Target, folder: Path) -> None:
+    def __init__(self, target: Target, folder: Path, names: tuple[str, ...] = NAMES) -> None:
         self._target = target
         self._folder = folder
+        self._names = names if target.name is None else (target.name,)
 
     def found(self) -> ProcessManager | Everwork | Callable[[], Any]:
         """What the target names."""
@@ -99,7 +100,7 @@ class Users:
         return f"{self._target.module}.".startswith(f"{error.name}.") and self._place(error) is None
 
     def _looked_up(self, module: ModuleType) -> tuple[Target, Any]:
-        for name in NAMES if self._target.name is None else (self._target.name,):
+        for name in self._names:
             found: Any = module
             for part in name.split("."):
                 found = getattr(found, part, None)
@@ -108,8 +109,8 @@ class Users:
         raise BadConfiguration(self._nothing_in(module))
 
     def _nothing_in(self, module: ModuleType) -> str:
-        name = self._target.name
-        tried = f"no '{name}'" if name else "neither " + " nor ".join(f"'{one}'" for one in NAMES)
+        names = [f"'{one}'" for one in self._names]
+        tried = f"no {names[0]}" if len(names) == 1 else f"neither {' nor '.join(names)}"
         others = [one for one, value in vars(module).items() if isinstance(value, ProcessManager | Everwork)]
         hint = f"; there is {', '.join(f'{module.__name__}:{one}' for one in others)}" if others else ""
         return f"module '{module.__name__}' ({module.__file__}) has {tried}{hint or f'; name {WANTED}'}"

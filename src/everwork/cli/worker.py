@@ -60,7 +60,7 @@ def worker(
     """
     wishes = Logging.wished(log_format, log_level)
     hold_settings(declared_settings(config, os.environ))
-    users = Users(Target.parse(target), _folder(app_dir))
+    users = Users(Target.parse(target), folder_of(app_dir))
     _leave_the_command_line_behind()
     _run(users, wishes)
 
@@ -111,7 +111,8 @@ def _leave_the_command_line_behind() -> None:
     sys.modules["__main__"] = ModuleType("__main__")
 
 
-def _folder(text: str) -> Path:
+def folder_of(text: str) -> Path:
+    """Where a module is looked for first."""
     folder = Path(text).absolute()
     if not folder.is_dir():
         raise InvalidInput("app_dir", f"must be a directory, not {checks.shown(text)}")
