@@ -85,7 +85,7 @@ async def test_engines_that_start_at_once_in_one_process_share_the_store(url: st
 # Versions ---------------------------------------------------------------------------------------------------
 
 
-def know_a_second_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def know_a_next_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a later version of this program would: one more migration, and it counts how often it is run."""
     texts = [*migrate.migrations(), "CREATE TABLE {schema}.second (id int); ALTER TABLE {schema}.job ADD second int;"]
     monkeypatch.setattr(migrate, "migrations", lambda: texts)
@@ -97,11 +97,11 @@ async def test_a_store_of_an_older_version_is_brought_up_to_date_once_with_its_j
 ) -> None:
     async with opened(url) as old:
         job, running = await a_pending_job(old, type="other"), await a_processing_job(old)
-        know_a_second_version(monkeypatch)
+        know_a_next_version(monkeypatch)
         engines = [PostgresEngine.from_url(url) for _ in range(4)]
-        assert await engines[0].schema() == Schema(1, 2)
+        assert await engines[0].schema() == Schema(2, 3)
         await asyncio.gather(*(engine.open() for engine in engines))
-        assert {(await engine.health()).schema_version for engine in engines} == {2}
+        assert {(await engine.health()).schema_version for engine in engines} == {3}
         assert await every_job(engines[0]) == [running, job]
         assert await leased_keys(engines[0], type="other") == [job.key]
         await asyncio.gather(*(engine.close() for engine in engines))
@@ -117,7 +117,7 @@ async def test_functions_are_written_anew_when_the_version_rises(
         )
     async with opened(url):
         assert asked(own, f"SELECT {schema_of(url)}.now_ms(5)") == 7
-    know_a_second_version(monkeypatch)
+    know_a_next_version(monkeypatch)
     async with opened(url):
         assert asked(own, f"SELECT {schema_of(url)}.now_ms(5)") == 5
 
@@ -140,7 +140,7 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
 async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str, own: psycopg.Connection) -> None:
     async with opened(url):
         own.execute(f"UPDATE {schema_of(url)}.store SET version = 99".encode())
-    with pytest.raises(SchemaMismatch, match=r"has version 99.*knows up to 1; upgrade Everwork") as caught:
+    with pytest.raises(SchemaMismatch, match=r"has version 99.*knows up to 2; upgrade Everwork") as caught:
         await PostgresEngine.from_url(url).open()
     assert "\n" not in str(caught.value)
     assert asked(own, f"SELECT version FROM {schema_of(url)}.store") == 99
@@ -161,7 +161,7 @@ async def test_without_create_a_database_that_never_held_jobs_is_left_as_it_is(
     with pytest.raises(EngineUnavailable, match="holds no jobs in schema"):
         await PostgresEngine.from_url(url).open(create=False)
     assert asked(own, f"SELECT to_regnamespace('{schema_of(url)}') IS NULL")
-    assert await PostgresEngine.from_url(url).schema() == Schema(None, 1)
+    assert await PostgresEngine.from_url(url).schema() == Schema(None, 2)
 
 
 async def test_a_schema_that_holds_something_else_is_told_and_left_alone(url: str, own: psycopg.Connection) -> None:

@@ -101,7 +101,7 @@ def _found(verdict: Verdict, state_number: int, attempts: int, max_attempts: int
 
 async def _set_retries(parts: Parts, row: Any, retries: int) -> Verdict | None:
     """What was done; None if somebody changed the job meanwhile."""
-    key, state_number, attempt, attempts, _, _ = row
+    key, state_number, attempt, attempts, *_ = row
     match State(state_number):
         case State.PENDING if retries > 0:
             allowed = raised_attempts(attempts, retries)

@@ -240,6 +240,9 @@ class PostgresEngine(Engine):
     async def pause(self, type: str, paused: bool) -> None:
         await registry.pause(self._parts, type, paused)
 
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        await registry.open_breaker(self._parts, type, open_ms)
+
     async def reset_breaker(self, type: str) -> bool:
         return await registry.reset_breaker(self._parts, type)
 

@@ -99,8 +99,9 @@ async def explain(parts: Parts, key: int) -> Explanation | None:
     rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX)
     if not rows:
         return None
-    state, type, group, run_at_ms, is_paused, open_until_ms, *facts = rows[0]
-    found = Facts(key, State(state), type, group, run_at_ms, is_paused, Breaker(0, open_until_ms), *facts)
+    state, type, group, run_at_ms, is_paused, failures, open_until_ms, probe_key, *facts = rows[0]
+    breaker = Breaker(failures, open_until_ms, probe_key)
+    found = Facts(key, State(state), type, group, run_at_ms, is_paused, breaker, *facts)
     return explained(found, await server_now_ms(parts))
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import asyncpg
 
 from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
-from everwork.core.states import Cause
+from everwork.core.policy import TypePolicy
+from everwork.core.states import Cause, State
 from everwork.engines.codec import decode_policy
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.rules import TOP_NAME, told_breaker
+from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
 from everwork.engines.values import Registered, TypeInfo
 
 
@@ -24,18 +27,39 @@ async def pause(parts: Parts, type: str, paused: bool) -> None:
 
 
 async def reset_breaker(parts: Parts, type: str) -> bool:
-    """Close a type's breaker; whether it was open."""
-    was_open = first(await parts.connections.rows(parts.sql("registry")["reset_breaker"], type, parts.now_ms()))
+    """Close a type's breaker; whether it was not closed."""
+    was_open = first(await parts.connections.rows(parts.sql("registry")["reset_breaker"], type))
     parts.notifier.tell_work([type])
     return bool(was_open)
+
+
+async def open_breaker(parts: Parts, type: str, open_ms: int) -> None:
+    """Let a type's breaker be open for a time."""
+    sql = parts.sql("registry")
+    await parts.connections.rows(sql["make_type"], type)
+    await parts.connections.rows(sql["open_breaker"], type, open_ms, parts.now_ms())
 
 
 async def set_policy(parts: Parts, type: str, policy: str | None) -> None:
     """Keep a type's policy."""
     sql = parts.sql("registry")
     await parts.connections.rows(sql["make_type"], type)
-    attempts = None if policy is None else decode_policy(policy).retry.max_attempts
-    await parts.connections.rows(sql["set_policy"], type, policy, attempts)
+    said = decode_policy(policy)
+    attempts = None if policy is None else said.retry.max_attempts
+    await parts.connections.rows(sql["set_policy"], type, policy, attempts, *_numbers(said))
+    parts.notifier.tell_work([type])
+
+
+def _numbers(policy: TypePolicy) -> tuple[int | None, ...]:
+    """What statements decide by."""
+    breaker, rate = policy.breaker, policy.rate
+    return (
+        *((None, None) if breaker is None else (breaker.failures, breaker.open_ms)),
+        *(policy.max_running, policy.max_running_per_key),
+        *((None, None) if rate is None else (rate.jobs, rate.window_ms)),
+        *(policy.failed_job_retry_ms, policy.failed_job_retry_rounds),
+        *(policy.keep_ms(State.COMPLETED), policy.keep_ms(State.FAILED)),
+    )
 
 
 async def add_group(parts: Parts, type: str, group: str) -> None:
@@ -62,11 +86,14 @@ async def drop_group(parts: Parts, type: str, group: str) -> int:
 async def types(parts: Parts) -> list[TypeInfo]:
     """Every type that was ever seen."""
     rows = await parts.connections.look(parts.sql("registry")["types"], parts.now_ms())
-    return [
-        # Only an open breaker's end is told.
-        told_breaker(TypeInfo(name, paused, policy, tuple(groups), asked_at_ms), Breaker(0, open_until_ms), 0)
-        for name, paused, policy, groups, asked_at_ms, open_until_ms in rows
-    ]
+    return [_type_info(row) for row in rows]
+
+
+def _type_info(row: Any) -> TypeInfo:
+    name, paused, policy, groups, asked_at_ms, full_until_ms, *breaker, is_probe_live, now_ms = row
+    full_until_ms = if_ahead(full_until_ms, now_ms)
+    info = TypeInfo(name, paused, policy, tuple(groups), asked_at_ms, rate_full_until_ms=full_until_ms)
+    return told_breaker(info, Breaker(*breaker), now_ms, is_probe_live=is_probe_live)
 
 
 async def register(parts: Parts, kind: str, name: str, body: str, ttl_ms: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -14,7 +15,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import State
 from everwork.engines.claims import Claim, claims_of, shared_out
-from everwork.engines.codec import decode_policy
+from everwork.engines.codec import policy_of
 from everwork.engines.postgres.create import events_of, packed
 from everwork.engines.postgres.marks import Mark, Place
 from everwork.engines.postgres.parts import Parts
@@ -26,6 +27,10 @@ from everwork.exceptions import EngineBusy
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 LOCKED = Judged(Verdict.LEASE_LOST, State.PROCESSING)
 DECIDE_AGAIN_MAX = 100
+
+
+Policies = tuple[str | None, str | None]
+"""A job's own policy and its type's, as they are stored."""
 
 
 class Awaited(NamedTuple):
@@ -41,6 +46,8 @@ class Step(NamedTuple):
     refused: set[int]
     activation: Activation
     awaited: Awaited
+    has_room: bool
+    """Whether others may find work that was held back."""
 
 
 class Begun(NamedTuple):
@@ -121,10 +128,10 @@ async def _locked(parts: Parts, outcomes: Sequence[Outcome], error: EngineBusy) 
     return locked
 
 
-async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, str | None]]) -> int:
+async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, Policies]]) -> int:
     """Take leases away that ran out, as decided by the core; how many still had run out."""
     ended = {
-        str(lapse.key): _ended(known, decide(known, lapse, decode_policy(policy))) for lapse, known, policy in lapsed
+        str(lapse.key): _ended(known, decide(known, lapse, policy_of(*policies))) for lapse, known, policies in lapsed
     }
     step = await run_step(parts, {"ended": ended, "lapsed": True}, [])
     _tell(parts, [lapse for lapse, _, _ in lapsed], step)
@@ -140,7 +147,9 @@ async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Dem
     now = loop.time() * 1000
     begun = [Begun.of(claim, parts.mark_of(claim.demands[0]), now) for claim in claims_of(demands)]
     if begun:
-        document["claims"] = [_claim(number, *one) for number, one in enumerate(begun)]
+        claims = [_claim(number, *one) for number, one in enumerate(begun)]
+        # Two steps that pass the gates of the same limited types do so in the same order.
+        document["claims"] = sorted(claims, key=itemgetter("t"))
     rows = await parts.connections.rows(parts.sql("activate")["step"], packed(document))
     return _read(rows, begun, len(demands), loop.time() * 1000)
 
@@ -165,6 +174,7 @@ def _read(rows: list[Any], begun: Sequence[Begun], demands: int, clock_ms: float
     last = rows.pop()
     now_ms: int = last[0]
     refused_keys: set[int] = set()
+    has_room = False
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
     due: list[int] = []
     start = 0
@@ -172,6 +182,10 @@ def _read(rows: list[Any], begun: Sequence[Begun], demands: int, clock_ms: float
         note = rows[place]
         if note[4] == "refused":
             refused_keys.add(note[0])
+        elif note[4] == "room":
+            has_room = True
+        elif note[4] == "due":
+            due += [] if note[7] is None else [note[7]]
         else:
             part = [LeasedJob._make(row) for row in rows[start:place]]
             claimed.append((begun[note[3]].claim, part))
@@ -179,7 +193,7 @@ def _read(rows: list[Any], begun: Sequence[Begun], demands: int, clock_ms: float
         start = place + 1
     jobs, shares = shared_out(claimed, demands)
     activation = Activation(jobs, min(due, default=None), now_ms, shares)
-    return Step(refused_keys, activation, Awaited(bool(last[2]), bool(last[3])))
+    return Step(refused_keys, activation, Awaited(bool(last[2]), bool(last[3])), has_room)
 
 
 def _learn(begun: Begun, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:
@@ -201,12 +215,12 @@ async def _decide(parts: Parts, failures: Sequence[DecidedOutcome], document: di
     if not failures:
         return set()
     rows = await parts.connections.look(parts.sql("settle")["read_leased"], sorted(o.key for o in failures))
-    known = {row[0]: (Known(*row[:4]), row[4]) for row in rows}
+    known = {row[0]: (Known(*row[:4]), policy_of(*row[4:])) for row in rows}
     ended: dict[str, Any] = {}
     for outcome in failures:
         found = known.get(outcome.key)
         if found is not None and outcome.attempt in (0, found[0].attempt):
-            ended[str(outcome.key)] = _ended(found[0], decide(found[0], outcome, decode_policy(found[1])))
+            ended[str(outcome.key)] = _ended(found[0], decide(found[0], outcome, found[1]))
     if ended:
         document["ended"] = ended
     return {outcome.key for outcome in failures if str(outcome.key) not in ended}
@@ -220,6 +234,8 @@ def _ended(known: Known, decision: Decision) -> dict[str, Any]:
     }  # fmt: skip
     if decision.variables is not None:
         ended["v"] = decision.variables
+    if decision.is_counted:
+        ended["f"] = 1
     return ended
 
 
@@ -250,7 +266,18 @@ async def _explain(parts: Parts, outcomes: Sequence[Outcome], leased: Sequence[L
     # What this very step has leased was pending when the outcomes were judged.
     held = {job.key for job in leased}
     rows = [(row[0], State.PENDING, row[2] - 1, *row[3:]) if row[0] in held else row for row in rows]
-    return refusals(outcomes, rows, ends)
+    judged = refusals(outcomes, rows, ends)
+    await _tell_repeated(parts, [row[0] for row in rows if row[6] and judged[row[0]].verdict is Verdict.REPEATED])
+    return judged
+
+
+async def _tell_repeated(parts: Parts, keys: Sequence[int]) -> None:
+    """Let breakers hear of what was completed in transactions of the users' own."""
+    if keys:
+        document = packed({"keys": keys, "now": parts.now_ms()})
+        [[is_closed]] = await parts.connections.rows(parts.sql("settle")["tell_repeated"], document)
+        if is_closed:
+            parts.notifier.tell_work([ANY_TYPE])
 
 
 def refusals(outcomes: Sequence[Outcome], rows: Sequence[Any], ends: Sequence[Any]) -> dict[int, Judged]:
@@ -263,7 +290,7 @@ def refusals(outcomes: Sequence[Outcome], rows: Sequence[Any], ends: Sequence[An
         if row is None:
             judged[outcome.key] = Judged(Verdict.NOT_FOUND)
             continue
-        _, state, latest, _, _, kind = row
+        _, state, latest, _, _, kind, _ = row
         ended = past.get((outcome.key, outcome.attempt), kind if outcome.attempt == latest else None)
         judged[outcome.key] = refused(outcome, State(state), latest, ended)
     return judged
@@ -272,7 +299,7 @@ def refusals(outcomes: Sequence[Outcome], rows: Sequence[Any], ends: Sequence[An
 def _tell(parts: Parts, outcomes: Sequence[Outcome | Lapse], step: Step) -> None:
     """Wake whoever may be concerned by what this step wrote."""
     if len(step.refused) < len(outcomes):
-        if any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
+        if step.has_room or any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
             parts.notifier.tell_work([ANY_TYPE], everybody=step.awaited.work)
         parts.notifier.tell_done(everybody=step.awaited.results)
 

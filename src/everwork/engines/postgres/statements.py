@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import ASKED_EVERY_MS, ATTEMPTS_DEFAULT, HISTORY_ENTRIES_MAX, PROMOTE_MAX
 
 # Statistics of a table that was empty a minute ago mislead the planner; every hot statement has one good plan.
@@ -50,6 +51,7 @@ def filled(text: str, schema: str) -> str:
         "history_max": HISTORY_ENTRIES_MAX,
         "promote_max": PROMOTE_MAX,
         "asked_every_ms": ASKED_EVERY_MS,
+        "breaker_open_ms": CircuitBreaker().open_ms,
         "lock_timeout": f"'{LOCK_TIMEOUT}'",
     }
     for name, value in values.items():

@@ -47,7 +47,7 @@ async def _sweep_lapsed(parts: Parts) -> Swept:
     """Take lapsed leases away, cancel what has expired and what waits for a group that was dropped."""
     sql, now_ms = parts.sql("sweep"), parts.now_ms()
     rows = await parts.connections.look(sql["lapsed"], now_ms, SWEEP_STEP_MAX)
-    found = [(Lapse(row[0], row[1], row[5]), Known(*row[:4]), row[4]) for row in rows]
+    found = [(Lapse(row[0], row[1], row[6]), Known(*row[:4]), (row[4], row[5])) for row in rows]
     lapsed = await end_lapsed(parts, found) if found else 0
     stranded = [key for (key,) in await parts.connections.look(sql["stranded"], SWEEP_STEP_MAX)]
     if stranded:

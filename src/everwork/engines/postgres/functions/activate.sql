@@ -4,7 +4,7 @@
 --     or null when they are one, "i": tenants or null, "c": the lane after which turns begin,
 --     "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
 -- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` says what they are:
---   'refused' (key), 'claim' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: how many
+--   'refused' (key), 'room' (others may find work now), 'due' (lease_until_ms: when asking again may find what is held back), 'claim' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: how many
 --   index entries the claim read), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for
 --   results, max_attempts: 1 if a worker waits for work).
 
@@ -22,20 +22,36 @@ LANGUAGE plpgsql {plan} SET lock_timeout = {lock_timeout} AS $$
 DECLARE
   at_ms bigint := now_ms((given->>'now')::bigint);
   keys bigint[];
+  done bigint[] := '{}';
+  done_queues int[] := '{}';
   accepted bigint[] := '{}';
+  ended bigint[] := '{}';
+  failed bigint[] := '{}';
+  failed_queues int[] := '{}';
+  is_watched boolean := false;
+  is_roomy boolean := false;
   claim record;
   whom int[];
   found_queue record;
 BEGIN
   IF given ? 'done' THEN
-    accepted := complete_jobs(given->'done', at_ms);
+    SELECT c.accepted, c.queues, c.is_watched, c.is_limited INTO done, done_queues, is_watched, is_roomy FROM complete_jobs(given->'done', at_ms) c;
+    accepted := done;
     PERFORM create_events(given, accepted, at_ms);
   END IF;
   IF given ? 'back' THEN
     accepted := accepted || release_jobs(given->'back', at_ms);
   END IF;
   IF given ? 'ended' THEN
-    accepted := accepted || end_attempts(given->'ended', given ? 'lapsed', at_ms);
+    SELECT e.accepted, e.failed, e.queues INTO ended, failed, failed_queues FROM end_attempts(given->'ended', given ? 'lapsed', at_ms) e;
+    accepted := accepted || ended;
+  END IF;
+  -- After every job of this step is locked: nobody who holds a breaker waits for a job.
+  IF is_watched OR failed <> '{}' THEN
+    is_roomy := tell_breakers(done, done_queues, failed, failed_queues, at_ms) OR is_roomy;
+  END IF;
+  IF is_roomy THEN
+    RETURN QUERY SELECT * FROM note('room', 0);
   END IF;
   keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
   IF cardinality(keys) > cardinality(accepted) THEN
@@ -44,19 +60,19 @@ BEGIN
 
   FOR claim IN SELECT * FROM jsonb_to_recordset(given->'claims')
     AS x(t text, g text, n int, w text[], l bigint[], d int[], i text[], c int, m jsonb, o smallint) LOOP
-    SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused OR coalesce(t.breaker_open_until_ms, 0) > at_ms AS closed
-    INTO found_queue FROM queue q JOIN type t ON t.name = q.type WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped;
-    IF NOT FOUND THEN
+    FOR round IN 1..2 LOOP
+      SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused,
+        coalesce(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL AS held
+      INTO found_queue FROM queue q JOIN type t ON t.name = q.type WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped;
+      EXIT WHEN FOUND OR round = 2;
       PERFORM make_type(claim.t);
-      SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, false AS closed INTO found_queue FROM queue q
-      WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped;
-      CONTINUE WHEN NOT FOUND;  -- A group that nobody has registered is empty.
-    END IF;
+    END LOOP;
+    CONTINUE WHEN found_queue.id IS NULL;  -- A group that nobody has registered is empty.
     IF found_queue.asked_at_ms IS NULL OR at_ms - found_queue.asked_at_ms NOT BETWEEN 0 AND {asked_every_ms} THEN
       -- Whoever is a moment late need not wait to say the same.
       UPDATE queue q SET asked_at_ms = at_ms WHERE q.id = (SELECT q.id FROM queue q WHERE q.id = found_queue.id FOR UPDATE SKIP LOCKED);
     END IF;
-    CONTINUE WHEN found_queue.closed;
+    CONTINUE WHEN found_queue.paused;
     IF EXISTS (SELECT 1 FROM live j WHERE j.state = 0 AND j.queue_id = found_queue.id AND j.run_at_ms <= at_ms) THEN
       PERFORM promote_jobs(found_queue.id, at_ms);
     END IF;
@@ -66,7 +82,10 @@ BEGIN
       whom := ARRAY(SELECT d.number FROM unnest(claim.d) WITH ORDINALITY AS d(jobs, number) CROSS JOIN LATERAL generate_series(1, d.jobs)
         ORDER BY d.number);
     END IF;
-    IF found_queue.fair THEN
+    IF found_queue.held THEN
+      RETURN QUERY SELECT * FROM claim_held(found_queue.id, found_queue.solo_lane, found_queue.fair, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c,
+        claim.m, claim.o, at_ms);
+    ELSIF found_queue.fair THEN
       RETURN QUERY SELECT * FROM claim_by_turns(found_queue.id, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c, claim.o, at_ms);
     ELSE
       RETURN QUERY SELECT * FROM claim_straight(found_queue.id, found_queue.solo_lane, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.m, claim.o, at_ms);
@@ -146,7 +165,9 @@ END $$;
 
 -- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
 -- shared is written but the jobs; no note of which lane has work can be stale, because the index itself is asked.
-CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int, number smallint, at_ms bigint)
+-- rooms: see limits.sql, lane_rooms; NULL: lanes have no limit.
+CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int, number smallint, at_ms bigint,
+  rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
@@ -162,7 +183,7 @@ BEGIN
     mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
   END IF;
   LOOP
-    lanes := lanes_with_work(queue, mine, visited, rest, at_ms);
+    lanes := lanes_with_work(queue, mine, visited, rest, at_ms, rooms);
     EXIT WHEN cardinality(lanes) = 0;
     share := greatest(1, rest / cardinality(lanes));
     RETURN QUERY WITH taken AS (
@@ -172,7 +193,8 @@ BEGIN
       FROM unnest(ARRAY(SELECT p.id FROM unnest(lanes) AS r(lane) CROSS JOIN LATERAL (
         SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
           AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
-        ORDER BY j.rank, j.run_at_ms, j.key LIMIT share FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
+        ORDER BY j.rank, j.run_at_ms, j.key LIMIT CASE WHEN rooms IS NULL THEN share ELSE least(share, coalesce((rooms->>(r.lane::text))::int,
+          (SELECT lane_max FROM lane x WHERE x.id = r.lane AND x.limit_key <> ''))) END FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
       WHERE j.ctid = p.id
       RETURNING p.place, j.key, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms),
     counted AS (
@@ -188,25 +210,34 @@ BEGIN
     -- Others hold what these lanes have: asking again at once finds the lanes behind them.
     is_cut_short := got = 0;
     EXIT WHEN is_cut_short OR rest = 0;
+    IF rooms IS NOT NULL THEN
+      rooms := lane_rooms(queue, lane_max);
+    END IF;
   END LOOP;
   RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms
     ELSE (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1) END, 0);
 END $$;
 
--- The next lanes that have ready work, behind `visited` and round: one probe of the index for each.
-CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint) RETURNS int[] LANGUAGE sql {plan} AS $$
+-- 1, or 0 where a lane is at its limit.
+CREATE OR REPLACE FUNCTION {schema}.has_room(rooms jsonb, lane int) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN rooms->>(lane::text) = '0' THEN 0 ELSE 1 END
+$$;
+
+-- The next lanes that have ready work and room, behind `visited` and round: one probe of the index for each. A lane without room is
+-- a step on the way to the next, and no more: none of its jobs but the first is read.
+CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint, rooms jsonb) RETURNS int[] LANGUAGE sql {plan} AS $$
   WITH RECURSIVE behind AS (
-    (SELECT j.lane_id AS lane, 1 AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id > visited
+    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id > visited
       AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
     UNION ALL
-    SELECT x.lane_id, b.i + 1 FROM behind b CROSS JOIN LATERAL (
+    SELECT x.lane_id, b.i + has_room(rooms, x.lane_id) FROM behind b CROSS JOIN LATERAL (
       SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
   before AS (
-    (SELECT j.lane_id AS lane, 1 AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id <= visited
+    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id <= visited
       AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
     UNION ALL
-    SELECT x.lane_id, b.i + 1 FROM before b CROSS JOIN LATERAL (
+    SELECT x.lane_id, b.i + has_room(rooms, x.lane_id) FROM before b CROSS JOIN LATERAL (
       SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane AND j.lane_id <= visited
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
   named AS (
@@ -216,5 +247,6 @@ CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visit
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) LIMIT 1) w
     ORDER BY m.lane <= visited, m.lane)
   SELECT coalesce(array_agg(a.lane), '{}') FROM (
-    (SELECT lane FROM behind) UNION ALL (SELECT lane FROM before) UNION ALL (SELECT lane FROM named) LIMIT most) a
+    SELECT w.lane FROM ((SELECT lane FROM behind) UNION ALL (SELECT lane FROM before) UNION ALL (SELECT lane FROM named)) w
+    WHERE rooms IS NULL OR has_room(rooms, w.lane) = 1 LIMIT most) a
 $$;

@@ -1,12 +1,11 @@
 -- Purpose: complete attempts, in whatever transaction the caller is. The guard is the row: processing, and this very attempt.
--- Inputs: {"key": [attempt, result or null], ...} (attempt 0: not checked), the instant. Returns: the keys that passed.
+-- Inputs: {"key": [attempt, result or null], ...} (attempt 0: not checked), the instant. Returns: the keys that passed, their queues, and
+-- whether a breaker may want to hear of them, or a limit has room now.
 
 -- No join with the input, so that no plan can scan the table; state + 0 keeps the planner off the partial indexes.
 -- The index on the key hands the rows over in its order: two batches that overlap cannot lock each other out.
-CREATE OR REPLACE FUNCTION {schema}.complete_jobs(done jsonb, at_ms bigint) RETURNS bigint[]
+CREATE OR REPLACE FUNCTION {schema}.complete_jobs(done jsonb, at_ms bigint, OUT accepted bigint[], OUT queues int[], OUT is_watched boolean, OUT is_limited boolean)
 LANGUAGE plpgsql {plan} AS $$
-DECLARE
-  accepted bigint[];
 BEGIN
   WITH gone AS (
     DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(done) k)) AND j.state + 0 = 2
@@ -26,18 +25,24 @@ BEGIN
   worked AS (
     INSERT INTO work_delta (hour, queue_id, worker, completed, execution_ms, wait_ms)
     SELECT at_ms / 3600000, s.queue_id, s.worker, sum(s.n), sum(s.execution_ms), sum(s.wait_ms) FROM summed s GROUP BY 2, 3)
-  SELECT array_agg(g.key) INTO accepted FROM gone g;
-  RETURN coalesce(accepted, '{}');
+  SELECT coalesce((SELECT array_agg(g.key) FROM gone g), '{}'), array_agg(s.queue_id),
+    bool_or(t.breaker_failures > 0 OR t.breaker_open_until_ms IS NOT NULL), bool_or(t.max_running IS NOT NULL OR t.lane_max_running IS NOT NULL)
+  INTO accepted, queues, is_watched, is_limited FROM summed s JOIN queue q ON q.id = s.queue_id JOIN type t ON t.name = q.type;
 END $$;
 
--- The same, for the caller's own transaction: one document in.
+-- The same, for the caller's own transaction: one document in. Breakers hear of it by the report that follows: whoever fails must not
+-- wait for the user's commit.
 CREATE OR REPLACE FUNCTION {schema}.complete_in(given jsonb) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
 DECLARE
   at_ms bigint := now_ms((given->>'now')::bigint);
-  accepted bigint[] := complete_jobs(given->'done', at_ms);
+  done record;
 BEGIN
-  PERFORM create_events(given, accepted, at_ms);
-  RETURN accepted;
+  SELECT * INTO done FROM complete_jobs(given->'done', at_ms);
+  PERFORM create_events(given, done.accepted, at_ms);
+  UPDATE finished f SET untold = true FROM queue q, type t
+  WHERE q.id = ANY(done.queues) AND t.name = q.type AND (t.breaker_failures_max IS NOT NULL OR t.breaker_open_until_ms IS NOT NULL)
+    AND f.queue_id = q.id AND f.state = 3 AND f.key = ANY(done.accepted);
+  RETURN done.accepted;
 END $$;
 
 -- The jobs that accepted completions carry ("f" says whose they are) are created with them, or not at all.

@@ -26,13 +26,14 @@ BEGIN
 END $$;
 
 -- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew, "s": 1 pending or 4 failed,
--- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "v": new variables, if there are any}, ...}. `lapsed`: only leases that ran out may end so, and
+-- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "v": new variables, if there are any, "f": if a breaker counts it}, ...}. `lapsed`: only leases that ran out may end so, and
 -- a job that somebody is settling this moment, perhaps in a transaction of the user's that lasts, is not waited for.
 -- Whoever changed attempts or max_attempts meanwhile makes the guard fail, and the caller decides again.
-CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
+-- Beside the keys that passed: those that breakers count, and the queue of each.
+CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[], OUT failed bigint[], OUT queues int[])
+LANGUAGE plpgsql {plan} AS $$
 DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
-  accepted bigint[];
 BEGIN
   IF lapsed THEN
     keys := ARRAY(SELECT j.key FROM live j WHERE j.key = ANY(keys) AND j.state + 0 = 2 AND j.lease_until_ms <= at_ms
@@ -68,9 +69,9 @@ BEGIN
     INSERT INTO work_delta (hour, queue_id, worker, failed, retried, execution_ms, wait_ms)
     SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'), count(*) FILTER (WHERE h.o->>'s' = '1'),
       sum(greatest(0, at_ms - h.activated_at_ms)), sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3)
-  SELECT array_agg(h.key) INTO accepted FROM held h;
+  SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'), coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}')
+  INTO accepted, failed, queues FROM held h;
   UPDATE job j SET variables = ended->(j.key::text)->>'v'
   WHERE j.key = ANY(ARRAY(SELECT k FROM unnest(accepted) k WHERE ended->(k::text) ? 'v'));
   DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (ended->(h.key::text)->>'a')::int - {history_max};
-  RETURN coalesce(accepted, '{}');
 END $$;

@@ -10,8 +10,9 @@ SELECT key FROM (
   (SELECT key FROM {schema}.live WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2 AND run_at_ms <= $5
    ORDER BY key DESC LIMIT $3)
   UNION ALL
-  (SELECT key FROM {schema}.live WHERE 2 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state = 2
-   ORDER BY key DESC LIMIT $3)
+  (SELECT b.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
+     SELECT a.key FROM {schema}.live a WHERE 2 = ANY($4::smallint[]) AND a.queue_id = q.id AND a.key < $2 AND a.state = 2 ORDER BY a.lane_id OFFSET 0) b
+   ORDER BY b.key DESC LIMIT $3)
   UNION ALL
   (SELECT f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN unnest($4::smallint[]) AS s(state) CROSS JOIN LATERAL (
      SELECT key FROM {schema}.finished f WHERE s.state > 2 AND f.queue_id = q.id AND f.state = s.state AND f.key < $2

@@ -10,10 +10,21 @@ UPDATE {schema}.type SET paused = $2 WHERE name = $1;
 -- name: reset_breaker
 UPDATE {schema}.type t SET breaker_failures = 0, breaker_open_until_ms = NULL, breaker_probe_key = NULL
 FROM (SELECT name, breaker_open_until_ms FROM {schema}.type WHERE name = $1 FOR UPDATE) o
-WHERE t.name = o.name RETURNING coalesce(o.breaker_open_until_ms > {schema}.now_ms($2), false);
+WHERE t.name = o.name RETURNING o.breaker_open_until_ms IS NOT NULL;
+
+-- name: open_breaker
+UPDATE {schema}.type SET breaker_open_until_ms = {schema}.now_ms($3) + $2::bigint, breaker_probe_key = NULL WHERE name = $1;
 
 -- name: set_policy
-UPDATE {schema}.type SET policy = $2, max_attempts = $3 WHERE name = $1;
+-- Also what statements decide by. A window of the rate that has begun gets the length that the policy says now.
+WITH said AS (
+  SELECT name, rate_ms AS old_rate_ms FROM {schema}.type WHERE name = $1 FOR UPDATE),
+kept AS (
+  UPDATE {schema}.type t SET policy = $2, max_attempts = $3, breaker_failures_max = $4, breaker_open_ms = $5, max_running = $6, lane_max_running = $7,
+    rate_jobs = $8, rate_ms = $9, requeue_ms = $10, requeue_rounds = $11, keep_completed_ms = $12, keep_failed_ms = $13
+  FROM said s WHERE t.name = s.name)
+INSERT INTO {schema}.gate AS g (type) SELECT name FROM said
+ON CONFLICT (type) DO UPDATE SET until_ms = g.until_ms + $9::bigint - (SELECT old_rate_ms FROM said);
 
 -- name: add_group
 INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
@@ -30,7 +41,11 @@ UNION ALL (SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 1 LIMIT
 SELECT t.name, t.paused, t.policy,
   ARRAY(SELECT q.grp FROM {schema}.queue q WHERE q.type = t.name AND q.grp <> '' AND NOT q.dropped ORDER BY q.grp),
   (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name),
-  CASE WHEN t.breaker_open_until_ms > {schema}.now_ms($1) THEN t.breaker_open_until_ms END FROM {schema}.type t ORDER BY t.name;
+  CASE WHEN g.started >= t.rate_jobs THEN g.until_ms END, t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key,
+  p.key IS NOT NULL, {schema}.now_ms($1)
+FROM {schema}.type t LEFT JOIN {schema}.gate g ON g.type = t.name
+LEFT JOIN LATERAL (SELECT a.key FROM {schema}.live a WHERE a.key = t.breaker_probe_key AND a.attempt = t.breaker_probe_attempt AND a.state + 0 = 2 LIMIT 1) p ON true
+ORDER BY t.name;
 
 -- name: register
 INSERT INTO {schema}.registry (kind, name, body, until_ms) VALUES ($1, $2, $3, {schema}.now_ms($5) + $4::bigint)

@@ -3,7 +3,7 @@
 -- Inputs: keys and attempts. Returns: what the core must know. The writing is functions/complete.sql and settle.sql, by activate.sql, step.
 
 -- name: read_leased
-SELECT l.key, l.attempt, l.attempts, l.max_attempts, coalesce(j.retry, t.policy)
+SELECT l.key, l.attempt, l.attempts, l.max_attempts, j.retry, t.policy
 FROM {schema}.live l CROSS JOIN LATERAL (SELECT a.retry FROM {schema}.job a WHERE a.key = l.key LIMIT 1) j
 JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
 WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
@@ -11,6 +11,10 @@ WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
 -- name: past_ends
 -- How attempts ended, if the history still knows it.
 SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) AND h.step = 0;
+
+-- name: tell_repeated
+-- Lets breakers hear of completions in the users' own transactions. Inputs: {"keys", "now"}. Returns: whether one was closed.
+SELECT {schema}.tell_repeated($1::jsonb);
 
 -- name: free
 -- Those of these jobs that nobody keeps locked.

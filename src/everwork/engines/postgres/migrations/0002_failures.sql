@@ -1,0 +1,25 @@
+-- Version 2. What a type's policy says of failures and limits stands in columns of its own, for statements that decide in the store:
+-- the breaker's rule, when dead letters come back by themselves and how often, how long finished jobs are kept.
+ALTER TABLE {schema}.type
+  ADD breaker_probe_attempt int, ADD breaker_failures_max int, ADD breaker_open_ms bigint,
+  ADD requeue_ms bigint, ADD requeue_rounds smallint, ADD keep_completed_ms bigint, ADD keep_failed_ms bigint;
+
+-- Claims of a limited type pass one after the other, by the lock on its row. The rate's window: its end, and how many jobs have started in it.
+CREATE TABLE {schema}.gate (type text COLLATE "C" PRIMARY KEY, until_ms bigint, started int NOT NULL DEFAULT 0) WITH (fillfactor = 50);
+
+-- How often a dead letter came back by itself.
+ALTER TABLE {schema}.job ADD rounds smallint;
+
+-- untold: completed in a transaction of the user's, which must not hold up the breaker; it hears of it by the report that follows.
+ALTER TABLE {schema}.finished ADD untold boolean;
+CREATE INDEX finished_failed ON {schema}.finished (queue_id, finished_at_ms, key) WHERE state = 4 AND kind <> 'reject';
+
+-- What runs of a type and group, and of a lane, is counted; and every lease is looked at by sweeps.
+DROP INDEX {schema}.live_busy;
+CREATE INDEX live_busy ON {schema}.live (queue_id, lane_id) WHERE state = 2;
+
+-- Functions that answer more than they did, or take more.
+DROP FUNCTION IF EXISTS {schema}.complete_jobs(jsonb, bigint);
+DROP FUNCTION IF EXISTS {schema}.end_attempts(jsonb, boolean, bigint);
+DROP FUNCTION IF EXISTS {schema}.claim_by_turns(int, text, text, text[], bigint[], int[], int, text[], int, smallint, bigint);
+DROP FUNCTION IF EXISTS {schema}.lanes_with_work(int, int[], int, int, bigint);
