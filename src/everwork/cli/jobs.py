@@ -78,15 +78,15 @@ def list_jobs(  # noqa: PLR0913 - what can be asked of a list
     """
     states, due = checks.state_filters(state or ())
     wanted = JobFilter(
-        type=_name("type", type),
+        type=optional_name("type", type),
         states=states,
         due=due,
         tenants=tuple(checks.name("tenant", name) for name in tenant or ()),
-        worker=_name("worker", worker),
-        correlation_id=_name("correlation_id", correlation_id),
+        worker=optional_name("worker", worker),
+        correlation_id=optional_name("correlation_id", correlation_id),
         created_after_ms=_instant("created_after", created_after),
         created_before_ms=_instant("created_before", created_before),
-        error_text=_error_text(error),
+        error_text=error_part(error),
     )
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
     below = None if cursor is None else checks.whole_number("cursor", number(cursor), 1, KEY_MAX)
@@ -108,11 +108,11 @@ def get(
     [bold]Example:[/bold] everwork jobs get 17
     """
     wanted = checks.job_key(key)
-    job, history, explanation = use(engine, lambda service: _look_at(service, wanted))
+    job, history, explanation = use(engine, lambda service: look_at(service, wanted))
     if as_json:
         write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
     else:
-        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=_engine_hint(engine)))
+        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=engine_hint(engine)))
 
 
 @app.command()
@@ -128,7 +128,7 @@ def cancel(
     """
     if len(reason) > ERROR_CHARS_MAX:
         raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
-    _change(keys, "cancelled", lambda service, key: service.cancel(key, reason), engine, as_json)
+    change_each(keys, "cancelled", lambda service, key: service.cancel(key, reason), engine, as_json)
 
 
 @app.command()
@@ -137,7 +137,7 @@ def requeue(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) ->
 
     [bold]Example:[/bold] everwork jobs requeue 17 18
     """
-    _change(keys, "requeued", lambda service, key: service.requeue(key), engine, as_json)
+    change_each(keys, "requeued", lambda service, key: service.requeue(key), engine, as_json)
 
 
 @app.command("run-now")
@@ -146,7 +146,7 @@ def run_now(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) ->
 
     [bold]Example:[/bold] everwork jobs run-now 17
     """
-    _change(keys, "due now", lambda service, key: service.reschedule(key, delay_ms=0), engine, as_json)
+    change_each(keys, "due now", lambda service, key: service.reschedule(key, delay_ms=0), engine, as_json)
 
 
 @app.command()
@@ -165,10 +165,10 @@ def reschedule(
     everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
     """
     if (found := stretch_ms(at)) is not None:  # By the engine's clock, not by this host's.
-        _change(keys, "rescheduled", lambda service, key: service.reschedule(key, delay_ms=found), engine, as_json)
+        change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, delay_ms=found), engine, as_json)
         return
     instant = instant_from("at", at, 0)
-    _change(keys, "rescheduled", lambda service, key: service.reschedule(key, run_at_ms=instant), engine, as_json)
+    change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, run_at_ms=instant), engine, as_json)
 
 
 @app.command()
@@ -184,7 +184,7 @@ def priority(
     """
     wanted = checks.whole_number("priority", number(priority), PRIORITY_MIN, PRIORITY_MAX)
     done = f"priority {wanted}"
-    _change(keys, done, lambda service, key: service.set_priority(key, wanted), engine, as_json)
+    change_each(keys, done, lambda service, key: service.set_priority(key, wanted), engine, as_json)
 
 
 @app.command()
@@ -197,10 +197,10 @@ def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> 
     async def delete_noted(service: JobService, key: int) -> State:
         return await administration_of(service).delete_job(key)
 
-    _change(keys, "deleted", delete_noted, engine, as_json)
+    change_each(keys, "deleted", delete_noted, engine, as_json)
 
 
-def _change(
+def change_each(
     texts: Sequence[str],
     done: str,
     change: Callable[[JobService, int], Awaitable[State]],
@@ -259,16 +259,18 @@ def _without_cursor(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def _engine_hint(engine: str | None) -> str:
+def engine_hint(engine: str | None) -> str:
     """What a suggested command needs to reach the same engine; a URL may hold a password, so it is not repeated."""
     return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
 
 
-async def _look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
+async def look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
+    """A job, its history, and why it is not running."""
     return await service.get(key), await service.history(key), await service.explain(key)
 
 
-def _name(field: str, text: str | None) -> str | None:
+def optional_name(field: str, text: str | None) -> str | None:
+    """A name, if one was given."""
     return None if text is None else checks.name(field, text)
 
 
@@ -276,7 +278,8 @@ def _instant(field: str, text: str | None) -> int | None:
     return None if text is None else instant_ms(moment(field, text))
 
 
-def _error_text(text: str | None) -> str | None:
+def error_part(text: str | None) -> str | None:
+    """A text that is looked for in errors, if one was given."""
     if text is not None and not 1 <= len(text) <= ERROR_CHARS_MAX:
         raise InvalidInput("error", f"must have 1 to {ERROR_CHARS_MAX:,} characters, not {len(text):,}")
     return text

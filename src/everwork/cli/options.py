@@ -54,6 +54,7 @@ ConfigFile = Annotated[
 ]
 StoreUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help="The engine, as --engine.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)]
 JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
 
 
@@ -119,6 +120,19 @@ def instant_from(field: str, text: str, now_ms: int) -> int:
         return instant_ms(moment(field, text))
     except InvalidInput:
         allowed = "must be a stretch of time such as 90d, 12h or 30m, or a time with a zone (RFC 3339)"
+        raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
+
+
+def past_instant(field: str, text: str, now_ms: int) -> int:
+    """An instant that has been: so long ago, such as 12h, a day (UTC), or a time with its zone."""
+    if (stretch := stretch_ms(text)) is not None:
+        return max(now_ms - stretch, 0)
+    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        text = f"{text}T00:00:00Z"
+    try:
+        return instant_ms(moment(field, text))
+    except InvalidInput:
+        allowed = "must be a stretch of time such as 12h (so long ago), a day, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
 
 

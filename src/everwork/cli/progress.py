@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from everwork.cli.output import tell
 from everwork.service.move import Progress
@@ -13,8 +14,15 @@ from everwork.service.move import Progress
 LINE_SECONDS = 5.0
 
 
+class Step(NamedTuple):
+    """How far something is; of how many nobody may know."""
+
+    done: int
+    total: int | None
+
+
 @contextmanager
-def watched() -> Iterator[Callable[[Progress], None]]:
+def watched() -> Iterator[Callable[[Progress | Step], None]]:
     """What to call with each step, while the work lasts."""
     if not sys.stderr.isatty():
         yield _lines()
@@ -29,13 +37,13 @@ def watched() -> Iterator[Callable[[Progress], None]]:
         yield lambda step: bar.update(task, completed=step.done, total=step.total)
 
 
-def _lines() -> Callable[[Progress], None]:
+def _lines() -> Callable[[Progress | Step], None]:
     told_at = time.monotonic()
 
-    def show(step: Progress) -> None:
+    def show(step: Progress | Step) -> None:
         nonlocal told_at
         if time.monotonic() - told_at >= LINE_SECONDS:
             told_at = time.monotonic()
-            tell(f"{step.done:,} of {step.total:,} jobs")
+            tell(f"{step.done:,} jobs" if step.total is None else f"{step.done:,} of {step.total:,} jobs")
 
     return show

@@ -1,23 +1,23 @@
-"""everwork types: list, pause, resume, policy, reset-breaker."""
+"""everwork types: list, pause, resume, open-breaker, reset-breaker; `policy` is in a file of its own."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from everwork.cli.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl, number
+from everwork.cli.options import AsJson, EngineUrl, TypeName, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
+from everwork.cli.policy import policy, told
 from everwork.cli.session import administer
-from everwork.core import checks
-from everwork.core.policy import DEFAULT_TYPE_POLICY, TypePolicy, policy_from, said_of
+from everwork.core.breaker import BreakerState
+from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
-from everwork.exceptions import InvalidInput
-from everwork.service.admin_report import policy_report, type_report
-from everwork.service.administration import PolicyView, TypeView
+from everwork.service.admin_report import type_report
+from everwork.service.administration import TypeView
+from everwork.service.policies import said_of_stored
 
 COLUMNS = (
     Column("TYPE", width_min=20),
@@ -26,14 +26,14 @@ COLUMNS = (
     Column("LAST ASKED", whole=True, right=True),
     Column("POLICY", one_line=True),
 )
-TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app.command("policy")(policy)
 
 
 @app.callback(invoke_without_command=True)
 def types(ctx: typer.Context) -> None:
-    """List types, pause and resume them, and set their retry policies.
+    """List types, pause and resume them, set their policies, open and close their breakers.
 
     [bold]Example:[/bold] everwork types pause email-send
     """
@@ -76,6 +76,21 @@ def resume(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) ->
     _tell_done(type, {"paused": False}, "resumed", as_json)
 
 
+@app.command("open-breaker")
+def open_breaker(
+    type: TypeName,
+    seconds: Annotated[str, typer.Option(metavar="NUMBER", help="For so long, 1 to 86,400.")] = "60",
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open a type's breaker by hand: nothing of it starts meanwhile; then one job tries whether things work again.
+
+    [bold]Example:[/bold] everwork types open-breaker http-request --seconds 600
+    """
+    opened = administer(engine, lambda desk: desk.open_breaker(type, number(seconds)))
+    _tell_done(type, {"seconds": opened}, f"its breaker is open for {opened:g} s", as_json)
+
+
 @app.command("reset-breaker")
 def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Close a type's breaker, so that its jobs may start at once.
@@ -85,51 +100,6 @@ def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = Fa
     was_open = administer(engine, lambda desk: desk.reset_breaker(type))
     done = "its breaker is closed again" if was_open else "its breaker was not open; nothing to do"
     _tell_done(type, {"was_open": was_open}, done, as_json)
-
-
-@app.command()
-def policy(
-    type: TypeName,
-    *,
-    max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
-    base: Annotated[str | None, typer.Option(metavar="SECONDS", help="The first delay.")] = None,
-    factor: Annotated[str | None, typer.Option(metavar="NUMBER", help="How much longer each delay is.")] = None,
-    cap: Annotated[str | None, typer.Option(metavar="SECONDS", help="The longest delay.")] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="SHARE", help="0 to 1.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Go back to the default policy.")] = False,
-    engine: EngineUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show a type's retry policy, or change what is given of it.
-
-    [bold]Examples:[/bold]
-    everwork types policy email-send
-    everwork types policy email-send --max-attempts 10 --base 2 --cap 60
-    everwork types policy email-send --clear
-    """
-    said = {"max_attempts": max_attempts, "base": base, "factor": factor, "cap": cap, "jitter": jitter}
-    given = {name: number(text) for name, text in said.items() if text is not None}
-    view = _policy(engine, type, given, clear=clear)
-    if as_json:
-        write_json(policy_report(type, view))
-    else:
-        own = "" if view.is_own else " (the default)"
-        write(f"{one_line(type)}: {_told(view.policy)}{own}\n")
-
-
-def _policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool) -> PolicyView:
-    """The policy in force, after what was asked for."""
-    if clear and given:
-        raise InvalidInput("clear", f"must not be given together with {', '.join(given)}")
-    if clear:
-        administer(engine, lambda desk: desk.clear_policy(type))
-        return PolicyView(DEFAULT_TYPE_POLICY, {})
-    if given:
-        checks.name("type", type)
-        policy_from(given)
-        # A policy may be there before the first job, and so may the store; a slip must not bring it into being.
-        return administer(engine, lambda desk: desk.set_policy(type, given, changes_only=True), creates=True)
-    return administer(engine, lambda desk: desk.policy(type))
 
 
 def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> None:
@@ -142,21 +112,35 @@ def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> N
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
     asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
-    own = "" if info.policy is None else _told(decode_policy(info.policy))
+    own = "" if info.policy is None else told(said_of_stored(info.policy))
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
     return one_line(info.type), _status(view), *counts, asked, own
 
 
 def _status(view: TypeView) -> str:
+    """What keeps the type's jobs from starting, or may; the first of it is what holds now."""
     info = view.info
     if info.paused:
         return "paused"
-    open_until = info.breaker_open_until_ms
-    return "active" if open_until is None or open_until <= now_ms() else "breaker open"
+    match info.breaker:
+        case BreakerState.OPEN:
+            return f"breaker open until {_clock(info.breaker_open_until_ms)}"
+        case BreakerState.HALF_OPEN if info.breaker_probe_key is not None:
+            return f"breaker half-open, probe {info.breaker_probe_key}"
+        case BreakerState.HALF_OPEN:
+            return "breaker half-open"
+        case BreakerState.CLOSED if info.rate_full_until_ms is not None:
+            return f"rate full until {_clock(info.rate_full_until_ms)}"
+        case _:
+            return "at its limit" if _is_full(view) else "active"
 
 
-def _told(policy: TypePolicy) -> str:
-    said = asdict(policy.retry) | said_of(policy)
-    return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items()
-    )
+def _is_full(view: TypeView) -> bool:
+    """Whether as many run as may; groups have limits of their own, which their sum does not show."""
+    most = decode_policy(view.info.policy).max_running
+    return most is not None and not view.info.groups and view.counts[State.PROCESSING] >= most
+
+
+def _clock(instant_ms: int | None) -> str:
+    """A time of day; breakers and windows end soon."""
+    return "" if instant_ms is None else f"{utc_text(instant_ms)[11:19]} UTC"

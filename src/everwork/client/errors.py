@@ -27,6 +27,7 @@ _BY_CODE: Final[Mapping[str, Refusal]] = {
     "not_found": lambda text, _: _not_found(text),
     "result_timeout": lambda text, _: e.ResultTimeout(text),
     "call_timeout": lambda text, _: e.CallTimeout(text),
+    "nothing_matches": lambda text, _: e.NothingMatches(text),
     "unauthenticated": lambda text, _: e.Unauthenticated(text),
     "permission_denied": lambda text, _: e.PermissionDenied(text),
     "access_denied": lambda text, _: e.AccessError(text),
