@@ -317,3 +317,19 @@ async def test_nobody_is_sent_to_ask_at_once_while_there_is_no_room(
     await leased_keys(engine, 3)
     answer = await asked(engine, 3)
     assert answer.next_due_ms is None or answer.next_due_ms > clock.now_ms
+
+
+# Turns ----------------------------------------------------------------------------------------------
+
+
+async def test_limits_leave_each_tenant_its_turn(engine: Engine) -> None:
+    await a_policy(engine, max_running=10, max_running_per_key=5)
+    await waiting(engine, 1_000, (None,), tenant="a")
+    await waiting(engine, 10, (None,), tenant="b")
+    served: list[str] = []
+    done: list[Complete] = []
+    for _ in range(5):
+        jobs = (await engine.settle(done, [Demand(TYPE, WORKER, 10)])).activation.jobs
+        done = [Complete(job.key, job.attempt) for job in jobs]
+        served += [job.tenant for job in jobs]
+    assert (served.count("b"), len(served)) == (10, 50)
