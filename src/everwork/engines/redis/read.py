@@ -75,7 +75,7 @@ async def explain(link: Link, key: int) -> Explanation | None:
     reply = await link.read("explain", id_of(key))
     if reply is None:
         return None
-    now, stored, told, has_probe, ahead, lease = reply
+    now, stored, told, has_probe, running, lane_running, ahead, lease = reply
     record, fields = Record(stored), fields_of(told)
     type, group = record.queue
     facts = Facts(
@@ -91,8 +91,11 @@ async def explain(link: Link, key: int) -> Explanation | None:
         worker=record.worker,
         lease_until_ms=int(float(lease)) if lease else None,
         policy=fields.get("policy"),
+        limit_key=lane_parts(record.fields[7])[1],
+        running=running,
+        lane_running=lane_running,
         is_probe_live=bool(has_probe),
-        rate_full_until_ms=rate_full_until_ms(fields),
+        rate_full_until_ms=rate_full_until_ms(fields, group),
     )
     return explained(facts, int(now))
 

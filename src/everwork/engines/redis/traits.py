@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from everwork.core.breaker import Breaker
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
+
+_WINDOW: Final = "window\n"
 
 Fields = Mapping[str, str]
 """A type's hash; parts/traits.lua says what stands there."""
@@ -41,10 +43,11 @@ def breaker_of(fields: Fields) -> Breaker:
     )
 
 
-def rate_full_until_ms(fields: Fields) -> int | None:
-    """The end of the rate's window in which no more jobs may start; None while some may."""
+def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
+    """The end of the rate's window in which no more jobs may start; None while some may. Without a group: the last."""
     rate = decode_policy(fields.get("policy")).rate
-    if rate is None or "window" not in fields:
+    if rate is None:
         return None
-    until_ms, _, started = fields["window"].partition(" ")
-    return int(until_ms) if int(started) >= rate.jobs else None
+    named = [name for name in fields if name.startswith(_WINDOW)] if group is None else [_WINDOW + group]
+    windows = [fields[name].split() for name in named if name in fields]
+    return max((int(since) + rate.window_ms for since, started in windows if int(started) >= rate.jobs), default=None)

@@ -1,10 +1,12 @@
 -- Purpose: why a job is not running.
--- Inputs: now; id. Returns: nothing for no such job; else now, its state, the fields of its type, flat, 1 if a probe runs, jobs ahead,
---   lease end ('' for none).
--- Parts: records traits effects places
+-- Inputs: now; id. Returns: nothing for no such job; else now, its state, the fields of its type, flat, 1 if a probe runs, jobs that run
+--   of its queue and of its lane (0 if nothing limits them), jobs ahead, lease end ('' for none).
+-- Parts: records traits running effects places
 local record, tail = state_of(ARGV[2])
 if not record then return false end
 local r = parse(tail)
 local t = trait_of(type_of(r.queue))
 local ahead = r.state == 'p' and call('ZRANK', ready_key(r.queue, r.lane), ARGV[2]) or 0
-return {NOW, record, call('HGETALL', t.key), probe_lives(t) and 1 or 0, ahead, r.state == 'r' and call('ZSCORE', LEASES, ARGV[2]) or ''}
+local runs = numbers_of(run_key(r.queue), {'\n', r.lane})
+return {NOW, record, call('HGETALL', t.key), probe_lives(t) and 1 or 0, runs[1], runs[2], ahead,
+  r.state == 'r' and call('ZSCORE', LEASES, ARGV[2]) or ''}

@@ -2,7 +2,7 @@
 -- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end or '', number of
 --   history entries, and these. What may be empty and yet be there has a '=' in front.
 -- Returns: how many were written; one whose key exists is left as it is.
--- Parts: records traits effects places
+-- Parts: records traits running effects places
 local function appear(queue)
   local type, group = type_of(queue), string.match(queue, '\31(.*)$')
   local key = P .. ':t:' .. type

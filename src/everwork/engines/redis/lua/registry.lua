@@ -1,6 +1,6 @@
 -- Purpose: types and their switches, groups, entries with or without an end, turns.
 -- Inputs: now; what to do; its values. Returns: see each.
--- Parts: records traits effects breakers places endings removal entries policies upkeep marks
+-- Parts: records traits running effects breakers places endings removal entries policies upkeep marks switch
 local A, B, C = ARGV[3], ARGV[4], ARGV[5]
 local T = P .. ':t:' .. (A or '')
 
@@ -49,8 +49,12 @@ function act.reset_breaker() -- type -> 1 unless the breaker was closed.
 end
 
 function act.set_policy() -- type, policy or '', its max_attempts, its rules as parts/traits.lua reads them.
-  see(A)
+  local before = see(A)
   if B == '' then call('HDEL', T, 'policy', 'max', 'rules') else call('HSET', T, 'policy', B, 'max', C, 'rules', ARGV[6]) end
+  traits[A] = nil
+  local t = trait_of(A)
+  switch_limits(before, t)
+  wake(t)
 end
 
 function act.add_group() -- type, group.

@@ -1,6 +1,6 @@
 -- Purpose: bring dead letters back, with the attempts that they were created with.
 -- Inputs: now; ids. Returns: judgements, see parts/change.lua.
--- Parts: records traits effects places endings change
+-- Parts: records traits running effects places endings change
 local out = change(2, function(id, record, r)
   if r.state ~= 'f' then return 'w' end
   requeue(id, record, r, r.created_max)

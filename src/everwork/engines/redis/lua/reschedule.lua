@@ -1,6 +1,6 @@
 -- Purpose: let pending jobs run at another time.
 -- Inputs: now; run_at or ''; delay; ids. Returns: judgements, see parts/change.lua.
--- Parts: records traits effects places pending change
+-- Parts: records traits running effects places pending change
 local run_at = tonumber(ARGV[2]) or now + tonumber(ARGV[3])
 local out = change(4, function(id, record, r)
   if r.state ~= 'p' then return 'w' end

@@ -1,6 +1,6 @@
 -- Purpose: change how many attempts are left.
 -- Inputs: now; retries; the most attempts that may ever be counted; id. Returns: a judgement, see parts/change.lua.
--- Parts: records traits effects places endings change
+-- Parts: records traits running effects places endings change
 local retries, attempts_max = tonumber(ARGV[2]), tonumber(ARGV[3])
 local function raised(r, more) return math.max(tonumber(r.attempts), math.min(r.attempts + more, attempts_max)) end
 local out = change(4, function(id, record, r)

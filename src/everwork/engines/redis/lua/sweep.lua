@@ -2,7 +2,7 @@
 -- Inputs: now; holder; turn_ms; ms that completed and cancelled jobs, and ms that failed jobs are kept; hours of statistics kept.
 -- Returns: per lapsed lease its id, state, own policy or '' and the number of its type's policy, in a list of its own, and these
 --   policies: then nothing else was done, and it is called again after they are written; else an empty list, how many expired, how many were deleted, and whether there is more ('1').
--- Parts: records traits effects places endings removal entries policies upkeep
+-- Parts: records traits running effects places endings removal entries policies upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed, policies} end
 write_though_full()

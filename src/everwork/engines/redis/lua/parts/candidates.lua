@@ -1,28 +1,23 @@
 -- Purpose: where the jobs of some states can be found by key, newest first. Inputs: records.
 local FEW = @LIST_SCAN_MAX@
 
+local function add_places(queue, keys, futures)
+  keys[#keys + 1] = P .. ':future:' .. queue
+  futures[keys[#keys]] = true
+  for _, lanes in ipairs({P .. ':lanes:', P .. ':full:'}) do
+    for _, lane in ipairs(call('ZRANGE', lanes .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
+  end
+end
+
 local function pending_places(futures) -- Every set that holds pending jobs; those of scheduled ones are noted in `futures`.
   local keys = {}
-  local function add_future(queue)
-    keys[#keys + 1] = P .. ':future:' .. queue
-    futures[keys[#keys]] = true
-  end
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
-    local queues = {type}
-    local got = call('HGETALL', P .. ':t:' .. type)
-    for i = 1, #got, 2 do
-      if got[i] == 'groups' then for group in string.gmatch(got[i + 1], '[^\31]+') do queues[#queues + 1] = type .. '\31' .. group end end
-    end
-    for _, queue in ipairs(queues) do
-      add_future(queue)
-      for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
-      if #keys > FEW then return keys, true end
-    end
+    local groups = call('HGET', P .. ':t:' .. type, 'groups') or ''
+    add_places(type, keys, futures)
+    for group in string.gmatch(groups, '[^\31]+') do add_places(type .. '\31' .. group, keys, futures) end
+    if #keys > FEW then return keys, true end
   end
-  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
-    add_future(queue)
-    for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
-  end
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do add_places(queue, keys, futures) end
   return keys, #keys > FEW
 end
 

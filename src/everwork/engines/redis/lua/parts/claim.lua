@@ -1,5 +1,5 @@
 -- Purpose: promote what is due, then lease the first jobs of each lane: straight down one lane, or by turns.
--- Inputs: records, traits, effects, places, endings. activate(at) reads ARGV from `at` on: claims, then per claim
+-- Inputs: records, traits, running, effects, places, endings. activate(at) reads ARGV from `at` on: claims, then per claim
 --   type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker, limit, lease_ms.
 -- Returns {now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids, heads, infos, payloads};
 --   the jobs are for its demands, in their order; an info is attempt, attempts, max, priority, lane.
@@ -69,7 +69,7 @@ local function indexed_lanes(queue, tenants, wanted)
 end
 
 local function lanes_of(queue, tenants, wanted) -- Lanes with ready work, least recently served first.
-  local lanes = P .. ':lanes:' .. queue
+  local lanes = lanes_key(queue)
   if not tenants then return call('ZRANGE', lanes, 0, wanted - 1) end
   if bound[queue] > 1 then return indexed_lanes(queue, tenants, wanted) end
   local names, from = {}, 0
@@ -83,19 +83,33 @@ local function lanes_of(queue, tenants, wanted) -- Lanes with ready work, least 
   return names
 end
 
-local function round(queue, names, left, ids) -- Every lane gets an equal share; who got one more stands behind who did not.
-  local lanes, served = P .. ':lanes:' .. queue, P .. ':served:' .. queue
+local function find_rooms(queue, names, limit, rooms) -- How many more may start of each lane with a limit key.
+  local asked = {}
+  for _, lane in ipairs(names) do if not rooms[lane] and has_limit_key(lane) then asked[#asked + 1] = lane end end
+  for i, number in ipairs(numbers_of(run_key(queue), asked)) do rooms[asked[i]] = math.max(0, limit - number) end
+end
+
+local function round(queue, names, left, ids, rooms) -- Every lane gets an equal share; who got one more stands behind who did not.
+  local lanes, served = lanes_key(queue), P .. ':served:' .. queue
   local share, extra, n = math.floor(left / #names), left % #names, #names
   local turn = call('INCRBY', P .. ':turn:' .. queue, 2 * n) - 2 * n
-  local back, gone, mark, taken = {}, {}, {}, 0
+  local back, gone, mark, full, taken = {}, {}, {}, {}, 0
   for i, lane in ipairs(names) do
     local has_more = i <= extra
     local mine = turn + i + (has_more and n or 0)
-    local k, is_empty = pop(queue, lane, share + (has_more and 1 or 0), ids)
+    local wanted, room = share + (has_more and 1 or 0), rooms[lane]
+    local k, is_empty = 0, false
+    if room ~= 0 then k, is_empty = pop(queue, lane, room and math.min(room, wanted) or wanted, ids) end
     taken = taken + k
+    if room then rooms[lane] = room - k end
+    local is_full = room == k and not is_empty
     local known = indexed[queue] and indexed[queue].of[lane]
-    if known then known.served = not is_empty and mine or nil end
-    if is_empty then
+    if known then known.served = not is_empty and not is_full and mine or nil end
+    if is_full then
+      gone[#gone + 1] = lane
+      full[#full + 1] = mine
+      full[#full + 1] = lane
+    elseif is_empty then
       gone[#gone + 1] = lane
       mark[#mark + 1] = lane
       mark[#mark + 1] = mine
@@ -105,17 +119,19 @@ local function round(queue, names, left, ids) -- Every lane gets an equal share;
     end
   end
   many('ZADD', lanes, back)
+  many('ZADD', full_key(queue), full)
   many('ZREM', lanes, gone)
   many('HSET', served, mark)
   return taken
 end
 
-local function claim(queue, limit, tenants)
-  local ids, left = {}, limit
+local function claim(queue, limit, tenants, limit_per_key)
+  local ids, left, rooms = {}, limit, {}
   while left > 0 do
     local names = lanes_of(queue, tenants, left)
     if #names == 0 then break end
-    left = left - round(queue, names, left, ids)
+    if limit_per_key then find_rooms(queue, names, limit_per_key, rooms) end
+    left = left - round(queue, names, left, ids, rooms)
   end
   return ids
 end
@@ -190,20 +206,41 @@ local function asked_for(wanted) -- What is known of the type, unless there is n
   return t
 end
 
-local function room_for(wanted, t) -- How many may start now; if that is less than wanted because of the time: from when on more may.
+local function window_of(t, group) -- The rate's, if it has not ended.
+  local since, used = string.match(call('HGET', t.key, 'window\n' .. group) or '', '^(%d+) (%d+)$')
+  if not since or math.abs(now - since) >= t.rate_ms then return now, 0 end
+  return tonumber(since), tonumber(used)
+end
+
+local function room_for(wanted, t) -- How many may start now, and from when on more may if only time holds them back.
+  local room, till = wanted.limit, nil
   if t.paused then return 0 end
-  if not t.breaker then return wanted.limit end
-  if t.breaker > now then return 0, t.breaker end
-  return probe_lives(t) and 0 or 1
+  if t.breaker then
+    if t.breaker > now then return 0, t.breaker end
+    room = probe_lives(t) and 0 or 1
+  end
+  if t.max_running and room > 0 then room = math.min(room, t.max_running - running_of(wanted.queue)) end
+  if t.rate_jobs then
+    local since, used = window_of(t, wanted.group)
+    if room >= t.rate_jobs - used then room, till = t.rate_jobs - used, since + t.rate_ms end
+  end
+  return math.max(room, 0), till
+end
+
+local function enter_window(t, group, started)
+  local since, used = window_of(t, group)
+  call('HSET', t.key, 'window\n' .. group, fmt('%.0f %.0f', since, used + started))
 end
 
 local function start(wanted, t, room, out) -- Leases what may start: how many.
   promote(wanted.queue)
-  local ids = claim(wanted.queue, math.min(wanted.limit, room), wanted.tenants)
+  if t.max_per_key then flush_running() end -- What has ended in this call has given its room back.
+  local ids = claim(wanted.queue, room, wanted.tenants, t.max_per_key)
   if #ids == 0 then return 0 end
   local heads, infos, payloads = lease(ids, wanted.demands)
   local at = #out
   out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = wanted.number, ids, heads, infos, payloads
+  if t.rate_jobs then enter_window(t, wanted.group, #ids) end
   if t.breaker then
     t.probe, t.probe_attempt = ids[1], string.match(infos[1], '^%d+')
     call('HSET', t.key, 'probe', t.probe .. ' ' .. t.probe_attempt)
@@ -211,7 +248,7 @@ local function start(wanted, t, room, out) -- Leases what may start: how many.
   return #ids
 end
 
-local function has_work(queue) return call('EXISTS', P .. ':lanes:' .. queue, future_key(queue)) > 0 end
+local function has_work(queue) return call('EXISTS', lanes_key(queue), full_key(queue), future_key(queue)) > 0 end
 
 local function activate(at)
   local out, next_due = {NOW, '', 0}, nil

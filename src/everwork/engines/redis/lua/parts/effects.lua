@@ -1,11 +1,12 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
--- Inputs: records, traits. finish() must be the last thing that a script writes.
+-- Inputs: records, traits, running. finish() must be the last thing that a script writes.
 local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
 local ended = {c = {}, f = {}} -- What retention will look at, by how long it is kept.
 
 local function count(r, state, by)
   local field = state .. '\n' .. r.queue .. '\n' .. tenant_of(r.lane)
   counts[field] = (counts[field] or 0) + by
+  if state == 'r' then ran(r, by) end
 end
 
 local function move(r, state, by)
@@ -38,6 +39,8 @@ local function flush_ended(kept, ids)
 end
 
 local function finish()
+  flush_running()
+  for queue in pairs(freed) do if call('EXISTS', lanes_key(queue)) == 1 then woken[queue] = true end end
   for field, by in pairs(counts) do
     if by ~= 0 and call('HINCRBY', P .. ':n', field, by) == 0 then call('HDEL', P .. ':n', field) end
   end

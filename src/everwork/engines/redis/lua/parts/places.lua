@@ -1,5 +1,5 @@
 -- Purpose: the places of a pending job (ready by lane, or scheduled), and the ways in and out of them.
--- Inputs: records, effects.
+-- Inputs: records, traits, running, effects.
 local PRIORITY_STEP = 4398046511104 -- 2^42: instants until the year 2109, times 1,024 priorities, are exact in a double.
 local SOON_MS = 1000 -- Nobody waits longer than this without looking by himself.
 
@@ -22,8 +22,9 @@ local function open_lane(queue, lane) -- A lane with ready work; one that is new
   local name = queue .. '\n' .. lane
   if opened[name] then return end
   opened[name] = true
-  local lanes = P .. ':lanes:' .. queue
+  local lanes = lanes_key(queue)
   if call('ZSCORE', lanes, lane) then return end
+  if trait_of(type_of(queue)).max_per_key and call('ZSCORE', full_key(queue), lane) then return end
   local served = P .. ':served:' .. queue
   local turn = call('HGET', served, lane)
   call('ZADD', lanes, turn or 0, lane)
@@ -31,11 +32,12 @@ local function open_lane(queue, lane) -- A lane with ready work; one that is new
 end
 
 local function close_lane(queue, lane)
-  local lanes = P .. ':lanes:' .. queue
-  local turn = call('ZSCORE', lanes, lane)
-  if turn then
-    call('ZREM', lanes, lane)
-    call('HSET', P .. ':served:' .. queue, lane, turn)
+  for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do
+    local turn = call('ZSCORE', lanes, lane)
+    if turn then
+      call('ZREM', lanes, lane)
+      call('HSET', P .. ':served:' .. queue, lane, turn)
+    end
   end
   opened[queue .. '\n' .. lane] = nil
 end

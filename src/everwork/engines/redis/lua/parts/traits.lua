@@ -1,6 +1,7 @@
 -- Purpose: what is known of a type, read once in a script. Inputs: records.
--- The hash of a type: known, paused, groups, policy (a text, which no script parses), max and rules (its numbers, see below), asked \n group;
---   what its breaker remembers: failures, breaker (open until), probe (id and attempt); and window, of its rate (its end, how many have started).
+-- The hash of a type: known, paused, groups, policy (a text, which no script parses), max and rules (its numbers, see below);
+--   what its breaker remembers: failures, breaker (open until), probe (id and attempt); per group asked \n group (when it was last asked
+--   for) and window \n group (of its rate: since when, how many have started).
 local RULES = {'breaker_failures', 'breaker_ms', 'max_running', 'max_per_key', 'rate_jobs', 'rate_ms', 'again_ms', 'again_rounds',
   'keep_c', 'keep_f'} -- One word each; '-' is no rule.
 local traits = {}
@@ -9,8 +10,8 @@ local function trait_of(type) -- Who writes any of this writes it here, too.
   local t = traits[type]
   if t then return t end
   local key = P .. ':t:' .. type
-  local got = call('HMGET', key, 'known', 'paused', 'groups', 'max', 'rules', 'breaker', 'failures', 'probe', 'window', 'asked\n')
-  t = {key = key, type = type, known = got[1], paused = got[2] == '1', groups = got[3] or '', max = got[4], asked = got[10]}
+  local got = call('HMGET', key, 'known', 'paused', 'groups', 'max', 'rules', 'breaker', 'failures', 'probe', 'asked\n')
+  t = {key = key, type = type, known = got[1], paused = got[2] == '1', groups = got[3] or '', max = got[4], asked = got[9]}
   if got[5] then
     local i = 0
     for word in string.gmatch(got[5], '%S+') do
@@ -20,10 +21,6 @@ local function trait_of(type) -- Who writes any of this writes it here, too.
   end
   t.breaker, t.failures = tonumber(got[6]), tonumber(got[7])
   if got[8] then t.probe, t.probe_attempt = string.match(got[8], '^(%d+) (%d+)$') end
-  if got[9] then
-    local till, used = string.match(got[9], '^(%d+) (%d+)$')
-    t.window_end, t.window_used = tonumber(till), tonumber(used)
-  end
   traits[type] = t
   return t
 end

@@ -13,9 +13,11 @@ end
 
 local function cancel_queue(queue, reason, step) -- Cancels what waits in a queue: how many, a bounded number.
   local ids = call('ZRANGE', future_key(queue), 0, step - 1)
-  for _, lane in ipairs(call('ZRANGE', P .. ':lanes:' .. queue, 0, step - 1)) do
-    if #ids >= step then break end
-    for _, id in ipairs(call('ZRANGE', ready_key(queue, lane), 0, step - #ids - 1)) do ids[#ids + 1] = id end
+  for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do
+    for _, lane in ipairs(call('ZRANGE', lanes, 0, step - 1)) do
+      if #ids >= step then break end
+      for _, id in ipairs(call('ZRANGE', ready_key(queue, lane), 0, step - #ids - 1)) do ids[#ids + 1] = id end
+    end
   end
   return cancel_pending(ids, 'cancel', reason)
 end
