@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,15 @@ from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.workers.faults import FailEveryNth, FailTypes, SimulatedFailure
 from everwork.workers.middleware import Proceed
 from tests.door.waiting import run_one
-from tests.stores import VirtualClock
+from tests.stores import VirtualClock, url_of
 
 AT_ONCE = RetryPolicy(max_attempts=3, base=0.0)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """One engine will do: none knows of middleware."""
+    return url_of("sqlite", tmp_path)
 
 
 class Around(Middleware):

@@ -13,6 +13,7 @@ from typing import Any
 
 from everwork import (
     AbstractWorker,
+    CircuitBreaker,
     Event,
     EventCollector,
     EventSettings,
@@ -61,6 +62,18 @@ class Echo(Told):
     async def __call__(self, ctx: JobContext, text: str = "", **kwargs: Any) -> dict[str, str]:
         say("echo", ctx.key, text)
         return {"text": text}
+
+
+class Guarded(Told):
+    """Does what it should; a breaker stops its type when it does not."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        breaker = CircuitBreaker(failures=2, seconds=3_600)
+        return WorkerSettings(title="guarded", sources={"guarded"}, retry=RetryPolicy(), breaker=breaker)
+
+    async def __call__(self, ctx: JobContext) -> None:
+        say("guarded", ctx.key)
 
 
 class Another(Told):

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from everwork import AbstractWorker, Process, ProcessManager, Reconnect, Recycle
 from everwork.workers import stores
+from everwork.workers.faults import FailTypes
 from everwork.workers.stores import AbstractBackend, AbstractBroker
 
 
@@ -40,6 +42,7 @@ def manager_of(url: str, settings: dict[str, Any], crews: list[str]) -> ProcessM
             shutdown_timeout=settings.get("shutdown", 10),
             recycle=recycle,
             reconnect=Reconnect(delays=(0.1,), give_up_after=settings.get("give_up")),
+            middleware=[partial(FailTypes, settings["fail"])] if "fail" in settings else [],
         )
         for names in crews
     ]

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from everwork import (
     AbstractCronSchedule,
     AbstractWorker,
+    Middleware,
     PostgresBackend,
     Process,
     ProcessGroup,
@@ -158,6 +159,13 @@ def test_a_manager_that_cannot_run_says_why(changed: dict[str, Any], says: str) 
 BAD: dict[str, tuple[Any, str]] = {
     "nobody": (lambda: Process(workers=[]), "workers"),
     "an instance": (lambda: Process(workers=[Echo()]), "workers"),  # type: ignore[list-item]
+    "made already": (lambda: Process(workers=[Echo], middleware=[Middleware()]), "middleware"),  # type: ignore[list-item]
+    "made nowhere": (
+        lambda: Process(workers=[Echo], middleware=[lambda: Middleware.__new__(Middleware)]),
+        "middleware",
+    ),
+    "no breaker": (lambda: WorkerSettings(title="w", breaker=3), "breaker"),  # type: ignore[arg-type]
+    "no policy": (lambda: WorkerSettings(title="w", policy={"max_running": 0}), "policy"),  # type: ignore[arg-type]
     "another class": (lambda: Process(workers=[Path]), "workers"),  # type: ignore[list-item]
     "twice": (lambda: Process(workers=[Echo, Echo]), "workers"),
     "no time": (lambda: Process(workers=[Echo], shutdown_timeout=0), "shutdown_timeout"),

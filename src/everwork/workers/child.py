@@ -29,6 +29,7 @@ from everwork.service.loops import engine_outage, new_loop
 from everwork.service.service import JobService
 from everwork.workers.crew import RUNNING_SECONDS, Crew, Post
 from everwork.workers.ledger import Ledger, Phase
+from everwork.workers.middleware import MakeMiddleware
 from everwork.workers.own import OwnStore
 from everwork.workers.portal import Portal
 from everwork.workers.process import Reconnect
@@ -66,6 +67,7 @@ class Orders:
     lease_ms: int
     log_format: Literal["console", "json"] | None
     log_level: str
+    middleware: tuple[MakeMiddleware, ...] = ()
 
 
 def main(orders: Orders, memory: Any, control: socket.socket, dump: Connection) -> None:
@@ -89,7 +91,7 @@ class Child:
         self._control = control
         self._loop = new_loop()
         self._log = log.bind(process=orders.name)
-        self._crew = Crew(orders.posts, self._log)
+        self._crew = Crew(orders.posts, self._log, orders.middleware)
         self._turned_at = time.monotonic()
         self._stopped: StopSignal
         self._is_asked = False

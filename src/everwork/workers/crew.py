@@ -14,6 +14,7 @@ from everwork.core.texts import error_text
 from everwork.service.loops import pauses
 from everwork.workers.arguments import Arguments
 from everwork.workers.handler import Handler, Place
+from everwork.workers.middleware import MakeMiddleware, Middleware, require_middleware
 from everwork.workers.settings import WorkerSettings
 from everwork.workers.worker import AbstractWorker
 
@@ -42,8 +43,10 @@ class Post:
 class Crew:
     """The workers of one process. It lives in the handlers' loop."""
 
-    def __init__(self, posts: Sequence[Post], log: Any) -> None:
+    def __init__(self, posts: Sequence[Post], log: Any, middleware: Sequence[MakeMiddleware] = ()) -> None:
         self._posts = posts
+        self._to_make = middleware
+        self._middleware: tuple[Middleware, ...] = ()
         self._log = log
         self._untried = len(posts)
         self._started: list[AbstractWorker] = []
@@ -97,9 +100,10 @@ class Crew:
         """Make and start a worker; what went wrong."""
         try:
             settings = post.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+            around = self._made_middleware()
             worker = post.worker()
             await worker.startup()
-            handler = handler_of(worker, settings, post)
+            handler = handler_of(worker, settings, post, around)
         except BaseException as error:
             if _is_being_stopped(error):
                 raise
@@ -108,6 +112,12 @@ class Crew:
         self._started.append(worker)
         add(handler)
         return None
+
+    def _made_middleware(self) -> tuple[Middleware, ...]:
+        """Made once, for all workers; what cannot be made is tried again with the worker."""
+        if len(self._middleware) < len(self._to_make):
+            self._middleware = require_middleware("middleware", [make() for make in self._to_make])
+        return self._middleware
 
     async def _shut_down(self, worker: AbstractWorker) -> None:
         try:
@@ -126,7 +136,9 @@ def _is_being_stopped(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def handler_of(worker: AbstractWorker, settings: WorkerSettings, post: Post) -> Handler:
+def handler_of(
+    worker: AbstractWorker, settings: WorkerSettings, post: Post, middleware: tuple[Middleware, ...] = ()
+) -> Handler:
     """What the runtime must know of a worker."""
     return Handler(
         name=post.id,
@@ -140,4 +152,5 @@ def handler_of(worker: AbstractWorker, settings: WorkerSettings, post: Post) -> 
         events_max=settings.event_settings.max_events_in_memory,
         settle_events_max=settings.event_settings.max_batch_size,
         index=post.index,
+        middleware=middleware,
     )

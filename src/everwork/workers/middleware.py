@@ -55,6 +55,7 @@ class Call:
 
 
 Proceed = Callable[[Call], Awaitable[Any]]
+MakeMiddleware = Callable[[], "Middleware"]
 
 
 class Middleware:

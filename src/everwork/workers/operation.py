@@ -244,6 +244,7 @@ class Operation:
             lease_ms=self._setup.lease_ms,
             log_format=self._setup.log_format,
             log_level=self._setup.log_level,
+            middleware=tuple(process.middleware),
         )
         off = {post.index for post in posts if post.id in self._off}
         concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from everwork.workers.middleware import MakeMiddleware, Middleware
 from everwork.workers.worker import AbstractWorker
 
 MEBIBYTE: Final = 1_048_576
@@ -52,12 +54,15 @@ class Process(_Settings):
     """One operating system process with one or several workers in it.
 
     `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
+    `middleware`: classes, or functions that make one; the process makes each once and lets it stand around every call
+    of its workers, the first outermost.
     """
 
     workers: list[type[AbstractWorker]] = Field(min_length=1, max_length=1_000)
     shutdown_timeout: float = Field(default=20.0, ge=0.1, le=3_600)
     reconnect: Reconnect = Reconnect()
     recycle: Recycle = Recycle()
+    middleware: list[MakeMiddleware] = Field(default=[], max_length=100)
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -70,6 +75,21 @@ class Process(_Settings):
                 raise ValueError(f"must be subclasses of AbstractWorker (classes, not instances), not {one!r}")
             if given.count(one) > 1:
                 raise ValueError(f"names {one.__name__} twice; use ProcessGroup(replicas=...) or concurrency instead")
+        return given
+
+    @field_validator("middleware", mode="before")
+    @classmethod
+    def _can_be_made(cls, given: Any) -> Any:
+        """What the new process can import, and make there."""
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"must be a list of subclasses of Middleware, not {given!r}")
+        for one in given:
+            if not callable(one) or isinstance(one, Middleware):
+                raise ValueError(f"must be subclasses of Middleware or functions that make one, not {one!r}")
+            try:
+                ForkingPickler.dumps(one)
+            except Exception:  # noqa: BLE001 - an object may refuse in its own way
+                raise ValueError(f"must be defined at the top of a module, unlike {one!r}") from None
         return given
 
 
