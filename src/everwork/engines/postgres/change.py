@@ -34,11 +34,19 @@ async def cancel_rows(
 
 async def requeue(parts: Parts, keys: Sequence[int], max_attempts: int | None = None) -> list[Judged]:
     """Bring dead letters back, with the attempts they were created with unless told otherwise."""
+    rows = await requeue_rows(parts, keys, max_attempts)
+    return await _judged(parts, keys, rows, lambda _: Verdict.WRONG_STATE)
+
+
+async def requeue_rows(
+    parts: Parts, keys: Sequence[int], max_attempts: int | None = None, said: str | None = None
+) -> list[Any]:
+    """Bring dead letters back; those that came, as they were found. `said`: they do so by themselves, as it is told."""
     sql = parts.sql("requeue")["requeue"]
-    rows = await parts.connections.rows(sql, sorted(set(keys)), parts.now_ms(), max_attempts)
+    rows = await parts.connections.rows(sql, sorted(set(keys)), parts.now_ms(), max_attempts, said)
     if rows:
         parts.notifier.tell_work({row[4] for row in rows})
-    return await _judged(parts, keys, rows, lambda _: Verdict.WRONG_STATE)
+    return rows
 
 
 async def set_retries(parts: Parts, key: int, retries: int) -> Judged:

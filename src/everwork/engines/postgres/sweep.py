@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
 from everwork.engines.postgres import change, registry
+from everwork.engines.postgres.dead import requeue_dead
 from everwork.engines.postgres.parts import START, Parts
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.settle import end_lapsed
@@ -28,6 +30,9 @@ FOLD_MAX: Final = 20_000
 TIDY_EVERY_MS: Final = 3_600_000
 VACUUM_EVERY_JOBS: Final = 50_000
 
+Keeps = Sequence[int | None]
+"""How long a type's policy lets completed and cancelled jobs be kept, and failed ones."""
+
 
 async def sweep(parts: Parts, holder: str) -> Swept:
     """What anybody may do, and what the holder of the turn does."""
@@ -37,7 +42,9 @@ async def sweep(parts: Parts, holder: str) -> Swept:
         return swept
     if left_ms < TURN_MS // 2 and not await registry.take_turn(parts, TURN, holder, TURN_MS):
         return swept
-    swept = await _sweep_finished(parts, swept)
+    rules = await parts.connections.look(parts.sql("sweep")["rules"])
+    swept = await _sweep_dead(parts, swept, rules)
+    swept = await _sweep_finished(parts, swept, {queue: keeps for queue, _, _, *keeps in rules})
     await _fold(parts)
     await _tidy(parts)
     return swept
@@ -58,15 +65,36 @@ async def _sweep_lapsed(parts: Parts) -> Swept:
     return Swept(lapsed=lapsed, expired=len(expired), more=is_full)
 
 
-async def _sweep_finished(parts: Parts, swept: Swept) -> Swept:
+async def _sweep_dead(parts: Parts, swept: Swept, rules: Sequence[Any]) -> Swept:
+    """Bring dead letters back whose time has come, before they are too old."""
+    due = [(queue, requeue_ms, rounds) for queue, requeue_ms, rounds, *_ in rules if requeue_ms is not None]
+    requeued, has_more = await requeue_dead(parts, due, await server_now_ms(parts)) if due else (0, False)
+    return replace(swept, requeued=requeued, more=swept.more or has_more)
+
+
+async def _sweep_finished(parts: Parts, swept: Swept, keeps: Mapping[int, Keeps]) -> Swept:
     """Delete what is past its retention among the next finished jobs."""
     broom = parts.broom
-    now_ms = await server_now_ms(parts)
-    rows = await parts.connections.look(parts.sql("sweep")["finished"], *broom.after, SWEEP_STEP_MAX)
-    old = [key for _, state, key, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
-    broom.after, broom.is_thorough = _next(rows, bool(old), broom.is_thorough)
+    old = await _old(parts, keeps)
+    if not old and broom.after > START:
+        old = await _old(parts, keeps)  # Behind many that one type keeps long, another may have some that are old.
     deleted = await change.delete(parts, old) if old else []
     return replace(swept, deleted=len(deleted), more=swept.more or (bool(old) and broom.after > START))
+
+
+async def _old(parts: Parts, keeps: Mapping[int, Keeps]) -> list[int]:
+    """Those of the next finished jobs that are past their retention."""
+    broom, now_ms = parts.broom, await server_now_ms(parts)
+    rows = await parts.connections.look(parts.sql("sweep")["finished"], *broom.after, SWEEP_STEP_MAX)
+    old = [key for queue, state, key, at_ms in rows if at_ms + _keep_ms(State(state), keeps.get(queue)) <= now_ms]
+    broom.after, broom.is_thorough = _next(rows, bool(old), broom.is_thorough)
+    return old
+
+
+def _keep_ms(state: State, keeps: Keeps | None) -> int:
+    """How long a job is kept: as its type's policy says, or as usual."""
+    said = None if keeps is None else keeps[state is State.FAILED]
+    return KEEP_MS[state] if said is None else said
 
 
 def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, int, int], bool]:
@@ -113,3 +141,4 @@ async def _tidy(parts: Parts) -> None:
         await parts.connections.rows(sql["forget_registered"], parts.now_ms())
         parts.broom.tidied_at_ms = now_ms
         parts.broom.is_thorough = True
+        parts.broom.seen_dead.clear()

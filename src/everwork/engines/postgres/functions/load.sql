@@ -26,10 +26,10 @@ BEGIN
       last_head := head;
     END IF;
     INSERT INTO job (key, created_at_ms, expires_at_ms, timeout_ms, copy_of, queue_id, lane_id, max_attempts, variables, headers, dedupe_key,
-      correlation_id, retry, extra)
+      correlation_id, retry, extra, rounds)
     VALUES ((job->>'key')::bigint, (job->>'created_at_ms')::bigint, (job->>'expires_at_ms')::bigint, (job->>'timeout_ms')::bigint,
       (job->>'copy_of')::bigint, queue, lane, (record->>'created_max_attempts')::smallint, job->>'variables', job->>'headers', job->>'dedupe_key',
-      job->>'correlation_id', record->>'retry', job->>'extra') ON CONFLICT DO NOTHING;
+      job->>'correlation_id', record->>'retry', job->>'extra', (record->>'rounds')::smallint) ON CONFLICT DO NOTHING;
     CONTINUE WHEN NOT FOUND;
     loaded := loaded + 1;
     PERFORM load_place(record, queue, lane, at_ms);

@@ -18,6 +18,19 @@ SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
   (SELECT a.key FROM {schema}.live a WHERE a.queue_id = q.id AND a.state = 0 LIMIT $1)
   UNION ALL (SELECT b.key FROM {schema}.live b WHERE b.queue_id = q.id AND b.state = 1 LIMIT $1)) l WHERE q.dropped LIMIT $1;
 
+-- name: rules
+-- The queues whose policies say when dead letters come back by themselves, or how long finished jobs are kept.
+SELECT q.id, CASE WHEN NOT q.dropped THEN t.requeue_ms END, t.requeue_rounds, t.keep_completed_ms, t.keep_failed_ms
+FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name WHERE coalesce(t.requeue_ms, t.keep_completed_ms, t.keep_failed_ms) IS NOT NULL;
+
+-- name: dead
+-- Dead letters of some queues ($1), each queue from behind an instant and key ($2, $3) on, and until an instant ($4).
+SELECT q.id, f.finished_at_ms, f.key, coalesce(j.rounds, 0) FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS q(id, at_ms, key, until_ms)
+CROSS JOIN LATERAL (
+  SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.state = 4 AND a.kind <> 'reject' AND a.queue_id = q.id
+    AND (a.finished_at_ms, a.key) > (q.at_ms, q.key) AND a.finished_at_ms <= q.until_ms ORDER BY a.finished_at_ms, a.key LIMIT $5) f
+CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMIT 1) j LIMIT $5;
+
 -- name: finished
 SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)
 ORDER BY queue_id, state, key LIMIT $4;
