@@ -12,6 +12,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Outcome, Release, kind_of
 from everwork.engines.values import Demand, Verdict
+from everwork.service.service import JobService
 from everwork.testing.backstage import HOLDER, Backstage
 from everwork.testing.faults import Fault
 from everwork.workers.attempt import Attempt
@@ -50,22 +51,22 @@ class Play:
 
     async def run_next(self) -> Run | None:
         """Run the next job that is due; None if there is none."""
-        for _ in range(len(self._turns)):
-            place, handler = self._turns[0]
-            self._turns.rotate(-1)
-            job = await self._lease(place)
-            if job is not None:
-                return await self._run(job, handler)
-        return None
+        leased = await self._backstage.call(self._lease)
+        return None if leased is None else await self._run(*leased)
 
     def close(self) -> None:
         """Let the executor's tasks go."""
         self._executor.close()
 
-    async def _lease(self, place: Place) -> LeasedJob | None:
-        demand = Demand(place.type, HOLDER, 1, LEASE_MS_DEFAULT, place.group)
-        activation = await self._backstage.call(lambda service: service.engine.activate([demand]))
-        return activation.jobs[0] if activation.jobs else None
+    async def _lease(self, service: JobService) -> tuple[LeasedJob, Handler] | None:
+        """In the engine's loop: ask every place, from the one whose turn it is on."""
+        for _ in range(len(self._turns)):
+            place, handler = self._turns[0]
+            self._turns.rotate(-1)
+            demand = Demand(place.type, HOLDER, 1, LEASE_MS_DEFAULT, place.group)
+            if jobs := (await service.engine.activate([demand])).jobs:
+                return jobs[0], handler
+        return None
 
     async def _run(self, job: LeasedJob, handler: Handler) -> Run:
         fault = self._backstage.orders.take(job.type)

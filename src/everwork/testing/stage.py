@@ -53,6 +53,7 @@ class Stage(Questions):
         end_ms = None if until_empty else self.clock.now_ms + span
         runs: list[Run] = []
         async with self._play() as play:
+            await self._backstage.upkeep()
             await self._run_due(play, runs, max_jobs, raise_errors)
             while await self._jump(end_ms):
                 await self._run_due(play, runs, max_jobs, raise_errors)
@@ -72,7 +73,6 @@ class Stage(Questions):
             return await play.run_next()
 
     async def _run_due(self, play: Play, runs: list[Run], most: int, raise_errors: bool) -> None:
-        await self._backstage.upkeep()
         while (run := await play.run_next()) is not None:
             runs.append(run)
             if raise_errors and run.exception is not None:
