@@ -52,7 +52,20 @@ def test_a_migration_that_fails_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
-HOT = ["create", "activate", "settle", "extend", "check", "get", "shared", "cancel", "requeue", "set_retries", "delete"]
+HOT = [
+    "create",
+    "activate",
+    "settle",
+    "extend",
+    "check",
+    "get",
+    "shared",
+    "cancel",
+    "requeue",
+    "set_retries",
+    "delete",
+    "holds",
+]
 ALLOWED_STEPS = {
     ("create", "take_keys", "SCAN ew_seq"): "one row",
     ("activate", "due_lanes", "USE TEMP B-TREE FOR DISTINCT"): "over a bounded number of due jobs",
@@ -105,6 +118,11 @@ def test_a_claim_moves_one_range_of_the_ready_jobs(store: sqlite3.Connection, na
 def test_turns_are_taken_along_their_index(store: sqlite3.Connection) -> None:
     [step] = plan(store, statements("activate")["turn"])
     assert step.startswith("SEARCH ew_lane USING INDEX ew_lane_turn (queue=?")
+
+
+def test_dead_letters_that_come_back_are_read_in_the_order_in_which_they_failed(store: sqlite3.Connection) -> None:
+    first, *_ = plan(store, statements("sweep")["dead"])
+    assert first.startswith("SEARCH f USING INDEX ew_failed (queue=? AND (finished_at_ms,key)>(?,?)")
 
 
 def test_the_sweep_walks_finished_jobs_in_order_and_scans_only_what_is_in_flight(

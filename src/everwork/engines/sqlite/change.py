@@ -27,6 +27,8 @@ from everwork.engines.values import Judged, Verdict
 SHARED = statements("shared")
 RETRIES = statements("set_retries")
 DELETE = statements("delete")
+BY_ITSELF = "by itself"
+"""What the history says of a requeue that nobody asked for."""
 
 
 def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:
@@ -37,6 +39,11 @@ def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:
 def requeue(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
     """Bring dead letters back, with the attempts they were created with."""
     return [_judge(tx, key, lambda found: _requeue(tx, found, None)) for key in keys]
+
+
+def requeue_by_itself(tx: Transaction, key: int) -> None:
+    """Bring a dead letter back because its type's policy says so."""
+    _judge(tx, key, lambda found: _requeue(tx, found, None, BY_ITSELF))
 
 
 def set_retries(tx: Transaction, key: int, retries: int) -> Judged:
@@ -75,7 +82,7 @@ def remove(tx: Transaction, gone: Sequence[Where]) -> None:
         return
     keys = json.dumps([job.key for job in gone])
     tx.cursor.execute(DELETE["dedupe"], (keys, DEFAULT_TENANT))
-    for part in ("expiry", "history", "result", "revision", "job"):
+    for part in ("expiry", "back", "history", "result", "revision", "job"):
         tx.cursor.execute(DELETE[part], (keys,))
     tx.cursor.executemany(SHARED["delete_finished"], [(job.queue, job.state, job.key) for job in gone])
     for (queue, lane, state), jobs in Counter((job.queue, job.lane, job.state) for job in gone).items():
@@ -104,7 +111,7 @@ def _cancel(tx: Transaction, found: Where, reason: str) -> Verdict:
     return Verdict.ACCEPTED
 
 
-def _requeue(tx: Transaction, found: Where, max_attempts: int | None) -> Verdict:
+def _requeue(tx: Transaction, found: Where, max_attempts: int | None, why: str | None = None) -> Verdict:
     if not is_allowed(State(found.state), Cause.REQUEUE):
         return Verdict.WRONG_STATE
     if max_attempts is None:
@@ -113,7 +120,7 @@ def _requeue(tx: Transaction, found: Where, max_attempts: int | None) -> Verdict
     tx.cursor.execute(SHARED["delete_finished"], (found.queue, found.state, found.key))
     again = found.pending._replace(run_at_ms=tx.now_ms, attempts=0, max_attempts=max_attempts)
     enter_pending(tx, [again])
-    record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms)])
+    record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms, error=why)])
     tx.move(found.queue, found.lane, State.FAILED, State.PENDING)
     return Verdict.ACCEPTED
 

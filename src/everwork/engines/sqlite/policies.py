@@ -11,7 +11,7 @@ from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 
 SQL = statements("registry")
-HOLDS = statements("holds")
+SHARED = statements("shared")
 
 
 def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
@@ -19,14 +19,14 @@ def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
     tx.type(type)
     tx.flush()  # What is counted anew below must not be added once more.
     said = decode_policy(policy)
-    *limits, back_ms, rounds = tx.cursor.execute(HOLDS["limits"], (type,)).fetchone()
+    *limits, back_ms, rounds = tx.cursor.execute(SQL["limits"], (type,)).fetchone()
     tx.cursor.execute(SQL["set_policy"], (type, policy, *_numbers(said)))
     if (back_ms, rounds) != (said.failed_job_retry_ms, said.failed_job_retry_rounds):
         tx.cursor.execute(SQL["look_back"], (type,))
     tx.forget_type(type)
     tx.holds.forget()
     if limits != [said.max_running, said.max_running_per_key]:
-        for queue, solo in tx.cursor.execute(HOLDS["queues_of"], (type,)).fetchall():
+        for queue, solo in tx.cursor.execute(SQL["queues_of"], (type,)).fetchall():
             _count_anew(tx, queue, solo, said)
     tx.woken = True
 
@@ -48,13 +48,13 @@ def _numbers(said: TypePolicy) -> tuple[int | None, ...]:
 def _count_anew(tx: Transaction, queue: int, solo: str | None, said: TypePolicy) -> None:
     """Count what runs; open and close lanes as the limits that hold now want it."""
     per_key = said.max_running_per_key
-    tx.cursor.execute(HOLDS["count_running"], (queue, said.max_running is not None))
-    tx.cursor.execute(HOLDS["forget_busy"], (queue,))
+    tx.cursor.execute(SQL["count_running"], (queue, said.max_running is not None))
+    tx.cursor.execute(SQL["forget_busy"], (queue,))
     if per_key is not None:
         if solo is not None:
-            tx.cursor.execute(statements("shared")["open_lane"], (queue, solo))
-        tx.cursor.execute(statements("shared")["set_fair"], (queue,))
-        leased = tx.cursor.execute(HOLDS["leased_lanes"], (queue,)).fetchall()
+            tx.cursor.execute(SHARED["open_lane"], (queue, solo))
+        tx.cursor.execute(SHARED["set_fair"], (queue,))
+        leased = tx.cursor.execute(SQL["leased_lanes"], (queue,)).fetchall()
         rows = [(queue, lane, jobs) for lane, jobs in leased if limit_key_of(lane)]
-        tx.cursor.executemany(HOLDS["count_busy"], rows)
-    tx.cursor.execute(HOLDS["open_lanes"], (queue, KEY_MAX if per_key is None else per_key))
+        tx.cursor.executemany(SQL["count_busy"], rows)
+    tx.cursor.execute(SQL["open_lanes"], (queue, KEY_MAX if per_key is None else per_key))

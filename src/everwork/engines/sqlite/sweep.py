@@ -11,6 +11,7 @@ from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
 from everwork.engines.sqlite.activate import expire
+from everwork.engines.sqlite.back import bring_back, has_back
 from everwork.engines.sqlite.change import remove
 from everwork.engines.sqlite.finish import cancel_pending, where
 from everwork.engines.sqlite.settle import lapse
@@ -22,7 +23,10 @@ SQL = statements("sweep")
 FOLD_FROM_DELTAS = 500
 TIDY_EVERY_MS = 3_600_000
 LOOK_THROUGH_EVERY_MS = 3_600_000
+JUMPS_MAX = 3
+"""How many queues full of jobs that stay one step jumps over."""
 START = (0, 0, 0)
+USUAL_KEEP_MS = {int(state): keep_ms for state, keep_ms in KEEP_MS.items()}
 Position = tuple[int, int, int]
 """A finished job: queue, state, key."""
 
@@ -68,7 +72,7 @@ def sweep_lapsed(tx: Transaction) -> Swept:
 
 def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
-    if _must_fold(cursor) or _must_tidy(broom, now_ms):
+    if _must_fold(cursor) or _must_tidy(broom, now_ms) or has_back(cursor, now_ms):
         return True
     old, following = _old(cursor, broom.round, now_ms)
     if not old:
@@ -77,7 +81,8 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
 
 
 def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
-    """Delete what is past its retention, fold the counts, tidy up."""
+    """Bring dead letters back, delete what is past its retention, fold the counts, tidy up."""
+    requeued, more_back = bring_back(tx)
     old, broom.round = _old(tx.cursor, broom.round, tx.now_ms)
     remove(tx, [job for key in old if (job := where(tx, key)) is not None])
     if _must_fold(tx.cursor):
@@ -86,7 +91,8 @@ def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     if _must_tidy(broom, tx.now_ms):
         _tidy(tx)
         broom.tidied_at_ms = tx.now_ms
-    return replace(swept, deleted=len(old), more=swept.more or (bool(old) and broom.round[:2] != (START, START)))
+    more_old = bool(old) and broom.round[:2] != (START, START)
+    return replace(swept, requeued=requeued, deleted=len(old), more=swept.more or more_back or more_old)
 
 
 def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:
@@ -99,21 +105,38 @@ def _stranded(cursor: sqlite3.Cursor) -> list[int]:
 
 def _old(cursor: sqlite3.Cursor, at: Round, now_ms: int) -> tuple[list[int], Round]:
     """Finished jobs past their retention among the next ones, and where to go on."""
-    old, after = _next_old(cursor, at.after, now_ms)
-    if old:
-        return old, at._replace(after=after)
-    jumped = at._replace(after=after if after == START else (*after[:2], KEY_MAX))
+    for _ in range(JUMPS_MAX):
+        old, after = _next_old(cursor, at.after, now_ms)
+        if old:
+            return old, at._replace(after=after)
+        at = at._replace(after=after if after == START else (*after[:2], KEY_MAX))
+        if after == START:
+            break
     if at.is_through(now_ms):
-        return [], jumped
+        return [], at
     since_ms = now_ms if at.through == START else at.through_since_ms
     old, through = _next_old(cursor, at.through, now_ms)
-    return old, jumped._replace(through=through, through_since_ms=since_ms)
+    return old, at._replace(through=through, through_since_ms=since_ms)
 
 
 def _next_old(cursor: sqlite3.Cursor, after: Position, now_ms: int) -> tuple[list[int], Position]:
     rows = cursor.execute(SQL["finished"], (*after, SWEEP_STEP_MAX)).fetchall()
-    old = [key for _, state, key, at_ms in rows if at_ms + KEEP_MS[State(state)] <= now_ms]
+    keeps = _keeps(cursor)
+    old = [
+        key for queue, state, key, at_ms in rows if at_ms + keeps.get((queue, state), USUAL_KEEP_MS[state]) <= now_ms
+    ]
     return old, rows[-1][:3] if len(rows) == SWEEP_STEP_MAX else START
+
+
+def _keeps(cursor: sqlite3.Cursor) -> dict[tuple[int, int], int]:
+    """How long a queue's jobs in a state are kept where its type's policy says so."""
+    keeps: dict[tuple[int, int], int] = {}
+    for queue, completed_ms, failed_ms in cursor.execute(SQL["keeps"]).fetchall():
+        for state in USUAL_KEEP_MS:
+            keep_ms = failed_ms if state == State.FAILED else completed_ms
+            if keep_ms is not None:
+                keeps[queue, state] = keep_ms
+    return keeps
 
 
 def _must_fold(cursor: sqlite3.Cursor) -> bool:

@@ -11,6 +11,9 @@ DELETE FROM ew_dedupe WHERE (type, tenant, dedupe_key, key) IN (SELECT q.type,
 DELETE FROM ew_expiry WHERE (expires_at_ms, key) IN (SELECT j.expires_at_ms, j.key
   FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value WHERE j.expires_at_ms IS NOT NULL);
 
+-- name: back
+DELETE FROM ew_back WHERE key IN (SELECT value FROM json_each(?1));
+
 -- name: history
 DELETE FROM ew_history WHERE key IN (SELECT value FROM json_each(?1));
 

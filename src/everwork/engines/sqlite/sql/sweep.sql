@@ -16,6 +16,26 @@ UNION ALL SELECT u.key FROM ew_queue q CROSS JOIN ew_future u ON u.queue = q.id 
 SELECT queue, state, key, finished_at_ms FROM ew_finished WHERE (queue, state, key) > (?, ?, ?)
 ORDER BY queue, state, key LIMIT ?;
 
+-- name: keeps
+SELECT q.id, t.keep_completed_ms, t.keep_failed_ms FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
+WHERE t.keep_completed_ms IS NOT NULL OR t.keep_failed_ms IS NOT NULL;
+
+-- name: marks_back
+SELECT q.id, t.back_ms, t.back_rounds, q.back_at_ms, q.back_key FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
+WHERE t.back_ms IS NOT NULL AND q.dropped = 0;
+
+-- name: dead
+SELECT f.finished_at_ms, f.key, f.kind, COALESCE(b.rounds, 0) FROM ew_finished f INDEXED BY ew_failed
+LEFT JOIN ew_back b ON b.key = f.key
+WHERE f.queue = ?1 AND f.state = 4 AND (f.finished_at_ms, f.key) > (?2, ?3) AND f.finished_at_ms <= ?4
+ORDER BY f.finished_at_ms, f.key LIMIT ?5;
+
+-- name: looked_back
+UPDATE ew_queue SET back_at_ms = ?, back_key = ? WHERE id = ?;
+
+-- name: count_round
+INSERT INTO ew_back (key, rounds) VALUES (?, 1) ON CONFLICT DO UPDATE SET rounds = rounds + 1;
+
 -- name: deltas
 SELECT count(*) FROM (SELECT 1 FROM ew_delta LIMIT 1000);
 
