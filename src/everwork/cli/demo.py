@@ -1,4 +1,4 @@
-"""The demo: sample workers and steady traffic. What fails is decided by a number in the job, never by chance."""
+"""The demo: sample workers and steady traffic. Which calls fail is counted, never left to chance."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from everwork import Everwork, JobContext, RetryPolicy
-from everwork.exceptions import Fail, Signal
+from everwork import Call, Everwork, Middleware, RetryPolicy
+from everwork.exceptions import Fail
+from everwork.workers.faults import FailEveryNth
+from everwork.workers.middleware import Proceed
 
 TICK_SECONDS: Final = 0.25
 JOURNAL_LINES: Final = 100
@@ -39,17 +41,6 @@ class Journal:
         """Note one thing."""
         self.entries.append(Entry(datetime.now().astimezone().strftime("%H:%M:%S"), key, type, text, is_good))
 
-    @contextmanager
-    def attempt(self, ctx: JobContext) -> Iterator[None]:
-        """Note how an attempt ends."""
-        begun = time.monotonic()
-        try:
-            yield
-        except (Exception, Signal) as error:
-            self.add(ctx.key, ctx.type, f"try {ctx.attempts}/{ctx.max_attempts} failed: {error}")
-            raise
-        self.add(ctx.key, ctx.type, f"completed in {(time.monotonic() - begun) * 1000:.0f} ms", is_good=True)
-
     # A file for log lines: a terminal that shows a live view has no room for them.
 
     def write(self, text: str) -> int:
@@ -62,39 +53,51 @@ class Journal:
         """Nothing waits to be written."""
 
 
+class Noting(Middleware):
+    """Notes how each attempt ends."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def __call__(self, call: Call, proceed: Proceed) -> Any:
+        """Call, and note."""
+        begun = time.monotonic()
+        try:
+            result = await proceed(call)
+        except Exception as error:
+            self._journal.add(call.key, call.type, f"try {call.attempts}/{call.max_attempts} failed: {error}")
+            raise
+        took = (time.monotonic() - begun) * 1000
+        self._journal.add(call.key, call.type, f"completed in {took:.0f} ms", is_good=True)
+        return result
+
+
 def demo_app(url: str, journal: Journal) -> Everwork:
     """An application whose workers mostly succeed."""
-    app = Everwork(url)
+    app = Everwork(url, middleware=[Noting(journal)])
+    silent_mail_server = FailEveryNth(5, ConnectionError("the mail server did not answer"))
+    declined_card = FailEveryNth(6, Fail("the card was declined"))
+    late_figures = FailEveryNth(3, TimeoutError("the figures were not ready"))
 
-    @app.job("email-send", retry=QUICK_RETRY, concurrency=10, timeout=10)
-    async def send_email(ctx: JobContext, number: int, to: str) -> dict[str, Any]:
-        with journal.attempt(ctx):
-            await asyncio.sleep(0.02 * (1 + number % 5))
-            if number % 25 == 20 or (number % 5 == 3 and ctx.attempts == 1):
-                raise ConnectionError("the mail server did not answer")
-            return {"sent_to": to}
+    @app.job("email-send", retry=QUICK_RETRY, concurrency=10, timeout=10, middleware=[silent_mail_server])
+    async def send_email(number: int, to: str) -> dict[str, Any]:
+        await asyncio.sleep(0.02 * (1 + number % 5))
+        return {"sent_to": to}
 
-    @app.job("payment-charge", retry=QUICK_RETRY, concurrency=4, timeout=10)
-    async def charge_payment(ctx: JobContext, number: int, cents: int) -> dict[str, Any]:
-        with journal.attempt(ctx):
-            await asyncio.sleep(0.05)
-            if number % 20 == 4:
-                raise Fail("the card was declined")
-            return {"charged_cents": cents}
+    @app.job("payment-charge", retry=QUICK_RETRY, concurrency=4, timeout=10, middleware=[declined_card])
+    async def charge_payment(number: int, cents: int) -> dict[str, Any]:
+        await asyncio.sleep(0.05)
+        return {"charge": number, "charged_cents": cents}
 
-    @app.job("report-build", retry=QUICK_RETRY, concurrency=2, timeout=10)
-    def build_report(ctx: JobContext, number: int) -> dict[str, Any]:
-        with journal.attempt(ctx):
-            time.sleep(0.3)
-            if number % 4 == 0 and ctx.attempts < QUICK_RETRY.max_attempts:
-                raise TimeoutError("the figures were not ready")
-            return {"pages": 10 + number % 30}
+    @app.job("report-build", retry=QUICK_RETRY, concurrency=2, timeout=10, middleware=[late_figures])
+    def build_report(number: int) -> dict[str, Any]:
+        time.sleep(0.3)
+        return {"pages": 10 + number % 30}
 
     @app.job("reminder-send", retry=QUICK_RETRY, timeout=10)
-    async def send_reminder(ctx: JobContext, number: int) -> dict[str, Any]:
-        with journal.attempt(ctx):
-            await asyncio.sleep(0.01)
-            return {"reminded_of": number}
+    async def send_reminder(number: int) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        return {"reminded_of": number}
 
     return app
 
