@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from everwork.core.outcome import Fail
 from everwork.core.states import State
 from tests.factories import a_policy, a_processing_job, activated, settled
@@ -37,15 +35,14 @@ async def failed(engine: Engine, error: str, **more: Any) -> tuple[State, int]:
     return after.state, (after.run_at_ms - history[-1].at_ms) // 1000
 
 
-@pytest.mark.parametrize("sort", STRATEGIES)
-async def test_each_sort_of_error_has_its_own_delays(engine: Engine, clock: VirtualClock, sort: str) -> None:
-    classes, text, delays = STRATEGIES[sort]
-    job = await a_processing_job(engine)
-    for attempt, delay in enumerate(delays, 1):
-        again = await settled(engine, Fail(job.key, attempt, text, classes=classes))
-        assert (again.state, again.run_at_ms) == (State.PENDING, clock.now_ms + delay * 1000)
-        clock.advance(seconds=delay)
-        await activated(engine, job)
+async def test_each_sort_of_error_has_its_own_delays(engine: Engine, clock: VirtualClock) -> None:
+    for sort, (classes, text, delays) in STRATEGIES.items():
+        job = await a_processing_job(engine, type=sort)
+        for attempt, delay in enumerate(delays, 1):
+            again = await settled(engine, Fail(job.key, attempt, text, classes=classes))
+            assert (again.state, again.run_at_ms) == (State.PENDING, clock.now_ms + delay * 1000), sort
+            clock.advance(seconds=delay)
+            await activated(engine, job)
 
 
 async def test_rules_of_the_type_come_before_the_built_in_ones(engine: Engine) -> None:

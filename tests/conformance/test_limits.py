@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
 
-ENDS: dict[str, Outcome] = {
-    "complete": Complete(0, 1),
-    "fail": Fail(0, 1, "boom", backoff_ms=HOUR_MS),
-    "fail finally": Fail(0, 1, "boom", final=True),
-    "retry": Retry(0, 1, "again", delay_ms=HOUR_MS),
-    "reject": Reject(0, 1, "nonsense"),
-    "throw": Throw(0, 1, "E42"),
-    "release": Release(0, 1),
-}
+ENDS: list[Outcome] = [
+    Complete(0, 1),
+    Fail(0, 1, "boom", backoff_ms=HOUR_MS),
+    Fail(0, 1, "boom", final=True),
+    Retry(0, 1, "again", delay_ms=HOUR_MS),
+    Reject(0, 1, "nonsense"),
+    Throw(0, 1, "E42"),
+    Release(0, 1),
+]
 
 LIMITS: dict[str, dict[str, Any]] = {"of the type": {"max_running": 3}, "of the key": {"max_running_per_key": 3}}
 
@@ -166,15 +166,15 @@ async def test_a_great_number_of_full_lanes_keeps_nobody_else_from_being_served(
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("end", ENDS)
-async def test_every_end_of_an_attempt_gives_its_room_back(engine: Engine, limit: str, end: str) -> None:
+async def test_every_end_of_an_attempt_gives_its_room_back(engine: Engine, limit: str) -> None:
     await a_policy(engine, **LIMITS[limit])
-    await waiting(engine, 9)
+    await waiting(engine, 20)
     running = await leased_keys(engine, 9)
-    for key in running[:2]:
-        await settled(engine, ENDS[end]._replace(key=key))
-    assert len(await leased_keys(engine, 9)) == 2
-    assert await leased_keys(engine, 9) == []
+    for outcome in ENDS:
+        await settled(engine, outcome._replace(key=running.pop(0)))
+        started = await leased_keys(engine, 9)
+        assert len(started) == 1, outcome
+        running += started
 
 
 @pytest.mark.parametrize("limit", LIMITS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
 
-ROUNDS = 30
+ROUNDS = 20
 ALL, PER_KEY = 6, 2
 LANES = [("a", "x"), ("a", "y"), ("a", None), ("b", "x"), ("b", None)]
 
