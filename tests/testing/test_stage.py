@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everwork import Everwork, JobContext, RetryPolicy
+from everwork import Everwork, JobContext, Rate, RetryPolicy, TypePolicy
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.testing import FailEveryNth, StillBusy, rehearse
 from tests.testing.applications import Herald, World
@@ -50,6 +50,27 @@ async def test_a_drain_over_a_span_runs_each_job_at_its_time(app: Everwork) -> N
         await stage.drain(hours=2)
         assert stage.clock.now() - start == timedelta(hours=2)
     assert instants == [timedelta(minutes=1), timedelta(minutes=3), timedelta(minutes=5)]
+
+
+async def test_a_drain_until_empty_waits_for_the_windows_of_a_rate(app: Everwork) -> None:
+    @app.job("slow", policy=TypePolicy(rate=Rate(jobs=2, seconds=60)))
+    async def slow() -> None: ...
+
+    async with rehearse(app) as stage:
+        await app.enqueue_many([("slow", {})] * 5)
+        assert len(await stage.drain()) == 2
+        assert len(await stage.drain(until_empty=True)) == 3
+        assert stage.clock.now_ms - stage.clock.start_ms == 120_000
+
+
+async def test_a_drain_until_empty_leaves_what_cannot_run(app: Everwork) -> None:
+    async with rehearse(app) as stage:
+        await app.enqueue("letter-send", order=7)
+        await app.enqueue("handled-elsewhere", delay=60)
+        stage.pause("letter-send")
+        assert await stage.drain(until_empty=True) == []
+        stage.pause("letter-send", paused=False)
+        assert len(await stage.drain(until_empty=True)) == 1
 
 
 async def test_time_may_pass_without_workers(app: Everwork, world: World) -> None:

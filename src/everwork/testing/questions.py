@@ -159,6 +159,10 @@ class Questions:
         """The next calls that create jobs find no engine: `EngineUnavailable`."""
         self._backstage.orders.refusals.left = whole_number("calls", calls, 1, TIMES_MAX)
 
+    def pause(self, type: str, *, paused: bool = True) -> None:
+        """Stop a type, or let it go on, as an operator does."""
+        self._backstage.ask(lambda service: service.engine.pause(type, paused))
+
     def _order(self, fault: Fault, type: str | None, times: int) -> None:
         known = {place.type for place in self._backstage.places}
         self._backstage.orders.add(fault, type, times, known)
