@@ -217,6 +217,18 @@ async def test_the_probe_s_later_attempts_are_as_any_other_s(engine: Engine, clo
     assert await standing(engine) == (CLOSED, 0)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "state"), [(Complete(0, 0), CLOSED), (Fail(0, 0, "boom"), OPEN)], ids=["complete", "fail"]
+)
+async def test_the_probe_decides_also_when_its_attempt_is_not_named(
+    engine: Engine, clock: VirtualClock, outcome: Outcome, state: BreakerState
+) -> None:
+    await a_half_open_breaker(engine, clock)
+    probe = await a_probe(engine)
+    await settled(engine, outcome._replace(key=probe.key))
+    assert (await info_of(engine)).breaker is state
+
+
 async def test_a_batch_closes_it_by_its_probe_before_other_failures_count(engine: Engine, clock: VirtualClock) -> None:
     await a_policy(engine, **RULE)
     old, *bad = await leased(engine, 4)

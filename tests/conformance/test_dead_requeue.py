@@ -274,3 +274,17 @@ async def test_a_dead_letter_that_came_from_another_store_comes_back_too(engine:
     clock.advance(ms=DAY_MS)
     assert await swept(engine) == Swept(requeued=1)
     assert await kinds(engine, job.key + 1_000) == [(1, "fail"), (1, "requeue")]
+
+
+async def test_a_dead_letter_that_is_older_than_those_looked_at_comes_back_too(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_policy(engine, **DAILY)
+    job = await a_dead_letter(engine)
+    [record] = await engine.dump(0, 10)
+    clock.advance(ms=DAY_MS)
+    await swept(engine)
+    old = replace(job, key=job.key + 1_000, finished_at_ms=clock.now_ms - 3 * DAY_MS)
+    await engine.load([record._replace(job=old)])
+    clock.advance(ms=HOUR_MS)
+    assert await swept(engine) == Swept(requeued=1)
