@@ -18,6 +18,8 @@ EVERY_COMMAND = [
     "jobs get 1",
     "jobs create x",
     "jobs delete 1",
+    "dead list",
+    "bench",
     "types list",
     "types policy x --base 1",
     "groups list",

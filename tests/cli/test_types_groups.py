@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from everwork.core.retry import RetryPolicy
 from everwork.engines.codec import decode_policy
 from everwork.engines.open import open_engine
-from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
+from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, asked, the_job
 from tests.stores import HOUR_MS, url_of
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ async def test_a_policy_is_changed_in_parts_and_cleared(cli: Cli, engine: Engine
         (["policy", "x", "--jitter", "2"], "jitter: must be a number from 0 to 1, not 2"),
         (["policy", "x", "--factor", "much"], "factor: must be a number from 1 to 100, not 'much'"),
         (["policy", "x", "--clear", "--base", "1"], "clear: must not be given together with base"),
+        (["policy", "x", "--rate", "0/5"], "rate_jobs: must be a whole number from 1 to 1000000, not 0"),
+        (["policy", "x", "--breaker-failures", "0"], "breaker_failures: must be a whole number from 1 to 1000, not 0"),
+        (["policy", "x", "--error", "never"], "error: must be STRATEGY=text:PART or STRATEGY=exception:CLASS"),
+        (["policy", "x", "--error", "never=text:a"], "errors.strategy: must be one of retryable, rate_limited,"),
         (["policy", "", "--base", "1"], "type: must have 1 to 255 characters, not 0"),
         (["pause", "a\nb"], "type: must consist of printable characters"),
         (["pause"], "Missing argument 'TYPE'"),
@@ -85,7 +90,7 @@ def test_a_wrong_policy_does_not_make_a_store(cli: Cli) -> None:
     assert list(cli.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["resume", "reset-breaker", "policy", "policy --clear"])
+@pytest.mark.parametrize("command", ["resume", "open-breaker", "reset-breaker", "policy", "policy --clear"])
 async def test_a_type_that_nobody_has_seen_is_not_found(cli: Cli, engine: Engine, command: str) -> None:
     name, *options = command.split()
     answer = cli("types", name, "nobody", *options)
@@ -97,6 +102,37 @@ async def test_a_breaker_that_is_not_open_needs_no_reset(cli: Cli, engine: Engin
     await a_pending_job(engine)
     assert cli("types", "reset-breaker", TYPE).out == f"{TYPE}: its breaker was not open; nothing to do\n"
     assert cli("types", "reset-breaker", TYPE, "--json").json == {"type": TYPE, "was_open": False}
+
+
+async def test_every_field_of_a_policy_is_set_and_taken_back(cli: Cli, engine: Engine) -> None:
+    words = (
+        "--breaker-failures 4 --breaker-seconds 30 --max-running 20 --max-running-per-key 5 --rate 100/60 --strict "
+        "--failed-job-retry-hours 24 --failed-job-retry-rounds 2 --keep-completed-hours 1 --keep-failed-hours 2 "
+        "--error temporary=text:maintenance --error permanent=exception:ValueError"
+    )
+    said = cli("types", "policy", TYPE, *words.split(), "--json").json["set"]
+    assert said == {
+        "breaker_failures": 4, "breaker_seconds": 30, "max_running": 20, "max_running_per_key": 5, "rate_jobs": 100,
+        "rate_seconds": 60, "strict": True, "failed_job_retry_hours": 24, "failed_job_retry_rounds": 2,
+        "keep_completed_hours": 1, "keep_failed_hours": 2,
+        "errors": [
+            {"strategy": "temporary", "text": "maintenance"},
+            {"strategy": "permanent", "exception": "ValueError"},
+        ],
+    }  # fmt: skip
+    names = dict.fromkeys(re.findall(r"--([a-z-]+)", words.replace("--strict", "")))
+    back = [word for name in names for word in (f"--{name}", "off")]
+    assert cli("types", "policy", TYPE, *back, "--no-strict", "--json").json["set"] == {"strict": False}
+
+
+async def test_an_open_breaker_is_listed_and_reset_on_every_engine(cli: Cli, url: str, store: Engine) -> None:
+    await a_pending_job(store)
+    opened = cli("types", "open-breaker", TYPE, "--seconds", "600", "--engine", url)
+    assert opened.out == f"{TYPE}: its breaker is open for 600 s\n"
+    assert "breaker open until" in cli("types", "list", "--engine", url).out
+    assert (await asked(store)).jobs == []
+    assert cli("types", "reset-breaker", TYPE, "--engine", url).out == f"{TYPE}: its breaker is closed again\n"
+    assert len((await asked(store)).jobs) == 1
 
 
 async def test_without_types_the_list_says_so(cli: Cli, engine: Engine) -> None:

@@ -69,6 +69,31 @@ async def done(cli: Cli, type: str, **arguments: Any) -> Any:
         return await app.result(await app.enqueue(type, **arguments), timeout=DEADLINE_SECONDS)
 
 
+async def test_what_the_file_and_the_environment_say_of_types_holds_over_what_the_program_says(
+    cli: Cli,
+) -> None:
+    (cli.folder / "shop.py").write_text(
+        APP.replace('"greet"', '"greet", retry=RetryPolicy(7), policy=TypePolicy(max_running=9)').replace(
+            "import Everwork", "import Everwork, RetryPolicy, TypePolicy"
+        )
+    )
+    (cli.folder / "everwork.toml").write_text(
+        "failed_job_retry_hours = 12\n[types.greet]\nmax_running = 3\n[types.later]\npaused = true\n"
+    )
+    with running(cli, "shop"):
+        await done(cli, "greet", name="ann")
+        said = {one["type"]: one for one in cli("types", "list", "--json").json["types"]}
+    assert cli("types", "policy", "greet", "--json").json["set"] == {
+        "max_attempts": 7,
+        "max_running": 3,
+        "failed_job_retry_hours": 12,
+    }
+    assert said["later"]["paused"] is True
+    (cli.folder / "everwork.toml").write_text("[types.greet]\nmax_running = 0\n")
+    answer = cli("worker", "shop")
+    assert (answer.code, answer.complaint[:47]) == (2, "types.'greet'.max_running (file everwork.toml):")
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 async def test_an_application_works_until_a_signal_without_the_server_s_packages(
     cli: Cli, stop: signal.Signals

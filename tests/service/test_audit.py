@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.limits import AUDIT_KEEP_MS
-from everwork.core.policy import TypePolicy
+from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
@@ -35,6 +35,7 @@ Act = Callable[[Administration], Awaitable[Any]]
 CHANGES: dict[str, Act] = {
     "pause": lambda desk: desk.pause(TYPE),
     "resume": lambda desk: desk.resume(TYPE),
+    "open_breaker": lambda desk: desk.open_breaker(TYPE, 60),
     "reset_breaker": lambda desk: desk.reset_breaker(TYPE),
     "set_policy": lambda desk: desk.set_policy(TYPE, {"base": 2}),
     "clear_policy": lambda desk: desk.clear_policy(TYPE),
@@ -57,7 +58,7 @@ READS: dict[str, Act] = {
     "processes": lambda desk: desk.processes(),
     "managers": lambda desk: desk.managers(),
 }
-OF_THE_DESK = {"delete_job", "requeue_matching"}
+OF_THE_DESK = {"delete_job", "requeue_matching", "change_dead", "purge_one"}
 
 
 class Office:
@@ -169,7 +170,6 @@ async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, adm
         ({"attempts": 3}, "policy: 'attempts' is no field of it; allowed are max_attempts, base, factor, cap, jitter"),
         ({"max_attempts": 0}, "max_attempts: must be a whole number from 1 to 100, not 0"),
         ({"base": "soon"}, "base: must be a number from 0 to"),
-        ({"factor": None}, "factor: must be a number from 1 to 100"),
         ({"jitter": 2}, "jitter: must be a number from 0 to 1, not 2"),
         ([], "policy: must be a JSON object"),
         (None, "policy: must be a JSON object"),
@@ -182,6 +182,29 @@ async def test_a_wrong_policy_is_refused_by_its_field(
     with pytest.raises(InvalidInput, match=complaint):
         await admin.set_policy(TYPE, said)
     assert (await office.engine.types(), await office.said()) == ([], [])
+
+
+async def test_null_takes_a_field_of_a_policy_back(office: Office, admin: Administration) -> None:
+    await admin.set_policy(TYPE, {"factor": 3, "max_running": 5})
+    view = await admin.set_policy(TYPE, {"factor": None}, changes_only=True)
+    assert (dict(view.said), view.policy.retry.factor) == ({"max_running": 5}, 2.0)
+    await admin.set_policy(TYPE, {"max_running": None})
+    assert [info.policy for info in await office.engine.types()] == [None]
+
+
+async def test_a_breaker_is_opened_by_hand_and_reset_and_that_is_written_down(
+    office: Office, admin: Administration
+) -> None:
+    await a_pending_job(office.engine)
+    for seconds in (0, -1, 86_401, "soon", float("nan")):
+        with pytest.raises(InvalidInput, match="seconds: must be a number from 1 to "):
+            await admin.open_breaker(TYPE, seconds)  # type: ignore[arg-type]
+    await admin.open_breaker(TYPE, 600)
+    [view] = await admin.types()
+    report = type_report(view)
+    assert (report["breaker"], report["breaker_open_until"]) == ("open", "2023-11-14T22:10:00.000Z")
+    assert await admin.reset_breaker(TYPE) is True
+    assert await office.said() == [("types.breaker-open", TYPE, {"seconds": 600}), ("types.breaker-reset", TYPE, {})]
 
 
 async def test_a_breaker_that_is_not_open_needs_no_reset(office: Office, admin: Administration) -> None:
@@ -207,7 +230,7 @@ async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office
     assert (view.info.type, view.counts[State.PENDING], view.counts[State.FAILED]) == (TYPE, 2, 0)
 
 
-@pytest.mark.parametrize("act", ["resume", "reset_breaker", "clear_policy", "drop_group", "revoke_key"])
+@pytest.mark.parametrize("act", ["resume", "open_breaker", "reset_breaker", "clear_policy", "drop_group", "revoke_key"])
 async def test_what_is_not_there_is_not_found_and_not_written_down(
     office: Office, admin: Administration, act: str
 ) -> None:
@@ -218,7 +241,7 @@ async def test_what_is_not_there_is_not_found_and_not_written_down(
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", "a\nb", 5, None])
 async def test_a_name_that_is_none_is_refused_by_its_field(admin: Administration, name: Any) -> None:
-    for act in (admin.pause, admin.resume, admin.reset_breaker, admin.clear_policy, admin.policy):
+    for act in (admin.pause, admin.resume, admin.open_breaker, admin.reset_breaker, admin.clear_policy, admin.policy):
         with pytest.raises(InvalidInput, match="type: must "):
             await act(name)
     with pytest.raises(InvalidInput, match="group: must "):
@@ -368,17 +391,22 @@ async def test_reports_are_json_with_times_in_rfc_3339(office: Office, admin: Ad
     new = await admin.create_key("ci", ["jobs"], expires_at_ms=START_MS + 1)
     [type_view], [group_view] = await admin.types(), await admin.groups()
     counts = {state.label: 0 for state in State}
-    policy = {"max_attempts": 5, "base": 2, "factor": 2.0, "cap": 300.0, "jitter": 0.0}
+    policy = fields_of(TypePolicy(retry=RetryPolicy(base=2)))
     assert type_report(type_view) == {
         "type": TYPE,
         "paused": False,
         "policy": policy,
         "groups": ["reporting"],
         "last_asked": None,
+        "breaker": "closed",
+        "breaker_failures": 0,
         "breaker_open_until": None,
+        "breaker_probe": None,
+        "rate_full_until": None,
         "jobs": counts,
     }
-    assert policy_report(TYPE, await admin.policy(TYPE)) == {"type": TYPE, "default": False, "policy": policy}
+    shown = {"type": TYPE, "default": False, "policy": policy, "set": {"base": 2}}
+    assert policy_report(TYPE, await admin.policy(TYPE)) == shown
     assert group_report(group_view) == {"type": TYPE, "group": "reporting", "last_asked": None, "jobs": counts}
     assert key_report(new.key, START_MS + 1)["state"] == "expired"
     assert key_report(new.key, START_MS)["expires_at"] == "2023-11-14T22:00:00.001Z"

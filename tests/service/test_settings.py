@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from everwork.exceptions import BadConfiguration
-from everwork.server.settings import Settings, engine_url, load
+from everwork.server.settings import Settings, declared_settings, engine_url, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -83,8 +83,10 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(folder: Path) -> 
         "trusted_proxies": ["10.0.0.0/8", "::1"],
         "shutdown_seconds": 0,
         "log_level": "debug",
+        "failed_job_retry_hours": 6.5,
+        "failed_job_retry_rounds": 2,
     }
-    assert set(values) | {"api_key"} == {one.name for one in fields(Settings)}
+    assert set(values) | {"api_key", "types"} == {one.name for one in fields(Settings)}
     texts = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in values.items()}
     write("".join(f"{name} = {value!r}\n" for name, value in values.items()), "all.toml")
     by_file = load("all.toml", {}, {})
@@ -127,6 +129,9 @@ BAD_VALUES: dict[str, list[Any]] = {
     "trusted_proxies": ["10.0.0.1", ["10.0.0.256"], [5], [""], ["localhost"], {"a": 1}],
     "shutdown_seconds": [-1, 601],
     "log_level": ["loud", "WARNING", 10],
+    "failed_job_retry_hours": [0, -1, 8_761, "soon", True],
+    "failed_job_retry_rounds": [0, 101, 1.5, "often"],
+    "types": [5, ["email-send"], "email-send"],
 }
 
 
@@ -180,6 +185,55 @@ def test_an_unknown_key_is_named_with_its_file_and_what_is_allowed() -> None:
 def test_a_slip_of_the_pen_is_answered_with_what_was_meant(slip: str) -> None:
     write(f"{slip} = 1")
     assert f"'{slip}' (file everwork.toml): is no setting; did you mean grpc_port? " in complaint()
+
+
+def test_a_file_says_the_policies_of_types_and_which_are_paused() -> None:
+    write(
+        "failed_job_retry_hours = 24\n"
+        '[types."email-send"]\nmax_running = 5\nrate_jobs = 100\npaused = true\nkeep_failed_hours = "off"\n'
+        'errors = [{strategy = "temporary", text = "maintenance"}]\n'
+        '[types.ping]\nbreaker_failures = "off"\npaused = false\n'
+    )
+    declared = load(None, {"EVERWORK_FAILED_JOB_RETRY_ROUNDS": "3"}, {}).declared
+    assert declared == declared_settings(None, {"EVERWORK_FAILED_JOB_RETRY_ROUNDS": "3"})
+    assert declared.types["email-send"] == {
+        "max_running": 5,
+        "rate_jobs": 100,
+        "keep_failed_hours": None,
+        "errors": [{"strategy": "temporary", "text": "maintenance"}],
+    }
+    assert declared.types["ping"] == {"breaker_failures": None, "breaker_seconds": None}
+    assert declared.paused == {"email-send": True, "ping": False}
+    assert declared.defaults == {"failed_job_retry_hours": 24, "failed_job_retry_rounds": 3}
+    assert (
+        load(None, {"EVERWORK_FAILED_JOB_RETRY_HOURS": "off"}, {}).declared.defaults["failed_job_retry_hours"] is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("max_running = 0", "types.'x'.max_running (file everwork.toml): must be a whole number from 1 to 1000000"),
+        (
+            "max_runing = 1",
+            "types.'x'.max_runing (file everwork.toml): is no field of a policy; did you mean max_running",
+        ),
+        ("paused = 1", "types.'x'.paused (file everwork.toml): must be true or false, not 1"),
+        ("breaker_failures = 0", "types.'x'.breaker_failures (file everwork.toml): must be a whole number from 1"),
+        ("rate_seconds = 5", "types.'x'.rate_jobs (file everwork.toml): must be given with rate_seconds"),
+        ("max_attempts = 101", "types.'x'.max_attempts (file everwork.toml): must be a whole number from 1 to 100"),
+        ("base = -1", "types.'x'.base (file everwork.toml): must be a number from 0 to"),
+        ("errors = [{text = 'a'}]", "types.'x'.errors.strategy (file everwork.toml): must be given"),
+        ("errors = 'a'", "types.'x'.errors (file everwork.toml): must be a list of rules"),
+    ],
+)
+def test_a_mistake_about_a_type_is_named_by_its_place(line: str, told: str) -> None:
+    write(f"[types.x]\n{line}\n")
+    assert complaint().startswith(told)
+
+
+def test_types_are_said_of_in_the_file_only() -> None:
+    assert complaint(None, {"EVERWORK_TYPES": "x"}).startswith("environment variable EVERWORK_TYPES: types are said of")
 
 
 def test_settings_are_flat() -> None:

@@ -46,7 +46,8 @@ NOTHING_DECLARED: Final = Declared()
 
 async def declare_policies(engine: Engine, policies: Mapping[str, Said]) -> None:
     """Let the store know what a program says of types, and over that what the settings of its process say."""
-    await _put(engine, {**policies, **{type: {**policies.get(type, {}), **said} for type, said in _held.types.items()}})
+    declared = {type: with_defaults(policies.get(type, {})) for type in (*policies, *_held.types)}
+    await _put(engine, {type: {**said, **_held.types.get(type, {})} for type, said in declared.items()})
     await _pause(engine, _held)
 
 

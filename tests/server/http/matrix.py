@@ -53,6 +53,11 @@ async def known_type(rest: Rest) -> str:
     return str((await rest.job())["type"])
 
 
+async def a_known_type(rest: Rest) -> str:
+    """A type of its own that the store has seen: what is done to it must stop no other row."""
+    return str((await rest.job(type=a_type()))["type"])
+
+
 async def group(rest: Rest) -> str:
     """A group of a known type."""
     await rest.engine.add_group(TYPE, "auditors")
@@ -105,13 +110,18 @@ CALLS: Final = {
     "setPriority": Call(CHANGES, f"{KEY}/priority", body={"priority": 5}, prepare=waiting),
     "deleteJob": Call(CHANGES, KEY, 204, prepare=dead),
     "requeueJobs": Call(CHANGES, f"{JOBS}/requeue", body={"tenant": [TENANT]}),
+    "listDead": Call(LISTS, "/api/v1/dead"),
+    "requeueDead": Call(CHANGES, "/api/v1/dead/requeue", body={"tenant": [TENANT]}, prepare=dead),
+    "purgeDead": Call(CHANGES, "/api/v1/dead/purge", body={"tenant": [TENANT]}, prepare=dead),
     "getStats": Call(LISTS, "/api/v1/stats"),
     "listTypes": Call(LOOKS, "/api/v1/types"),
     "pauseType": Call(ADMIN, f"{ON_TYPE}/pause", prepare=known_type),
     "resumeType": Call(ADMIN, f"{ON_TYPE}/resume", prepare=known_type),
+    "openBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/open", body={"seconds": 60}, prepare=a_known_type),
     "resetBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/reset", prepare=known_type),
     "getPolicy": Call(LOOKS, f"{ON_TYPE}/policy", prepare=known_type),
     "putPolicy": Call(ADMIN, f"{ON_TYPE}/policy", body={"max_attempts": 3}, prepare=known_type),
+    "patchPolicy": Call(ADMIN, f"{ON_TYPE}/policy", body={"max_running": 3}, prepare=a_known_type),
     "deletePolicy": Call(ADMIN, f"{ON_TYPE}/policy", 204, prepare=known_type),
     "listGroups": Call(LOOKS, "/api/v1/groups"),
     "dropGroup": Call(ADMIN, f"{ON_TYPE}/groups/auditors", prepare=group),

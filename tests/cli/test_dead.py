@@ -1,0 +1,98 @@
+"""everwork dead and everwork bench."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from everwork.cli.bench import TYPE as BENCH_TYPE
+from everwork.core.fingerprint import fingerprint
+from everwork.core.states import State
+from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
+
+if TYPE_CHECKING:
+    from everwork.engines.base import Engine
+    from tests.cli.conftest import Cli
+
+
+async def test_dead_letters_are_listed_in_groups_and_shown_with_their_attempts(cli: Cli, engine: Engine) -> None:
+    assert cli("dead", "list").out == "there are no dead letters\n"
+    old = await a_dead_letter(engine, error="card 17 declined")
+    new = await a_dead_letter(engine, error="card 18 declined")
+    await a_dead_letter(engine, error="refused", type="other")
+    kind = fingerprint("card 1 declined")
+    [group] = cli("dead", "list", "--type", TYPE, "--since", "1h", "--json").json["groups"]
+    assert (group["jobs"], group["fingerprint"], group["key"]) == (2, kind, str(new.key))
+    shown = cli("dead", "list").out
+    assert kind in shown
+    assert "card 18 declined" in shown
+    report = cli("dead", "show", kind, "--json").json
+    assert (report["key"], report["fingerprint"], report["others"]) == (str(new.key), kind, [str(old.key)])
+    assert [entry["error"] for entry in report["history"]] == ["card 18 declined"]
+    page = cli("dead", "show", str(old.key)).out
+    assert "card 17 declined" in page
+    assert page.endswith(f"fingerprint {kind}\n")
+
+
+async def test_dead_letters_come_back_by_filter_after_a_dry_run(cli: Cli, engine: Engine) -> None:
+    timed, other = await a_dead_letter(engine, error="timed out"), await a_dead_letter(engine, error="refused")
+    assert cli("dead", "requeue", "--error", "timed", "--dry-run").out == "1 dead letter would be requeued\n"
+    assert await the_state(engine, timed.key) is State.FAILED
+    assert cli("dead", "requeue", "--error", "timed").out == "1 dead letter requeued\n"
+    assert cli("dead", "requeue", "--all", "--json").json == {"matched": 1, "changed": 1, "dry_run": False}
+    assert [await the_state(engine, key) for key in (timed.key, other.key)] == [State.PENDING] * 2
+
+
+async def test_only_dead_letters_are_requeued_and_purged_by_key(cli: Cli, engine: Engine) -> None:
+    letter = await a_dead_letter(engine)
+    others = await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)
+    for job in others:
+        for words, wrong in (
+            (("requeue",), "it cannot be requeued"),
+            (("purge", "--yes"), "only dead letters are purged"),
+        ):
+            answer = cli("dead", *words, str(job.key))
+            assert (answer.code, answer.complaint) == (1, f"Job '{job.key}' is {job.state.label}: {wrong}")
+    assert cli("dead", "show", str(others[0].key)).complaint.endswith("is completed: it is no dead letter")
+    assert cli("dead", "purge", str(letter.key), "--yes").out == f"job {letter.key}: purged (was failed)\n"
+    assert await engine.get([letter.key]) == [None]
+
+
+async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
+    letter = await a_dead_letter(engine)
+    answer = cli("dead", "purge", "--type", TYPE)
+    assert (answer.code, answer.complaint[:4]) == (2, "yes:")
+    assert await the_state(engine, letter.key) is State.FAILED
+    assert cli("dead", "purge", "--type", TYPE, "--before", "2020-01-01", "--yes").code == 1
+    assert cli("dead", "purge", "--type", TYPE, "--yes").out == "1 dead letter purged\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        ("requeue --all", 1, "no dead letter matches"),
+        ("purge --type nobody --yes", 1, "no dead letter matches"),
+        ("show aaaaaaaaaa", 1, "no dead letter has the fingerprint 'aaaaaaaaaa'"),
+        ("requeue", 2, "key: must be given, or a filter, or --all if every dead letter is meant"),
+        ("requeue --all --type x", 2, "all: must not be given together with a filter"),
+        ("requeue 17 --all", 2, "key: must not be given together with a filter, --all or --dry-run"),
+        ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
+        ("list --since soon", 2, "since: must be a stretch of time such as 12h (so long ago), a day, or a time"),
+        ("list --limit 0", 2, "limit: must be a whole number from 1 to 1000, not 0"),
+    ],
+)
+async def test_a_wrong_word_about_dead_letters(cli: Cli, engine: Engine, words: str, code: int, complaint: str) -> None:
+    answer = cli("dead", *words.split())
+    assert answer.code == code
+    assert answer.complaint.startswith(complaint)
+
+
+async def test_an_engine_is_measured_and_nothing_is_left_behind(cli: Cli, engine: Engine) -> None:
+    report = cli("bench", "--jobs", "150", "--json").json
+    assert report["jobs"] == 150
+    assert min(report["create_per_second"], report["drain_per_second"], report["latency_ms_median"]) > 0
+    assert sum(count.jobs for count in await engine.count()) == 0
+    assert await engine.take_turn(BENCH_TYPE, "another", 60_000)
+    assert cli("bench").complaint == "somebody else measures this store; wait for the end of it"
+    assert cli("bench", "--jobs", "0").complaint.startswith("jobs: must be a whole number from 1 to 1000000")

@@ -1,0 +1,147 @@
+"""Dead letters: in groups, brought back and purged by a filter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from everwork.core.fingerprint import fingerprint
+from everwork.core.states import State
+from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
+from everwork.service import dead
+from everwork.service.access import Permission, Principal
+from everwork.service.administration import Administration
+from everwork.service.audit import Audit
+from everwork.service.dead import Act, DeadFilter, grouped
+from everwork.service.desk import BulkChange, Desk
+from everwork.service.keys import KeyRing
+from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
+from tests.stores import HOUR_MS, START_MS
+
+if TYPE_CHECKING:
+    from everwork.engines.base import Engine
+    from everwork.service.service import JobService
+    from tests.stores import VirtualClock
+
+
+def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Administration:
+    """Whoever holds such a key."""
+    principal = Principal("k1", "ann", frozenset([permission]), tenants)
+    return Administration(service, KeyRing(service.engine), Audit(service.engine), principal, "10.0.0.7")
+
+
+def desk(service: JobService, *tenants: str) -> Desk:
+    """The same for questions."""
+    return Desk(service, Principal("k1", "ann", frozenset([Permission.JOBS_READ]), tenants))
+
+
+async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
+    engine: Engine, service: JobService, clock: VirtualClock
+) -> None:
+    await a_dead_letter(engine, error="timed out after 5 s")
+    clock.advance(ms=HOUR_MS)
+    latest = await a_dead_letter(engine, error="timed out after 30 s")
+    await a_dead_letter(engine, error="refused")
+    await a_dead_letter(engine, error="refused", type="other")
+    await a_completed_job(engine)
+    found = await grouped(desk(service), DeadFilter())
+    timed_out = found.groups[0]
+    assert (timed_out.type, timed_out.jobs, timed_out.fingerprint) == (TYPE, 2, fingerprint("timed out after 1 s"))
+    assert (timed_out.first_ms, timed_out.last_ms) == (START_MS, START_MS + HOUR_MS)
+    assert (timed_out.key, timed_out.error) == (latest.key, "timed out after 30 s")
+    assert [(one.type, one.jobs) for one in found.groups[1:]] == [(TYPE, 1), ("other", 1)]
+    assert (found.looked_at, found.is_cut, found.left_out) == (4, False, 0)
+    assert (await grouped(desk(service), DeadFilter(), 1)).left_out == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matched"),
+    [
+        (DeadFilter(type="other"), 1),
+        (DeadFilter(tenants=("acme",)), 1),
+        (DeadFilter(error_text="TIMED"), 2),
+        (DeadFilter(fingerprint=fingerprint("timed out after 9 s")), 2),
+        (DeadFilter(failed_after_ms=START_MS + HOUR_MS), 2),
+        (DeadFilter(failed_before_ms=START_MS + HOUR_MS), 1),
+    ],
+    ids=str,
+)
+async def test_a_filter_requeues_what_it_shows_and_nothing_else(
+    engine: Engine, service: JobService, clock: VirtualClock, wanted: DeadFilter, matched: int
+) -> None:
+    jobs = [await a_dead_letter(engine, error="timed out after 5 s", type="other")]
+    clock.advance(ms=HOUR_MS)
+    jobs.append(await a_dead_letter(engine, error="timed out after 30 s"))
+    jobs.append(await a_dead_letter(engine, error="refused", tenant="acme"))
+    shown = sum(group.jobs for group in (await grouped(desk(service), wanted)).groups)
+    admin = office(service)
+    assert await admin.change_dead(Act.REQUEUE, wanted, dry_run=True) == BulkChange(matched, 0)
+    assert await admin.change_dead(Act.REQUEUE, wanted) == BulkChange(matched, matched)
+    states = [await the_state(engine, job.key) for job in jobs]
+    assert (shown, states.count(State.PENDING), states.count(State.FAILED)) == (matched, matched, 3 - matched)
+
+
+async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Engine, service: JobService) -> None:
+    admin = office(service, permission=Permission.ALL)
+    for act in Act:
+        with pytest.raises(NothingMatches, match="no dead letter matches"):
+            await admin.change_dead(act, DeadFilter(type=TYPE))
+    await a_dead_letter(engine)
+    await admin.change_dead(Act.PURGE, DeadFilter(type=TYPE), dry_run=True)
+    steps: list[BulkChange] = []
+    await admin.change_dead(Act.PURGE, DeadFilter(type=TYPE), told=steps.append)
+    assert steps == [BulkChange(1, 1)]
+    [entry] = await admin.audit(10)
+    assert (entry.action, entry.target) == ("dead.purge", TYPE)
+    assert dict(entry.detail) == {"matched": 1, "changed": 1, "filter": {"type": TYPE}}
+
+
+async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, service: JobService) -> None:
+    job = await a_dead_letter(engine)
+    for wanted, all in ((DeadFilter(), False), (DeadFilter(type=TYPE), True)):
+        with pytest.raises(InvalidInput, match="all: must "):
+            await office(service).change_dead(Act.PURGE, wanted, all=all)
+    assert await the_state(engine, job.key) is State.FAILED
+    assert await office(service).change_dead(Act.REQUEUE, DeadFilter(), all=True) == BulkChange(1, 1)
+
+
+async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: Engine, service: JobService) -> None:
+    mine, other = await a_dead_letter(engine, tenant="acme"), await a_dead_letter(engine, tenant="umbrella")
+    assert [group.key for group in (await grouped(desk(service, "acme"), DeadFilter())).groups] == [mine.key]
+    ann = office(service, "acme")
+    with pytest.raises(PermissionDenied):
+        await ann.change_dead(Act.PURGE, DeadFilter(tenants=("umbrella",)))
+    with pytest.raises(PermissionDenied):
+        await ann.purge_one(other.key)
+    with pytest.raises(PermissionDenied):
+        await office(service, permission=Permission.JOBS_READ).change_dead(Act.REQUEUE, DeadFilter(), all=True)
+    assert await ann.change_dead(Act.PURGE, DeadFilter(), all=True) == BulkChange(1, 1)
+    assert [job and job.tenant for job in await engine.get([mine.key, other.key])] == [None, "umbrella"]
+
+
+async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, service: JobService) -> None:
+    letter = await a_dead_letter(engine)
+    for job in (await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)):
+        with pytest.raises(WrongState, match=f"is {job.state.label}: only dead letters are purged"):
+            await office(service).purge_one(job.key)
+        assert await the_state(engine, job.key) is job.state
+    await office(service).purge_one(letter.key)
+    with pytest.raises(JobNotFound):
+        await office(service).purge_one(letter.key)
+
+
+async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
+    engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead, "LOOKED_AT_MAX", 2)
+    for error in ("old", "new", "newest"):
+        await a_dead_letter(engine, error=error)
+    found = await grouped(desk(service), DeadFilter())
+    assert ({group.error for group in found.groups}, found.looked_at, found.is_cut) == ({"new", "newest"}, 2, True)
+
+
+@pytest.mark.parametrize("text", ["", "17", "bljmjdjfpz", "BLJMJDJFPN", "bljmjdjfpnn", None])
+def test_what_is_no_fingerprint_is_refused(text: Any) -> None:
+    with pytest.raises(InvalidInput, match="fingerprint: must be 10 letters from a to p"):
+        dead.require_fingerprint(text)
