@@ -11,7 +11,7 @@ from everwork.core.states import Cause, State
 from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.lanes import LANE_SEPARATOR, lane_of, limit_key_of, tenant_of
-from everwork.engines.sqlite.room import FREE, Queue, Room, earlier, has_ready, next_due_ms, room_of
+from everwork.engines.sqlite.room import FREE, Queue, Room, earlier, has_ready, next_due_ms, read_queue, room_of
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Activation, Demand
@@ -45,12 +45,9 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
-    for asked in {(demand.type, demand.group) for demand in demands}:
-        row = cursor.execute(SQL["read_queue"], asked).fetchone()
-        if row is None:
-            return None
-        queue = Queue._make(row)
-        if queue.asked_at_ms is None or not 0 <= now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
+    for demand in {(demand.type, demand.group): demand for demand in demands}.values():
+        queue = read_queue(cursor, demand)
+        if queue is None or queue.asked_at_ms is None or not 0 <= now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
             return None
         room = room_of(cursor, queue, now_ms)
         due_ms = next_due_ms(cursor, queue, room)
@@ -71,17 +68,18 @@ def expire(tx: Transaction) -> tuple[int, bool]:
 
 
 def _read_queue(tx: Transaction, demand: Demand) -> tuple[bool, Queue]:
-    """The queue as it stands in this transaction, and whether lanes were opened because leases have ended in it."""
-    name = (demand.type, demand.group)
-    row = tx.cursor.execute(SQL["read_queue"], name).fetchone()
-    if row is None:
+    """The queue as it stands in this transaction, and whether lanes may have been opened because leases have ended."""
+    queue = read_queue(tx.cursor, demand)
+    if queue is None:
         tx.type(demand.type)
-        row = tx.cursor.execute(SQL["read_queue"], name).fetchone()
-    if row is None:
-        return False, Queue(0, paused=1, asked_at_ms=tx.now_ms)  # A group that nobody has registered is empty.
-    queue = Queue._make(row)
-    unwritten = tx.holds.unwritten(queue.id)
-    return tx.holds.open_freed(queue.id), queue._replace(running=queue.running + unwritten) if unwritten else queue
+        queue = read_queue(tx.cursor, demand)
+    if queue is None:
+        return False, Queue(0, None, 0, 0, 1, tx.now_ms)  # A group that nobody has registered is an empty queue.
+    if not queue.is_bound:
+        return False, queue
+    bounds = queue.bounds
+    running = bounds.running + tx.holds.unwritten(queue.id)
+    return tx.holds.open_freed(queue.id), queue._replace(bounds=bounds._replace(running=running))
 
 
 def _remember_asked(tx: Transaction, queue: Queue) -> None:
@@ -101,17 +99,18 @@ def _claimed(tx: Transaction, demand: Demand, queue: Queue, room: Room) -> tuple
 
 def _used(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Room:
     """Write down that jobs were leased where that has bounds; the room that is left."""
-    if queue.max_running is not None:
+    bounds = queue.bounds
+    if bounds.max_running is not None:
         tx.holds.took(queue.id, len(jobs))
-        queue = queue._replace(running=queue.running + len(jobs))
-    if queue.rate_jobs is not None:
-        since_ms, taken = queue.window(tx.now_ms)
-        queue = queue._replace(rate_since_ms=since_ms, rate_taken=taken + len(jobs))
-        tx.cursor.execute(SQL["use_rate"], (since_ms, queue.rate_taken, queue.id))
-    if queue.breaker_open_until_ms is not None:
-        queue = queue._replace(breaker_probe_key=jobs[0].key, breaker_probe_attempt=jobs[0].attempt)
-        tx.holds.write_breaker(type, queue.breaker)
-    return room_of(tx.cursor, queue, tx.now_ms)
+        bounds = bounds._replace(running=bounds.running + len(jobs))
+    if bounds.rate_jobs is not None:
+        since_ms, taken = bounds.window(tx.now_ms)
+        bounds = bounds._replace(rate_since_ms=since_ms, rate_taken=taken + len(jobs))
+        tx.cursor.execute(SQL["use_rate"], (since_ms, bounds.rate_taken, queue.id))
+    if bounds.breaker_open_until_ms is not None:
+        bounds = bounds._replace(breaker_probe_key=jobs[0].key, breaker_probe_attempt=jobs[0].attempt)
+        tx.holds.write_breaker(type, bounds.breaker)
+    return room_of(tx.cursor, queue._replace(bounds=bounds), tx.now_ms)
 
 
 def _promote(tx: Transaction, queue: int) -> bool:
@@ -156,7 +155,7 @@ def _by_turns(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
 def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[tuple[str, int | None]]:
     """The open lanes whose turn it is, and how many jobs may start in those that have a limit."""
     where, tenants = _only_tenants(demand.tenants)
-    most = queue.lane_max_running
+    most = queue.bounds.lane_max_running
     sql = SQL["turn" if most is None else "limited_turn"].replace("{tenants}", where)
     rows = tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()
     if most is None:

@@ -18,7 +18,7 @@ from everwork.engines.sqlite.finish import where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 
-SQL = statements("holds")
+SQL = statements("shared")
 USUAL_RULE = CircuitBreaker()
 
 Attempt = tuple[int, int, int]

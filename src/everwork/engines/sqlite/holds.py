@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
 from typing import NamedTuple
 
 from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
 from everwork.engines.sqlite.lanes import limit_key_of
 from everwork.engines.sqlite.statements import statements
 
-SQL = statements("holds")
+SQL = statements("shared")
 
 
 class Held(NamedTuple):
@@ -33,14 +32,15 @@ class Held(NamedTuple):
 class Holds:
     """Reads what holds for a queue once; counts what runs, for limited queues only, and writes it at the end."""
 
-    __slots__ = ("_breakers", "_busy", "_cursor", "_held", "_running")
+    __slots__ = ("_breakers", "_busy", "_cursor", "_free", "_held", "_running")
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
         self._held: dict[int, Held] = {}
         self._breakers: dict[str, Breaker] = {}
-        self._running: defaultdict[int, int] = defaultdict(int)
-        self._busy: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._free: set[int] = set()
+        self._running: dict[int, int] = {}
+        self._busy: dict[tuple[int, str], int] = {}
 
     def of(self, queue: int) -> Held:
         """What holds for a queue."""
@@ -52,34 +52,42 @@ class Holds:
             self._breakers[held.type] = CLOSED if is_usual else Breaker(failures, until_ms, key, attempt)
         return held
 
+    def know_free(self, queue: int) -> None:
+        """Somebody has seen that nothing holds a queue back, and that its breaker has nothing to remember."""
+        self._free.add(queue)
+
     def breaker(self, queue: int) -> Breaker:
         """The breaker of a queue's type; one that has nothing to remember is CLOSED itself."""
-        return self._breakers[self.of(queue).type]
+        return CLOSED if queue in self._free else self._breakers[self.of(queue).type]
 
     def write_breaker(self, type: str, breaker: Breaker) -> None:
         """Let a type's breaker stand so from now on."""
         self._cursor.execute(SQL["write_breaker"], (*breaker, type))
         self._breakers[type] = breaker
+        self._free.clear()
 
     def forget(self) -> None:
         """Read everything anew after a policy was changed."""
         self._held.clear()
+        self._free.clear()
 
     def took(self, queue: int, jobs: int) -> None:
         """Jobs of a queue with a limit were leased; the claim itself has written it down for their lanes."""
-        self._running[queue] += jobs
+        self._running[queue] = self._running.get(queue, 0) + jobs
 
     def left(self, queue: int, lane: str, jobs: int) -> None:
         """Leases have ended."""
+        if queue in self._free:
+            return
         held = self.of(queue)
         if held.max_running is not None:
-            self._running[queue] -= jobs
+            self.took(queue, -jobs)
         if held.lane_max_running is not None and limit_key_of(lane):
-            self._busy[queue, lane] -= jobs
+            self._busy[queue, lane] = self._busy.get((queue, lane), 0) - jobs
 
     def unwritten(self, queue: int) -> int:
         """How many more run in a queue than the store says."""
-        return self._running.get(queue, 0) if self._running else 0
+        return self._running.get(queue, 0)
 
     def open_freed(self, queue: int) -> bool:
         """Write how many run in the lanes of a queue and open those with room; whether there were any such changes."""
@@ -91,6 +99,8 @@ class Holds:
 
     def flush(self) -> bool:
         """Write what is not written; whether there is room now where there was none."""
+        if not self._running and not self._busy:
+            return False
         has_room = any(jobs < 0 for jobs in self._busy.values())
         for queue, jobs in self._running.items():
             if jobs:

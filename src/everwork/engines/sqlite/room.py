@@ -9,19 +9,14 @@ from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.limits import KEY_MAX
 from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.values import Demand
 
 SQL = statements("activate")
 
 
-class Queue(NamedTuple):
-    """A queue as a claim finds it."""
+class Bounds(NamedTuple):
+    """What a queue's type allows, and what of it is used."""
 
-    id: int
-    solo: str | None = None
-    fair: int = 0
-    turn: int = 0
-    paused: int = 0
-    asked_at_ms: int | None = None
     max_running: int | None = None
     lane_max_running: int | None = None
     running: int = 0
@@ -36,7 +31,7 @@ class Queue(NamedTuple):
 
     @property
     def breaker(self) -> Breaker:
-        """The breaker of its type."""
+        """The breaker of the type."""
         return Breaker._make(self[-4:])
 
     def window(self, now_ms: int) -> tuple[int, int]:
@@ -50,6 +45,22 @@ class Queue(NamedTuple):
         )
 
 
+UNBOUND: Final = Bounds()
+
+
+class Queue(NamedTuple):
+    """A queue as a claim finds it."""
+
+    id: int
+    solo: str | None
+    fair: int
+    turn: int
+    paused: int
+    asked_at_ms: int | None
+    is_bound: int = 0
+    bounds: Bounds = UNBOUND
+
+
 class Room(NamedTuple):
     """How many jobs may start; if none, until when, as far as the clock decides it."""
 
@@ -61,22 +72,33 @@ FREE: Final = Room(KEY_MAX)
 NONE: Final = Room(0)
 
 
+def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
+    """The queue that a demand names, as the store has it."""
+    row = cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
+    if row is None:
+        return None
+    queue = Queue(*row)
+    if not queue.is_bound:
+        return queue
+    return queue._replace(bounds=Bounds._make(cursor.execute(SQL["read_bounds"], (queue.id,)).fetchone()))
+
+
 def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Room:
     """The room that a queue has now."""
     if queue.paused:
         return NONE
-    if queue.breaker_open_until_ms is None and queue.max_running is None and queue.rate_jobs is None:
+    if queue.bounds is UNBOUND:
         return FREE
-    breaker = queue.breaker
+    breaker = queue.bounds.breaker
     match breaker.state(now_ms):
         case BreakerState.OPEN:
             return Room(0, breaker.open_until_ms)
         case BreakerState.HALF_OPEN if is_probe_live(cursor, breaker):
             return NONE
         case BreakerState.HALF_OPEN:
-            return _limited(queue, now_ms, 1)
+            return _limited(queue.bounds, now_ms, 1)
         case _:
-            return _limited(queue, now_ms, KEY_MAX)
+            return _limited(queue.bounds, now_ms, KEY_MAX)
 
 
 def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, room: Room) -> int | None:
@@ -100,14 +122,14 @@ def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
     return min(one_ms, other_ms)
 
 
-def _limited(queue: Queue, now_ms: int, jobs: int) -> Room:
-    if queue.rate_jobs is not None:
-        since_ms, taken = queue.window(now_ms)
-        if taken >= queue.rate_jobs:
-            return Room(0, since_ms + queue.rate_ms)
-        jobs = min(jobs, queue.rate_jobs - taken)
-    if queue.max_running is not None:
-        jobs = min(jobs, max(0, queue.max_running - queue.running))
+def _limited(bounds: Bounds, now_ms: int, jobs: int) -> Room:
+    if bounds.rate_jobs is not None:
+        since_ms, taken = bounds.window(now_ms)
+        if taken >= bounds.rate_jobs:
+            return Room(0, since_ms + bounds.rate_ms)
+        jobs = min(jobs, bounds.rate_jobs - taken)
+    if bounds.max_running is not None:
+        jobs = min(jobs, max(0, bounds.max_running - bounds.running))
     return Room(jobs)
 
 

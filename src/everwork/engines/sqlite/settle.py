@@ -88,7 +88,9 @@ def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
         rows = tx.cursor.execute(SQL["completed_some"], guard).fetchall()
         accepted = {row[0] for row in rows}
         sums = [row[1:] for row in rows]
-    for queue, lane, worker, jobs, execution_ms, wait_ms in sums:
+    for queue, lane, worker, jobs, execution_ms, wait_ms, is_held in sums:
+        if not is_held:
+            tx.holds.know_free(queue)
         tx.move(queue, lane, State.PROCESSING, State.COMPLETED, jobs)
         tx.worked(queue, worker, Work(completed=jobs, execution_ms=execution_ms, wait_ms=wait_ms))
     count_successes(tx, {row[0] for row in sums}, accepted)

@@ -2,10 +2,15 @@
 -- Inputs: type, group, limits, instants. Returns: the rows of leased jobs.
 
 -- name: read_queue
-SELECT q.id, q.solo, q.fair, q.turn, t.paused, q.asked_at_ms, t.max_running, t.lane_max_running, q.running,
-  t.rate_jobs, t.rate_ms, q.rate_since_ms, q.rate_taken,
-  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
+SELECT q.id, q.solo, q.fair, q.turn, t.paused, q.asked_at_ms,
+  COALESCE(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL
 FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
+
+-- name: read_bounds
+-- Only of queues that have some: few do, and a claim is short.
+SELECT t.max_running, t.lane_max_running, q.running, t.rate_jobs, t.rate_ms, q.rate_since_ms, q.rate_taken,
+  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
+FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ?;
 
 -- name: has_ready
 SELECT EXISTS (SELECT 1 FROM ew_ready WHERE queue = ?);
