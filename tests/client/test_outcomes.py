@@ -53,6 +53,7 @@ async def test_one_bad_outcome_of_a_call_is_named_by_its_place_and_nothing_happe
         (Fail(1, 1, "boom", retries=101), "retries"),
         (Fail(1, 1, "boom", backoff_ms=-1), "backoff_ms"),
         (Fail(1, 1, "boom", variables="[]"), "variables"),
+        (Fail(1, 1, "boom", classes=("A", 5)), "classes"),  # type: ignore[arg-type]
         (Retry(1, 1, "boom", delay_ms=-1), "delay_ms"),
         (Throw(1, 1, ""), "code"),
         (Throw(1, 1, "C", variables="1"), "variables"),
@@ -68,6 +69,19 @@ async def test_an_outcome_that_makes_no_sense_goes_nowhere(client: Client, outco
             stream.settle(outcome)
     assert raised.value.field == field
     assert list(stream.refusals) == []
+
+
+async def test_a_failure_by_policy_is_classified_by_the_exception_and_else_by_its_text(client: Client) -> None:
+    await client.create_many([("s", {})] * 3)
+    by_class, by_text, unsaid = await client.activate("s", limit=3)
+    with pytest.raises(InvalidInput, match="by_policy: must not be given together with retries, backoff or final"):
+        await client.fail(by_class, "boom", by_policy=True, retries=1)
+    await client.fail(by_class, ConnectionResetError("odd"), by_policy=True)  # retryable: 2 s after the first attempt
+    await client.fail(by_text, "Too Many Requests", by_policy=True)  # rate limited: 60 s
+    await client.fail(unsaid, ConnectionResetError("odd"))  # the policy's 5 s
+    for job, delay_ms in ((by_class, 2_000), (by_text, 60_000), (unsaid, 5_000)):
+        [entry] = await client.history(job.key)
+        assert (entry.retry_at_ms or 0) - entry.at_ms == delay_ms
 
 
 async def test_a_stream_wants_to_know_which_attempt_has_ended(client: Client) -> None:

@@ -14,7 +14,9 @@ from everwork.client import ActiveJob, Client
 from everwork.client.worker import Crew
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
+from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from tests.client.server import KEY, ServerProcess
 from tests.door.waiting import until
 
 Handler = Callable[[ActiveJob], Awaitable[Any]]
@@ -55,6 +57,38 @@ async def test_what_a_handler_raises_decides(
     job = await client.get(created.key)
     assert (job.state, job.rejected, job.attempts) == (state, rejected, 1)
     assert (job.last_error or "").startswith(error)
+
+
+async def test_an_exception_is_classified_as_in_a_local_worker(client: Client) -> None:
+    async def odd(job: ActiveJob) -> None:
+        raise BrokenPipeError("odd")  # A ConnectionError: retryable, 2 s after the first attempt.
+
+    created = await client.create("odd")
+    async with working(client, {"odd": odd}):
+        await until(lambda: has_error(client, created.key))
+    [entry] = await client.history(created.key)
+    assert (entry.retry_at_ms or 0) - entry.at_ms == 2_000
+
+
+@pytest.mark.parametrize(
+    ("raised", "counted"), [(ValueError("boom"), 1), (Fail("no"), 0), (Reject("no"), 0), (Retry("later"), 0)], ids=repr
+)
+async def test_only_what_a_worker_did_not_want_counts_for_the_breaker(
+    server: ServerProcess, url: str, raised: Exception, counted: int
+) -> None:
+    async def odd(job: ActiveJob) -> None:
+        raise raised
+
+    engine = open_engine(url)
+    await engine.open()
+    await engine.set_policy("odd", '{"breaker_failures":5}')
+    async with Client(server.grpc_url, key=KEY) as remote:
+        created = await remote.create("odd")
+        async with working(remote, {"odd": odd}):
+            await until(lambda: has_error(remote, created.key))
+    [info] = await engine.types()
+    await engine.close()
+    assert info.breaker_failures == counted
 
 
 async def test_a_result_that_is_no_json_fails_the_job_for_good(client: Client) -> None:

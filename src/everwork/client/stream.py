@@ -92,9 +92,13 @@ class Stream(ABC):
         backoff: float | None = None,
         final: bool = False,
         variables: Mapping[str, Any] | None = None,
+        by_policy: bool = False,
     ) -> None:
         """The attempt failed."""
-        self.put(asked.failed(job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables))
+        outcome = asked.failed(
+            job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy
+        )
+        self.put(outcome)
 
     def retry(self, job: ActiveJob, error: object = "", *, delay: float | None = None) -> None:
         """Ask for another attempt."""

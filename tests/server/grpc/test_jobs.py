@@ -153,6 +153,17 @@ async def test_a_failure_by_policy_waits_as_the_policy_says(place: Place) -> Non
     assert stored.run_at_ms >= stored.created_at_ms + 4_000
 
 
+@pytest.mark.parametrize(
+    ("error", "delay_ms"),
+    [("HTTP 429: Too Many Requests", 60_000), ("Service Unavailable", 10_000), ("timeout", 2_000)],
+)
+async def test_a_failure_by_policy_is_classified_by_its_text(place: Place, error: str, delay_ms: int) -> None:
+    job = await place.an_activated_job()
+    await place.call("FailJob", job_key=job.job_key, by_policy=True, error_message=error)
+    [entry] = await place.service.history(int(job.job_key))
+    assert (entry.retry_at_ms or 0) - entry.at_ms == delay_ms
+
+
 async def test_a_failure_may_bring_variables_for_the_next_attempt(place: Place) -> None:
     job = await place.an_activated_job(variables={"a": "1", "b": "2"})
     await place.call("FailJob", job_key=job.job_key, retries=1, variables_json='{"b": 3}')
