@@ -8,6 +8,7 @@ from everwork.engines.base import Clock
 from everwork.engines.redis.inbox import Inbox
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.place import Place
+from everwork.engines.redis.registry import upgrade
 from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.wake import Bells
@@ -64,7 +65,9 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
                 f"(schema {version}, this one knows {SCHEMA_VERSION}); upgrade this program"
             )
         await link.call("registry", "index")
-        parts = Opened(link, version, {"w": int(reply[1]), "d": int(reply[2])})
+        if version < SCHEMA_VERSION:
+            await upgrade(link)
+        parts = Opened(link, SCHEMA_VERSION, {"w": int(reply[1]), "d": int(reply[2])})
     except BaseException:
         await link.close()
         raise

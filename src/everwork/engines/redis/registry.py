@@ -37,6 +37,14 @@ async def set_policy(link: Link, type: str, policy: str | None) -> None:
     await link.call("registry", "set_policy", type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
 
 
+async def upgrade(link: Link) -> None:
+    """Bring a store of an earlier version up to date: the numbers of the policies stand beside their texts."""
+    for info in await types(link):
+        if info.policy is not None:
+            await set_policy(link, info.type, info.policy)
+    await link.call("registry", "upgrade")
+
+
 async def add_group(link: Link, type: str, group: str) -> None:
     """Register a group of a type."""
     if group != DEFAULT_GROUP:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from everwork.core import limits
 from everwork.core.breaker import CircuitBreaker
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FOLDER = Path(__file__).parent / "lua"
 NAMED = {"SCHEMA_VERSION": SCHEMA_VERSION, "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms}
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)

@@ -34,5 +34,5 @@ async def sweep(link: Link, holder: str) -> Swept:
 
 
 def _swept(lapsed: int, rest: list[bytes]) -> Swept:
-    expired, deleted, has_more = rest
-    return Swept(lapsed=lapsed, expired=int(expired), deleted=int(deleted), more=bool(has_more))
+    expired, requeued, deleted = map(int, rest[:3])
+    return Swept(lapsed, expired, requeued, deleted, more=bool(rest[3]))

@@ -259,7 +259,7 @@ def history_of(record: Record | None, error: bytes | None, entries: Sequence[byt
 def entry_of(stored: bytes) -> HistoryEntry:
     """One written entry."""
     attempt, kind, at_ms, activated, retry_at, worker, error = stored.decode().split("\n", 6)
-    has_error = kind not in ("release", "requeue")
+    has_error = bool(error) or kind not in ("release", "requeue")
     return HistoryEntry(
         int(attempt), kind, int(at_ms), worker or None, error if has_error else None,
         _instant(activated), _instant(retry_at),

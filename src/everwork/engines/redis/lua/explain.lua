@@ -7,6 +7,6 @@ if not record then return false end
 local r = parse(tail)
 local t = trait_of(type_of(r.queue))
 local ahead = r.state == 'p' and call('ZRANK', ready_key(r.queue, r.lane), ARGV[2]) or 0
-local runs = numbers_of(run_key(r.queue), {'\n', r.lane})
-return {NOW, record, call('HGETALL', t.key), probe_lives(t) and 1 or 0, runs[1], runs[2], ahead,
+local runs = numbers_of(r.queue, {'\n', r.lane})
+return {NOW, record, call('HGETALL', t.key), probe_lives(t) and 1 or 0, runs['\n'], runs[r.lane], ahead,
   r.state == 'r' and call('ZSCORE', LEASES, ARGV[2]) or ''}

@@ -1,6 +1,6 @@
 -- Purpose: write jobs as another store has dumped them.
--- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end or '', number of
---   history entries, and these. What may be empty and yet be there has a '=' in front.
+-- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end or '', how
+--   often it came back by itself, number of history entries, and these. What may be empty and yet be there has a '=' in front.
 -- Returns: how many were written; one whose key exists is left as it is.
 -- Parts: records traits running effects places
 local function appear(queue)
@@ -25,14 +25,20 @@ local function take_place(id, state, r, till)
   else
     has_finished = true
     -- By instant, because keys come in another order than they finished in; see retain_loaded.
-    call('ZADD', P .. ':loaded:' .. (r.state == 'f' and 'f' or 'c'), r.finished, id)
-    if r.state == 'f' then call('ZADD', FAILED, 0, id) elseif r.state == 'x' then call('ZADD', CANCELLED, 0, id) end
+    local kept = r.state == 'f' and 'f' or 'c'
+    call('ZADD', P .. ':loaded:' .. kept_as(trait_of(type_of(r.queue)), kept), r.finished, id)
+    if r.state == 'f' then
+      call('ZADD', FAILED, 0, id)
+      await_return(id, r, r.kind, r.finished)
+    elseif r.state == 'x' then
+      call('ZADD', CANCELLED, 0, id)
+    end
   end
 end
 
 local loaded, last, at, seen = 0, tonumber(call('GET', P .. ':seq') or 0), 2, {}
 while at <= #ARGV do
-  local id, state, payload, error, result, field, own, till, n = unpack(ARGV, at, at + 8)
+  local id, state, payload, error, result, field, own, till, rounds, n = unpack(ARGV, at, at + 9)
   n = tonumber(n)
   if not state_of(id) then
     local r = parse(sub(state, 31))
@@ -43,13 +49,14 @@ while at <= #ARGV do
     if error ~= '' then put(E, id, sub(error, 2)) end
     if result ~= '' then put(O, id, sub(result, 2)) end
     if own ~= '' then put(OWN, id, own) end
+    if rounds ~= '0' then put(AGAIN, id, rounds) end
     if field ~= '' and call('HSETNX', P .. ':dedupe', field, id) == 1 then put(K, id, field) end
-    if n > 0 then call('RPUSH', P .. ':h:' .. id, unpack(ARGV, at + 9, at + 8 + n)) end
+    if n > 0 then call('RPUSH', P .. ':h:' .. id, unpack(ARGV, at + 10, at + 9 + n)) end
     take_place(id, state, r, till)
     count(r, r.state, 1)
     loaded, last = loaded + 1, math.max(last, tonumber(id))
   end
-  at = at + 9 + n
+  at = at + 10 + n
 end
 if loaded > 0 then call('SET', P .. ':seq', fmt('%.0f', last)) end
 finish()

@@ -54,6 +54,7 @@ function act.set_policy() -- type, policy or '', its max_attempts, its rules as 
   traits[A] = nil
   local t = trait_of(A)
   switch_limits(before, t)
+  switch_finished(before, t)
   wake(t)
 end
 
@@ -98,6 +99,10 @@ function act.unregister() -- kind and name -> 1 if it was there and had not run 
   if not entry then return 0 end
   forget_entry(A)
   return is_over(string.match(entry, '^(%d*)\n')) and 0 or 1
+end
+
+function act.upgrade() -- The store has all that this version needs.
+  call('SET', P .. ':version', '@SCHEMA_VERSION@')
 end
 
 function act.index() -- Puts entries in order that an Everwork without the sorted set has written.

@@ -86,7 +86,8 @@ end
 local function find_rooms(queue, names, limit, rooms) -- How many more may start of each lane with a limit key.
   local asked = {}
   for _, lane in ipairs(names) do if not rooms[lane] and has_limit_key(lane) then asked[#asked + 1] = lane end end
-  for i, number in ipairs(numbers_of(run_key(queue), asked)) do rooms[asked[i]] = math.max(0, limit - number) end
+  local numbers = numbers_of(queue, asked)
+  for _, lane in ipairs(asked) do rooms[lane] = math.max(0, limit - numbers[lane]) end
 end
 
 local function round(queue, names, left, ids, rooms) -- Every lane gets an equal share; who got one more stands behind who did not.
@@ -234,7 +235,7 @@ end
 
 local function start(wanted, t, room, out) -- Leases what may start: how many.
   promote(wanted.queue)
-  if t.max_per_key then flush_running() end -- What has ended in this call has given its room back.
+  if t.max_per_key then take_in_running() end
   local ids = claim(wanted.queue, room, wanted.tenants, t.max_per_key)
   if #ids == 0 then return 0 end
   local heads, infos, payloads = lease(ids, wanted.demands)

@@ -1,7 +1,7 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
 -- Inputs: records, traits, running. finish() must be the last thing that a script writes.
 local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
-local ended = {c = {}, f = {}} -- What retention will look at, by how long it is kept.
+local ended = {} -- What retention will look at, by the name of its list.
 
 local function count(r, state, by)
   local field = state .. '\n' .. r.queue .. '\n' .. tenant_of(r.lane)
@@ -27,6 +27,27 @@ local function worked(r, what, jobs, execution_ms, wait_ms)
   w.wait = w.wait + wait_ms
 end
 
+local function kept_as(t, kept) -- The name of the list of what is finished ('c' or 'f'): a type that keeps its jobs otherwise has its own.
+  return t['keep_' .. kept] and kept .. ':' .. t.type or kept
+end
+
+local function ended_as(r, kept)
+  local name = kept_as(trait_of(type_of(r.queue)), kept)
+  local list = ended[name]
+  if not list then list = {}; ended[name] = list end
+  return list
+end
+
+local function await_return(id, r, kind, finished) -- A dead letter that may come back by itself.
+  local t = trait_of(type_of(r.queue))
+  if t.again_ms and kind ~= 'reject' then call('ZADD', P .. ':again:' .. t.type, finished, id) end
+end
+
+local function stay(id, r) -- A dead letter that will not come back.
+  local t = trait_of(type_of(r.queue))
+  if t.again_ms then call('ZREM', P .. ':again:' .. t.type, id) end
+end
+
 local function ring(field, channel, said) -- Only who waits is told: whoever got less than he asked for has left a flag.
   if call('HDEL', P .. ':bell', field) == 1 then redis.pcall('PUBLISH', P .. channel, said) end
 end
@@ -39,7 +60,7 @@ local function flush_ended(kept, ids)
 end
 
 local function finish()
-  flush_running()
+  write_running()
   for queue in pairs(freed) do if call('EXISTS', lanes_key(queue)) == 1 then woken[queue] = true end end
   for field, by in pairs(counts) do
     if by ~= 0 and call('HINCRBY', P .. ':n', field, by) == 0 then call('HDEL', P .. ':n', field) end
@@ -51,8 +72,7 @@ local function finish()
     end
     call('ZADD', P .. ':hours', hour, hour)
   end
-  flush_ended('c', ended.c)
-  flush_ended('f', ended.f)
+  for kept, ids in pairs(ended) do flush_ended(kept, ids) end
   if next(woken) then call('HINCRBY', P .. ':bell', 'work', 1) end
   for queue in pairs(woken) do ring('w' .. queue, ':work', type_of(queue)) end
   if has_finished then

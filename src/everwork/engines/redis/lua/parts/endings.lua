@@ -21,7 +21,7 @@ local function cancel(id, record, r, kind, reason) -- A live job, in whatever pl
   if reason == '' then drop(E, id) else put(E, id, '\0' .. reason) end
   call('ZADD', CANCELLED, 0, id)
   move(r, 'x', 1)
-  ended.c[#ended.c + 1] = id
+  table.insert(ended_as(r, 'c'), id)
 end
 
 local function cancel_pending(ids, kind, reason)
@@ -45,11 +45,11 @@ local function expire() -- Cancels pending jobs whose time is over: how many, an
   return cancel_pending(due, 'expire', 'expired'), #due == STEP
 end
 
-local function requeue(id, record, r, max) -- A dead letter.
+local function requeue(id, record, r, max, why) -- A dead letter.
   put(S, id, fmt('%015.0f', now) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
   drop(E, id)
   call('ZREM', FAILED, id)
   enter_pending(id, r, now)
-  record_end(id, r.attempt, 'requeue', '', '', '', '')
+  record_end(id, r.attempt, 'requeue', '', '', '', why or '')
   move(r, 'p', 1)
 end

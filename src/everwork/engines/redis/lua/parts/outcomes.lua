@@ -31,7 +31,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     if r and r.state == 'r' and (attempt == r.attempt or attempt == '0') then
       local following = next_of[tail]
       if not following then
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note_of(r), probe = probe_of(r),
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note_of(r), probe = probe_of(r), ended = ended_as(r, 'c'),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end
@@ -41,6 +41,8 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       following.wait = following.wait + math.max(0, following.activated - run_at)
       done[k], states[k] = ids[i], head .. following.tail
       completed[n_completions + i] = true
+      local list = following.ended
+      list[#list + 1] = ids[i]
       if ids[i] == following.probe then following.note.has_probe_completed = true end
       if r.attempt ~= '1' then failed_before[#failed_before + 1] = ids[i] end
     else
@@ -55,7 +57,6 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     if following.note then following.note.completed = following.note.completed + following.n end
     worked(following.r, 'completed', following.n, following.n * math.max(0, now - following.r.activated), following.wait)
   end
-  for i = 1, #done do ended.c[#ended.c + 1] = done[i] end
   at = attempts_at + n + 1
   local results = tonumber(ARGV[at])
   for i = at + 1, at + 2 * results, 2 do
@@ -109,7 +110,8 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
     call('ZADD', FAILED, 0, id)
     record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
     worked(r, 'failed', 1, spent, waited)
-    ended.f[#ended.f + 1] = id
+    table.insert(ended_as(r, 'f'), id)
+    await_return(id, r, kind, NOW)
     move(r, 'f', 1)
     return
   end

@@ -3,7 +3,8 @@
 -- Because KEYS[1] does not exist, a cluster answers ASK for every call while it moves the slot: nothing is half moved.
 --
 -- A job's id is its key in 16 digits, so that ids sort as text. Jobs stand in buckets of 1,000 ids, one hash per bucket
--- and part: s state, j payload (written once, never parsed here but for its first line), e last error (code \0 text), o result, k dedupe field, p own policy.
+-- and part: s state, j payload (written once, never parsed here but for its first line), e last error (code \0 text), o result, k dedupe field, p own policy,
+-- a how often it came back by itself.
 -- State: run_at (15 digits), created_at (15 digits), then the tail, which most jobs of a batch share:
 --   state, attempt, attempts, max, created max, priority, queue, lane, expires, copy of, kind, activated, finished, worker
 -- state: p pending, r processing, c completed, f failed, x cancelled. queue: type, or type \31 group. lane: '' or tenant \31 limit key.
@@ -14,7 +15,7 @@ if not now then
   now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 local NOW = fmt('%.0f', now)
-local S, J, E, O, K, OWN = P .. ':s:', P .. ':j:', P .. ':e:', P .. ':o:', P .. ':k:', P .. ':p:'
+local S, J, E, O, K, OWN, AGAIN = P .. ':s:', P .. ':j:', P .. ':e:', P .. ':o:', P .. ':k:', P .. ':p:', P .. ':a:'
 local LEASES, EXPIRY = P .. ':leases', P .. ':expiry'
 local FAILED, CANCELLED = P .. ':failed', P .. ':cancelled'
 local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; even, for pairs.

@@ -1,4 +1,4 @@
--- Purpose: forget finished jobs with all that belongs to them. Inputs: records, effects. ids and records of jobs that exist.
+-- Purpose: forget finished jobs with all that belongs to them. Inputs: records, traits, effects. ids and records of jobs that exist.
 local function forget(part, ids, runs)
   for at = 1, #runs, 3 do call('HDEL', part .. runs[at], unpack(ids, runs[at + 1], runs[at + 2])) end
 end
@@ -12,9 +12,10 @@ local function remove(ids, records)
     local r = parse(sub(records[i], 31))
     count(r, r.state, -1)
     buckets[sub(ids[i], 1, 13)] = true
+    if r.state == 'f' then stay(ids[i], r) end
     if r.state ~= 'c' or r.attempt ~= '1' then histories[#histories + 1] = P .. ':h:' .. ids[i] end
   end
-  for _, part in ipairs({S, J, E, O, K, OWN}) do forget(part, ids, runs) end
+  for _, part in ipairs({S, J, E, O, K, OWN, AGAIN}) do forget(part, ids, runs) end
   for _, index in ipairs({FAILED, CANCELLED, EXPIRY}) do many('ZREM', index, ids) end
   many('HDEL', P .. ':dedupe', fields)
   for i = 1, #histories, CHUNK do call('UNLINK', unpack(histories, i, math.min(i + CHUNK - 1, #histories))) end

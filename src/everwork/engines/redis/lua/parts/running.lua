@@ -1,7 +1,8 @@
 -- Purpose: how many jobs run, of a queue and of each of its lanes with a limit key; only for types with such limits.
 -- Inputs: records, traits. A hash per queue: the lanes, and \n for all of them. A lane with ready work that is at its limit stands not
 -- among the lanes of its queue but among the full ones, with its turn, until a job of it ends.
-local running, freed = {}, {} -- By queue: what changes, to be written; whether somebody may start who could not before.
+local running, freed = {}, {} -- By queue: what changes, to be taken in; whether somebody may start who could not before.
+local known, changed = {}, {} -- By queue, of its lanes: how many run; which of these numbers are to be written.
 
 local function lanes_key(queue) return P .. ':lanes:' .. queue end
 local function full_key(queue) return P .. ':full:' .. queue end
@@ -17,12 +18,15 @@ local function ran(r, by) -- So many more of a job's sort run.
   if t.max_per_key and has_limit_key(r.lane) then q.lanes[r.lane] = (q.lanes[r.lane] or 0) + by end
 end
 
-local function numbers_of(key, fields)
-  local out = {}
-  for i = 1, #fields, CHUNK do
-    for _, number in ipairs(call('HMGET', key, unpack(fields, i, math.min(i + CHUNK - 1, #fields)))) do out[#out + 1] = tonumber(number or 0) end
+local function numbers_of(queue, lanes) -- How many run of each, by its name; and whatever else is known by now.
+  local numbers, asked = known[queue] or {}, {}
+  known[queue] = numbers
+  for _, lane in ipairs(lanes) do if not numbers[lane] then asked[#asked + 1] = lane end end
+  for i = 1, #asked, CHUNK do
+    local got = call('HMGET', run_key(queue), unpack(asked, i, math.min(i + CHUNK - 1, #asked)))
+    for j = 1, #got do numbers[asked[i + j - 1]] = tonumber(got[j] or 0) end
   end
-  return out
+  return numbers
 end
 
 local function reopen_lane(queue, lane)
@@ -33,32 +37,49 @@ local function reopen_lane(queue, lane)
   freed[queue] = true
 end
 
-local function flush_lanes(queue, q)
-  local lanes, set, gone = {}, {}, {}
+local function take_in_lanes(queue, q)
+  local lanes, limit, mine = {}, q.t.max_per_key, changed[queue] or {}
   for lane, by in pairs(q.lanes) do if by ~= 0 then lanes[#lanes + 1] = lane end end
-  for i, before in ipairs(numbers_of(run_key(queue), lanes)) do
-    local lane = lanes[i]
+  local numbers = numbers_of(queue, lanes)
+  for _, lane in ipairs(lanes) do
+    local before = numbers[lane]
     local after = before + q.lanes[lane]
-    if after > 0 then set[#set + 1] = lane; set[#set + 1] = after else gone[#gone + 1] = lane end
-    if before >= q.t.max_per_key and after < q.t.max_per_key then reopen_lane(queue, lane) end
+    numbers[lane], mine[lane] = after, true
+    if before >= limit and after < limit then reopen_lane(queue, lane) end
   end
-  many('HSET', run_key(queue), set)
-  many('HDEL', run_key(queue), gone)
+  changed[queue] = mine
 end
 
-local function flush_total(queue, q)
+local function take_in_total(queue, q)
   if q.total == 0 then return end
   local after, limit = call('HINCRBY', run_key(queue), '\n', q.total), q.t.max_running
   if after == 0 then call('HDEL', run_key(queue), '\n') end
   if limit and after < limit and after - q.total >= limit then freed[queue] = true end
 end
 
-local function flush_running()
+local function take_in_running() -- What has ended so far has given its room back.
   for queue, q in pairs(running) do
-    flush_total(queue, q)
-    flush_lanes(queue, q)
+    take_in_total(queue, q)
+    take_in_lanes(queue, q)
   end
   running = {}
+end
+
+local function write_running()
+  take_in_running()
+  for queue, mine in pairs(changed) do
+    local numbers, set, gone = known[queue], {}, {}
+    for lane in pairs(mine) do
+      if numbers[lane] > 0 then
+        set[#set + 1] = lane
+        set[#set + 1] = numbers[lane]
+      else
+        gone[#gone + 1] = lane
+      end
+    end
+    many('HSET', run_key(queue), set)
+    many('HDEL', run_key(queue), gone)
+  end
 end
 
 local function running_of(queue)

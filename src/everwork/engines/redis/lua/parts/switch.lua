@@ -28,3 +28,15 @@ local function switch_limits(before, t)
   for _, queue in ipairs(all_queues_of(t)) do call('UNLINK', run_key(queue)) end
   if is_counted then count_running(t) end
 end
+
+local function switch_finished(before, t)
+  if t.keep_c or t.keep_f then call('SADD', P .. ':keeps', t.type) end
+  if t.again_ms then
+    call('SADD', P .. ':agains', t.type)
+  else
+    call('SREM', P .. ':agains', t.type)
+    call('UNLINK', P .. ':again:' .. t.type)
+  end
+  local is_new = t.keep_c and not before.keep_c or t.keep_f and not before.keep_f or t.again_ms and before.again_rounds ~= t.again_rounds
+  if is_new then call('SET', P .. ':unplaced', '') end -- The sweep walks over all jobs, from the first one on.
+end

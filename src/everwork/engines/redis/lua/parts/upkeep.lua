@@ -38,39 +38,114 @@ local function holds_turn(holder, turn_ms)
   return true
 end
 
-local function remove_old(ids, kept, keep_ms) -- Deletes those that are past their time: how many.
+local looked = 0 -- At how many finished jobs this step has looked; a bounded number.
+
+local function look_later(id, r, kept) -- By instant, because these come in another order than they finished in.
+  call('ZADD', P .. ':loaded:' .. kept_as(trait_of(type_of(r.queue)), kept), r.finished, id)
+end
+
+local function remove_old(ids, kept, usual_ms) -- Deletes those that are past their time: how many.
   local old, records = {}, {}
   for i, record in ipairs(fetch(S, ids)) do
     local r = record and parse(sub(record, 31))
     -- It may have been deleted, or requeued and finished again.
-    if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') and r.finished + keep_ms <= now then
-      old[#old + 1], records[#records + 1] = ids[i], record
+    if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') then
+      if r.finished + (trait_of(type_of(r.queue))['keep_' .. kept] or usual_ms) <= now then
+        old[#old + 1], records[#records + 1] = ids[i], record
+      else
+        look_later(ids[i], r, kept)
+      end
     end
   end
+  looked = looked + #ids
   remove(old, records)
   return #old
 end
 
-local function retain_loaded(kept, keep_ms) -- The same as retain, for jobs that have come from another store.
-  local key = P .. ':loaded:' .. kept
-  local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - keep_ms), 'LIMIT', 0, STEP)
-  if #ids == 0 then return 0, false end
+local function retain_loaded(list, kept, keep_ms, usual_ms) -- The same as retain, for jobs that stand by instant.
+  local key = P .. ':loaded:' .. list
+  local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - keep_ms), 'LIMIT', 0, math.max(STEP - looked, 0))
+  if #ids == 0 then return 0 end
   many('ZREM', key, ids)
-  return remove_old(ids, kept, keep_ms), #ids == STEP
+  return remove_old(ids, kept, usual_ms)
 end
 
-local function retain(kept, keep_ms) -- Deletes finished jobs past their time: how many, and whether there are more.
-  local list = P .. ':old:' .. kept
-  local gone, has_more = retain_loaded(kept, keep_ms)
-  while gone < STEP do
-    local entry = call('LINDEX', list, 0)
-    if not entry or tonumber(sub(entry, 1, 15)) + keep_ms > now then return gone, has_more end
-    call('LPOP', list)
+local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs past their time: how many.
+  local key = P .. ':old:' .. list
+  local gone = retain_loaded(list, kept, keep_ms, usual_ms)
+  while looked < STEP do
+    local entry = call('LINDEX', key, 0)
+    if not entry or tonumber(sub(entry, 1, 15)) + keep_ms > now then return gone end
+    call('LPOP', key)
     local ids = {}
     for id in string.gmatch(sub(entry, 17), '%d+') do ids[#ids + 1] = id end
-    gone = gone + remove_old(ids, kept, keep_ms)
+    gone = gone + remove_old(ids, kept, usual_ms)
   end
-  return gone, true
+  return gone
+end
+
+local function retain_all(usual) -- By 'c' and 'f', how long finished jobs are kept: how many were deleted.
+  local gone = 0
+  for kept, usual_ms in pairs(usual) do gone = gone + retain(kept, kept, usual_ms, usual_ms) end
+  for _, type in ipairs(call('SMEMBERS', P .. ':keeps')) do
+    local t, lists = trait_of(type), {}
+    for kept, usual_ms in pairs(usual) do
+      local list = kept .. ':' .. type
+      gone = gone + retain(list, kept, t['keep_' .. kept] or usual_ms, usual_ms)
+      lists[#lists + 1] = P .. ':old:' .. list
+      lists[#lists + 1] = P .. ':loaded:' .. list
+    end
+    if not (t.keep_c or t.keep_f) and call('EXISTS', unpack(lists)) == 0 then call('SREM', P .. ':keeps', type) end
+  end
+  return gone
+end
+
+local function come_back(id, record, r, t) -- Unless it was rejected, or has come back as often as it may.
+  local rounds = tonumber(call('HGET', AGAIN .. sub(id, 1, 13), id) or 0)
+  if r.kind == 'reject' or rounds >= t.again_rounds then return 0 end
+  put(AGAIN, id, rounds + 1)
+  requeue(id, record, r, r.created_max, 'by itself')
+  return 1
+end
+
+local function return_dead() -- Requeues dead letters whose time has come: how many, and whether there are more.
+  local back, left = 0, STEP
+  for _, type in ipairs(call('SMEMBERS', P .. ':agains')) do
+    local t, key = trait_of(type), P .. ':again:' .. type
+    local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - t.again_ms), 'LIMIT', 0, left)
+    many('ZREM', key, ids)
+    for i, record in ipairs(fetch(S, ids)) do
+      local r = record and parse(sub(record, 31))
+      if r and r.state == 'f' then back = back + come_back(ids[i], record, r, t) end
+    end
+    left = left - #ids
+    if left == 0 then return back, true end
+  end
+  return back, false
+end
+
+local function place_finished(id, r) -- Where a rule that is new for its type looks for it.
+  if r.finished == '' then return end
+  local kept = r.state == 'f' and 'f' or 'c'
+  if trait_of(type_of(r.queue))['keep_' .. kept] then look_later(id, r, kept) end
+  if r.state == 'f' then await_return(id, r, r.kind, r.finished) end
+end
+
+local function place_some() -- What had finished before its type got a rule about it; whether there is more. See parts/switch.lua.
+  local last, seen = call('GET', P .. ':unplaced'), 0
+  if not last then return false end
+  while seen < STEP do
+    local bucket = call('ZRANGEBYLEX', P .. ':buckets', last == '' and '-' or '(' .. last, '+', 'LIMIT', 0, 1)[1]
+    if not bucket then
+      call('DEL', P .. ':unplaced')
+      return false
+    end
+    local states = call('HGETALL', S .. bucket)
+    for i = 1, #states, 2 do place_finished(states[i], parse(sub(states[i + 1], 31))) end
+    last, seen = bucket, seen + #states / 2
+  end
+  call('SET', P .. ':unplaced', last)
+  return true
 end
 
 local function tidy(hours_kept)
