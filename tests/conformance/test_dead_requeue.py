@@ -163,9 +163,9 @@ async def test_a_rejected_job_that_was_requeued_and_then_failed_comes_back(engin
 async def test_a_completed_or_cancelled_job_is_never_tried_again(
     engine: Engine, clock: VirtualClock, stage: Stage
 ) -> None:
-    await a_policy(engine, **DAILY, failed_job_retry_rounds=100)
+    await a_policy(engine, failed_job_retry_hours=1.0, failed_job_retry_rounds=100)
     job = await stage(engine)
-    clock.advance(ms=2 * DAY_MS)
+    clock.advance(ms=2 * HOUR_MS)
     assert await swept(engine) == Swept()
     assert await engine.get([job.key]) == [job]
 

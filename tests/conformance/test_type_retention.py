@@ -11,7 +11,7 @@ from everwork.engines.values import Swept
 from tests.conformance.observe import count_of
 from tests.conformance.test_sweep import swept
 from tests.factories import TYPE, Stage, a_cancelled_job, a_completed_job, a_dead_letter, a_new_job, a_policy
-from tests.stores import DAY_MS, HOUR_MS
+from tests.stores import HOUR_MS
 
 if TYPE_CHECKING:
     from everwork.engines.base import Engine
@@ -71,7 +71,7 @@ async def test_a_policy_that_is_taken_away_leaves_the_usual_time(engine: Engine,
     await a_policy(engine, keep_completed_hours=1.0)
     job = await a_completed_job(engine)
     await engine.set_policy(TYPE, None)
-    clock.advance(ms=DAY_MS)
+    clock.advance(ms=engine.retention[State.COMPLETED] - 1)
     assert await swept(engine) == Swept()
     assert await engine.get([job.key]) == [job]
 
