@@ -414,4 +414,4 @@ def test_the_documentation_lists_every_setting_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", PAGE.read_text(), re.MULTILINE))
     assert list(rows) == [one.name for one in fields(Settings)]
     for name, default in Settings().shown().items():
-        assert rows[name] == ("" if default in (None, []) else f"`{default}`"), name
+        assert rows[name] == ("" if default in (None, [], {}) else f"`{default}`"), name

@@ -153,7 +153,8 @@ async def test_every_example_of_the_description_works_as_it_stands(local: Rest) 
             continue
         path = operation.path.replace("{key}", "2").replace("{type}", "email-send")
         answer = await local(operation.method, path, dict(operation.body.example))
-        assert answer.status_code in {*operation.answers, 409}, f"{operation.id}: {answer.text}"
+        is_done = answer.status_code in {*operation.answers, 409} or answer.json()["code"] == "nothing_matches"
+        assert is_done, f"{operation.id}: {answer.text}"
 
 
 async def test_the_server_is_not_ready_while_it_stops(local: Rest) -> None:
