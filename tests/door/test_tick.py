@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everwork import Everwork, Interval, RetryPolicy, State
+from everwork import CircuitBreaker, Everwork, Interval, RetryPolicy, State
 from everwork.engines.values import Demand
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.workers.tick import Ticked
@@ -37,6 +37,15 @@ async def test_a_tick_runs_so_many_due_jobs_in_equal_shares_and_says_how_they_en
     assert await app.run_once() == Ticked()
 
 
+async def test_a_job_that_may_be_tried_again_at_once_is_in_the_same_tick_and_each_end_is_told(app: Everwork) -> None:
+    @app.job("broken", retry=RetryPolicy(max_attempts=2, base=0.0))
+    def broken() -> None:
+        raise KeyError("figures")
+
+    await app.enqueue("broken")
+    assert await app.run_once() == Ticked(ran=2, retried=1, failed=1)
+
+
 async def test_a_tick_does_not_run_more_of_a_function_at_once_than_its_concurrency(app: Everwork) -> None:
     running: list[int] = []
 
@@ -61,6 +70,20 @@ async def test_a_tick_sweeps_first_and_runs_what_a_dead_worker_held(app: Everwor
     clock.advance(ms=30_001)
     assert await app.run_once() == Ticked(ran=1, completed=1)
     assert [entry.kind for entry in await app.history(key)] == ["lapse", "complete"]
+
+
+async def test_a_tick_takes_nothing_past_an_open_breaker_and_one_probe_past_a_half_open_one(
+    app: Everwork, clock: VirtualClock
+) -> None:
+    @app.job("broken", retry=RetryPolicy(base=0.0), breaker=CircuitBreaker(failures=2, seconds=60))
+    def broken() -> None:
+        raise KeyError("figures")
+
+    await app.enqueue_many([("broken", {})] * 20)
+    assert 2 <= (await app.run_once(max_jobs=20)).retried < 20
+    assert await app.run_once() == Ticked()
+    clock.advance(ms=60_000)
+    assert await app.run_once() == Ticked(ran=1, retried=1)
 
 
 async def test_a_tick_fires_the_triggers_that_are_due(app: Everwork, clock: VirtualClock) -> None:
