@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Fail
 from tests.conformance.test_registry import info_of
 from tests.factories import TYPE, a_new_job, a_policy, asked, settled
-from tests.stores import MINUTE_MS
+from tests.stores import MINUTE_MS, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from everwork.core.job import LeasedJob
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+where_it_is_decided = pytest.mark.parametrize("engine_name", [way for way in WAYS if not way.endswith("-poll")])
+"""On every way but those that differ only in how somebody who waits is woken."""
 
 RULE: dict[str, Any] = {"breaker_failures": 3, "breaker_seconds": 60.0}
 

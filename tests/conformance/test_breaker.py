@@ -10,7 +10,15 @@ from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.engines.values import Demand, Reason, Verdict
-from tests.conformance.failing import RULE, an_open_breaker, fail_finally, failures, leased, standing
+from tests.conformance.failing import (
+    RULE,
+    an_open_breaker,
+    fail_finally,
+    failures,
+    leased,
+    standing,
+    where_it_is_decided,
+)
 from tests.conformance.observe import seen
 from tests.conformance.test_registry import info_of
 from tests.conformance.test_sweep import swept
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 CLOSED, OPEN = BreakerState.CLOSED, BreakerState.OPEN
 

@@ -21,6 +21,7 @@ from tests.conformance.failing import (
     failures,
     leased,
     standing,
+    where_it_is_decided,
 )
 from tests.conformance.test_registry import info_of
 from tests.conformance.test_sweep import swept
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 

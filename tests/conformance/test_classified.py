@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from everwork.core.outcome import Fail
 from everwork.core.states import State
+from tests.conformance.failing import where_it_is_decided
 from tests.factories import a_policy, a_processing_job, activated, settled
 
 if TYPE_CHECKING:
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 STRATEGIES: dict[str, tuple[tuple[str, ...], str, list[int]]] = {
     "a class": (("ConnectionRefusedError", "ConnectionError", "OSError"), "no", [2, 4, 8]),

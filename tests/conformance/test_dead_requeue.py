@@ -10,6 +10,7 @@ import pytest
 from everwork.core.outcome import Complete, Fail, Reject, Throw
 from everwork.core.states import State
 from everwork.engines.values import Swept
+from tests.conformance.failing import where_it_is_decided
 from tests.conformance.observe import count_of, kinds, sight
 from tests.conformance.test_sweep import swept
 from tests.factories import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 DAILY: dict[str, Any] = {"failed_job_retry_hours": 24.0}
 

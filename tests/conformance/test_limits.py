@@ -12,7 +12,7 @@ import pytest
 
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
 from everwork.engines.values import Demand, Reason
-from tests.conformance.failing import another
+from tests.conformance.failing import another, where_it_is_decided
 from tests.conformance.test_lanes_turns import taken
 from tests.conformance.test_sweep import swept
 from tests.factories import (
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 ENDS: list[Outcome] = [
     Complete(0, 1),

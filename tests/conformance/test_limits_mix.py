@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
 from everwork.core.states import State
+from tests.conformance.failing import where_it_is_decided
 from tests.conformance.observe import every_job
 from tests.conformance.test_lanes_turns import taken
 from tests.conformance.test_sweep import swept
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 ROUNDS = 20
 ALL, PER_KEY = 6, 2

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
 
-pytestmark = pytest.mark.parametrize(
-    ("engine_name", "driver"), [pair for pair in DRIVERS if pair[1] in {"sqlite3", "psycopg", "asyncpg"}]
-)
+PAIRS = [("sqlite", "sqlite3"), ("sqlite-own-loop", "sqlite3"), ("postgres", "psycopg"), ("postgres", "asyncpg")]
+
+pytestmark = pytest.mark.parametrize(("engine_name", "driver"), [pair for pair in PAIRS if pair in DRIVERS])
 
 
 @pytest.fixture

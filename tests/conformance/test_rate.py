@@ -11,7 +11,7 @@ import pytest
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import State
 from everwork.engines.values import Demand, Explanation, Reason
-from tests.conformance.failing import another
+from tests.conformance.failing import another, where_it_is_decided
 from tests.conformance.observe import count_of
 from tests.conformance.test_lanes_turns import taken
 from tests.conformance.test_registry import info_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 RATE: dict[str, Any] = {"rate_jobs": 3, "rate_seconds": 60.0}
 

@@ -15,7 +15,7 @@ from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import encode_policy
 from everwork.engines.values import Verdict
-from tests.conformance.failing import RULE, another, standing
+from tests.conformance.failing import RULE, another, standing, where_it_is_decided
 from tests.conformance.observe import kinds, sight
 from tests.conformance.test_sweep import swept
 from tests.factories import (
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 OWN = encode_policy(RetryPolicy(base=2.0, factor=3.0))
 

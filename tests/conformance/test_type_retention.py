@@ -8,6 +8,7 @@ import pytest
 
 from everwork.core.states import State
 from everwork.engines.values import Swept
+from tests.conformance.failing import where_it_is_decided
 from tests.conformance.observe import count_of
 from tests.conformance.test_sweep import swept
 from tests.factories import TYPE, Stage, a_cancelled_job, a_completed_job, a_dead_letter, a_new_job, a_policy
@@ -16,6 +17,8 @@ from tests.stores import HOUR_MS
 if TYPE_CHECKING:
     from everwork.engines.base import Engine
     from tests.stores import VirtualClock
+
+pytestmark = where_it_is_decided
 
 FIELD_OF: list[tuple[Stage, str]] = [
     (a_completed_job, "keep_completed_hours"),
