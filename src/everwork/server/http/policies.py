@@ -37,7 +37,7 @@ class ErrorRules:
     @property
     def schema(self) -> Schema:
         """The JSON schema."""
-        part = {"type": "string", "minLength": 1, "maxLength": ERROR_RULE_CHARS_MAX, "format": "text"}
+        part = {"type": ["string", "null"], "minLength": 1, "maxLength": ERROR_RULE_CHARS_MAX, "format": "text"}
         strategy = {"type": "string", "enum": [one.value for one in Strategy]}
         rule = {"type": "object", "properties": {"strategy": strategy, "exception": part, "text": part}}
         strict = {"required": ["strategy"], "additionalProperties": False}
