@@ -27,7 +27,8 @@ BEGIN
     SELECT at_ms / 3600000, s.queue_id, s.worker, sum(s.n), sum(s.execution_ms), sum(s.wait_ms) FROM summed s GROUP BY 2, 3)
   SELECT coalesce((SELECT array_agg(g.key) FROM gone g), '{}'), array_agg(s.queue_id),
     bool_or(t.breaker_failures > 0 OR t.breaker_open_until_ms IS NOT NULL), bool_or(t.max_running IS NOT NULL OR t.lane_max_running IS NOT NULL)
-  INTO accepted, queues, is_watched, is_limited FROM summed s JOIN queue q ON q.id = s.queue_id JOIN type t ON t.name = q.type;
+  INTO accepted, queues, is_watched, is_limited FROM (SELECT DISTINCT a.queue_id FROM summed a) s
+  JOIN queue q ON q.id = s.queue_id JOIN type t ON t.name = q.type;
 END $$;
 
 -- The same, for the caller's own transaction: one document in. Breakers hear of it by the report that follows: whoever fails must not
