@@ -129,6 +129,15 @@ async def test_other_types_have_windows_of_their_own(engine: Engine) -> None:
     assert answer.shares == (3, 2)
 
 
+async def test_the_groups_of_a_type_have_windows_for_themselves(engine: Engine, clock: VirtualClock) -> None:
+    await engine.add_group(TYPE, "audit")
+    await a_rated_type(engine)
+    answer = await engine.activate([Demand(TYPE, WORKER, 10), Demand(TYPE, WORKER, 10, group="audit")])
+    assert answer.shares == (3, 3)
+    clock.advance(ms=MINUTE_MS)
+    assert len(await leased_keys(engine, 10, group="audit")) == 3
+
+
 async def test_a_higher_rate_leaves_more_of_the_same_window(engine: Engine) -> None:
     await a_rated_type(engine)
     await leased_keys(engine, 10)
