@@ -160,7 +160,10 @@ def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> l
     rows = tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()
     if most is None:
         return [(lane, None) for (lane,) in rows]
-    return [(lane, max(0, most - busy) if limit_key_of(lane) else None) for lane, busy in rows]
+    unwritten = tx.holds.unwritten_in
+    return [
+        (lane, max(0, most - busy - unwritten(queue.id, lane)) if limit_key_of(lane) else None) for lane, busy in rows
+    ]
 
 
 def _round(
@@ -182,7 +185,7 @@ def _round(
         if jobs:
             taken.append((lane, jobs))
         behind = len(lanes) if place < extra else 0
-        busy = 0 if room is None else len(jobs)
+        busy = 0 if room is None else tx.holds.write_with(queue.id, lane, len(jobs))
         marks.append((turn + 1 + place + behind, int(is_open), busy, queue.id, lane))
     _lease(tx, demand, queue.id, taken)
     tx.cursor.executemany(SQL["mark_turn"], marks)

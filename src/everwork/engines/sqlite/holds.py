@@ -90,12 +90,21 @@ class Holds:
         return self._running.get(queue, 0)
 
     def open_freed(self, queue: int) -> bool:
-        """Write how many run in the lanes of a queue and open those with room; whether there were any such changes."""
+        """Open the lanes of a queue in which leases have ended, if they have room and work; whether there are any."""
         if not self._busy:
             return False
-        lanes = [place for place in self._busy if place[0] == queue]
-        self._write_busy({place: self._busy.pop(place) for place in lanes})
-        return bool(lanes)
+        most = self.of(queue).lane_max_running
+        rows = [(*place, jobs, most) for place, jobs in self._busy.items() if place[0] == queue and jobs < 0]
+        self._cursor.executemany(SQL["open_freed"], rows)
+        return bool(rows)
+
+    def unwritten_in(self, queue: int, lane: str) -> int:
+        """How many more run in a lane than the store says."""
+        return self._busy.get((queue, lane), 0)
+
+    def write_with(self, queue: int, lane: str, jobs: int) -> int:
+        """The change in a lane that a claim will write: the jobs it took, and what was not written before."""
+        return jobs + self._busy.pop((queue, lane), 0)
 
     def flush(self) -> bool:
         """Write what is not written; whether there is room now where there was none."""
@@ -106,12 +115,8 @@ class Holds:
             if jobs:
                 (running,) = self._cursor.execute(SQL["add_running"], (jobs, queue)).fetchone()
                 has_room |= running < (self.of(queue).max_running or 0) <= running - jobs
-        self._write_busy(self._busy)
+        rows = [(*place, jobs, self.of(place[0]).lane_max_running) for place, jobs in self._busy.items() if jobs]
+        self._cursor.executemany(SQL["add_busy"], rows)
         self._running.clear()
         self._busy.clear()
         return has_room
-
-    def _write_busy(self, busy: dict[tuple[int, str], int]) -> None:
-        rows = [(*place, jobs, self.of(place[0]).lane_max_running) for place, jobs in busy.items() if jobs]
-        if rows:
-            self._cursor.executemany(SQL["add_busy"], rows)

@@ -88,6 +88,11 @@ UPDATE ew_type SET breaker_failures = ?, breaker_open_until_ms = ?, breaker_prob
 -- name: add_running
 UPDATE ew_queue SET running = running + ? WHERE id = ? RETURNING running;
 
+-- name: open_freed
+-- ?3: the change in how many run there, ?4: how many may.
+UPDATE ew_lane SET open = 1 WHERE queue = ?1 AND lane = ?2 AND open = 0 AND busy + ?3 < ?4
+  AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ?1 AND r.lane = ?2);
+
 -- name: add_busy
 -- ?4: how many may run in the lane. It is open if it has room, and ready work.
 INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO UPDATE SET busy = busy + ?3,
