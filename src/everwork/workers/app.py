@@ -30,7 +30,7 @@ from everwork.workers.function import JobFunction, JobKey
 from everwork.workers.home import Home
 from everwork.workers.middleware import Middleware, require_middleware
 from everwork.workers.naming import WorkerName
-from everwork.workers.runtime import Runtime, StopSignal, run_loop
+from everwork.workers.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, run_loop
 from everwork.workers.tick import Ticked, Ticks, jobs_per_tick, keep_up
 from everwork.workers.twin import SyncEverwork
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SHUTDOWN_SECONDS = 30.0
 OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
 """What `enqueue` takes for itself; every other name is an argument of the handler."""
 

@@ -28,6 +28,8 @@ log = get_logger("everwork")
 
 T = TypeVar("T")
 
+SHUTDOWN_SECONDS = 30.0
+"""How long an application that is stopped waits for what runs, if nobody says."""
 CANCEL_SECONDS = 5.0
 """How long cancelled handlers may take to end before their leases are left to lapse, if nobody says."""
 SETTLE_SECONDS = 1.0

@@ -13,7 +13,7 @@ from everwork.engines.values import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.workers.function import JobKey
 from everwork.workers.home import Home
-from everwork.workers.runtime import run_loop
+from everwork.workers.runtime import SHUTDOWN_SECONDS, run_loop
 from everwork.workers.tick import Ticked
 
 Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
@@ -27,7 +27,7 @@ class SyncEverwork:
         home: Home,
         check: Check,
         stop_workers: Callable[[], None],
-        run_once: Callable[[int | None], Coroutine[Any, Any, Ticked]],
+        run_once: Callable[..., Coroutine[Any, Any, Ticked]],
     ) -> None:
         self._home = home
         self._run_once = run_once
@@ -73,12 +73,12 @@ class SyncEverwork:
         """Bring a dead letter back."""
         self._home.run(lambda service: service.requeue(key))
 
-    def run_once(self, max_jobs: int | None = None) -> Ticked:
+    def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Ticked:
         """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise BadConfiguration("run_once: an event loop runs in this thread; use `await app.run_once()` there")
-        return run_loop(self._run_once(max_jobs))
+        return run_loop(self._run_once(max_jobs, shutdown_timeout=shutdown_timeout))
 
     def open(self) -> None:
         """Open the engine, if that has not happened yet."""
