@@ -13,6 +13,7 @@ import pytest
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration
 from everwork.proto import jobs_pb2
+from everwork.service.policies import types_from
 from tests.door.waiting import DEADLINE_S, until
 from tests.server.whole import KEY, TYPE, Whole, running
 from tests.stores import url_of
@@ -32,6 +33,13 @@ async def test_what_came_in_by_one_door_is_seen_through_the_other(whole: Whole) 
             await worker.complete(job)
             await worker.until(lambda: worker.settled == 1)
         assert (await rest.get(f"/api/v1/jobs/{created['key']}")).json()["state"] == "completed"
+
+
+async def test_a_server_lets_the_store_know_what_its_settings_say_of_types(tmp_path: Path) -> None:
+    types = types_from({TYPE: {"max_running": 3, "paused": True}, "off": {"failed_job_retry_hours": "off"}})
+    async with running(url_of("sqlite", tmp_path), types=types, failed_job_retry_hours=6) as whole:
+        said = {info.type: (info.paused, info.policy) for info in await whole.service.engine.types()}
+    assert said == {TYPE: (True, '{"failed_job_retry_hours":6,"max_running":3}')}
 
 
 async def test_a_burst_of_polls_is_taken_as_a_whole_and_ended_cleanly_by_a_stop(tmp_path: Path) -> None:

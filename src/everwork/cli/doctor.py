@@ -129,5 +129,5 @@ def _keys_told(diagnosis: Diagnosis, server: Settings | None) -> str:
 def _configuration_told(server: Settings | None) -> str:
     """What is set; the engine has a line of its own."""
     shown = {} if server is None else server.shown()
-    told = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [])}
+    told = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [], {})}
     return ", ".join(f"{name} {value}" for name, value in told.items()) or "cannot be used"
