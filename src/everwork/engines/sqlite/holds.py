@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
@@ -32,7 +33,7 @@ class Held(NamedTuple):
 class Holds:
     """Reads what holds for a queue once; counts what runs, for limited queues only, and writes it at the end."""
 
-    __slots__ = ("_breakers", "_busy", "_cursor", "_free", "_held", "_running")
+    __slots__ = ("_breakers", "_busy", "_cursor", "_free", "_held", "_looked_at", "_running")
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
@@ -41,6 +42,7 @@ class Holds:
         self._free: set[int] = set()
         self._running: dict[int, int] = {}
         self._busy: dict[tuple[int, str], int] = {}
+        self._looked_at: set[tuple[int, str]] = set()
 
     def of(self, queue: int) -> Held:
         """What holds for a queue."""
@@ -84,6 +86,11 @@ class Holds:
             self.took(queue, -jobs)
         if held.lane_max_running is not None and limit_key_of(lane):
             self._busy[queue, lane] = self._busy.get((queue, lane), 0) - jobs
+            self._looked_at.discard((queue, lane))
+
+    def look_again(self, queue: int, lane: str) -> None:
+        """A lane got work: it may have room that the store does not know of."""
+        self._looked_at.discard((queue, lane))
 
     def unwritten(self, queue: int) -> int:
         """How many more run in a queue than the store says."""
@@ -93,10 +100,9 @@ class Holds:
         """Open the lanes of a queue in which leases have ended, if they have room and work; whether there are any."""
         if not self._busy:
             return False
-        most = self.of(queue).lane_max_running
-        rows = [(*place, jobs, most) for place, jobs in self._busy.items() if place[0] == queue and jobs < 0]
-        self._cursor.executemany(SQL["open_freed"], rows)
-        return bool(rows)
+        places = [place for place in self._busy if place[0] == queue]
+        self._open(places)
+        return bool(places)
 
     def unwritten_in(self, queue: int, lane: str) -> int:
         """How many more run in a lane than the store says."""
@@ -115,8 +121,21 @@ class Holds:
             if jobs:
                 (running,) = self._cursor.execute(SQL["add_running"], (jobs, queue)).fetchone()
                 has_room |= running < (self.of(queue).max_running or 0) <= running - jobs
+        self._open(list(self._busy))
         rows = [(*place, jobs, self.of(place[0]).lane_max_running) for place, jobs in self._busy.items() if jobs]
-        self._cursor.executemany(SQL["add_busy"], rows)
+        self._cursor.executemany(SQL["less_busy"], [row[:3] for row in rows if row[2] < 0])
+        self._cursor.executemany(SQL["more_busy"], [row for row in rows if row[2] > 0])
         self._running.clear()
         self._busy.clear()
+        self._looked_at.clear()
         return has_room
+
+    def _open(self, places: Sequence[tuple[int, str]]) -> None:
+        """Open lanes if they have room and work; those that were looked at need no second look."""
+        rows = [
+            (*place, self._busy[place], self.of(place[0]).lane_max_running)
+            for place in places
+            if self._busy[place] < 0 and place not in self._looked_at
+        ]
+        self._cursor.executemany(SQL["open_freed"], rows)
+        self._looked_at.update(places)

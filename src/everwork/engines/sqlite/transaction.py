@@ -85,6 +85,7 @@ class Transaction:
     def open_lane(self, queue: int, lane: str) -> None:
         """Make a lane with ready work visible to claims; the second lane of a queue makes it fair."""
         self.woken = True
+        self.holds.look_again(queue, lane)
         if (queue, lane) in self._open_lanes:
             return
         self._open_lanes.add((queue, lane))

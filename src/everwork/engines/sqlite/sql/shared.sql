@@ -93,10 +93,14 @@ UPDATE ew_queue SET running = running + ? WHERE id = ? RETURNING running;
 UPDATE ew_lane SET open = 1 WHERE queue = ?1 AND lane = ?2 AND open = 0 AND busy + ?3 < ?4
   AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ?1 AND r.lane = ?2);
 
--- name: add_busy
--- ?4: how many may run in the lane. It is open if it has room, and ready work.
-INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO UPDATE SET busy = busy + ?3,
-  open = busy + ?3 < ?4 AND (open = 1 OR EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ?1 AND r.lane = ?2));
+-- name: less_busy
+-- Leaves the lane open or closed: its index is not touched.
+UPDATE ew_lane SET busy = busy + ?3 WHERE queue = ?1 AND lane = ?2;
+
+-- name: more_busy
+-- ?4: how many may run in the lane. One that comes to its limit is closed.
+INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3)
+ON CONFLICT DO UPDATE SET busy = busy + ?3, open = open = 1 AND busy + ?3 < ?4;
 
 -- name: breaker
 SELECT breaker_failures, breaker_open_until_ms, breaker_probe_key, breaker_probe_attempt FROM ew_type WHERE name = ?;
