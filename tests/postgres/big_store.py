@@ -13,7 +13,7 @@ import psycopg
 
 from everwork.engines.postgres.connections import Connections
 from everwork.engines.postgres.engine import PostgresEngine
-from tests.factories import TYPE, a_new_job
+from tests.factories import TYPE, a_new_job, a_policy
 from tests.postgres.conftest import schema_of, without_options
 from tests.stores import START_MS, VirtualClock
 
@@ -29,6 +29,10 @@ EXPIRED: Final = READY[:10]
 FAIR: Final = range(50_001, 51_001)
 FAIR_LANES: Final = 20
 DUE: Final = range(60_001, 63_001)
+CAPPED: Final = range(70_001, 74_001)
+CAPPED_BUSY: Final = range(80_001, 80_011)
+CAPPED_FAILED: Final = range(90_001, 93_001)
+CAPPED_LANES: Final = 20
 AUDITED: Final = 1_000
 
 _LIVE: Final = """INSERT INTO live (key, run_at_ms, expires_at_ms, activated_at_ms, lease_until_ms, queue_id, lane_id,
@@ -41,6 +45,11 @@ _FINISHED: Final = """INSERT INTO finished (key, run_at_ms, finished_at_ms, acti
   attempt, state, rank, attempts, max_attempts)
 SELECT k, {at}, {at}, {at}, q.id, x.id, 1, 3, 0, 1, 5
 FROM generate_series({first}, {last}) k JOIN queue q ON q.type = '{type}' JOIN lane x ON x.queue_id = q.id"""
+_FAILED: Final = """INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id,
+  attempt, state, rank, attempts, max_attempts, kind)
+SELECT k, {at}, {at}, {at}, q.id, x.id, 1, 4, 0, 1, 5, 'fail'
+FROM generate_series({first}, {last}) k JOIN queue q ON q.type = 'capped'
+JOIN LATERAL (SELECT min(id) AS id FROM lane WHERE queue_id = q.id) x ON true"""
 _JOBS: Final = """INSERT INTO job (key, created_at_ms, queue_id, lane_id, max_attempts, variables)
 SELECT key, {at}, queue_id, lane_id, 5, '{{}}'
 FROM (SELECT key, queue_id, lane_id FROM live UNION ALL SELECT key, queue_id, lane_id FROM finished) p"""
@@ -54,7 +63,9 @@ async def make_empty(url: str) -> None:
     engine = PostgresEngine.from_url(url, clock=VirtualClock())
     await engine.open()
     lanes = [a_new_job(type="fair", limit_key=f"lane-{n}") for n in range(FAIR_LANES)]
+    lanes += [a_new_job(type="capped", limit_key=f"lane-{n}") for n in range(CAPPED_LANES)]
     created = await engine.create([a_new_job(), a_new_job(type="due"), *lanes])
+    await a_policy(engine, type="capped", max_running=1_000, max_running_per_key=1, failed_job_retry_hours=1)
     await engine.cancel([job.key for job in created])
     await engine.delete([job.key for job in created])
     await engine.close()
@@ -85,6 +96,9 @@ def _fillings() -> Iterator[str]:
     yield _live(BUSY, {**live, **solo, **held, "state": 2})
     yield _live(FAIR, {**live, "type": "fair", "lanes": FAIR_LANES, "state": 1})
     yield _live(DUE, {**live, "type": "due", "lanes": 1, "state": 0})
+    yield _live(CAPPED, {**live, "type": "capped", "lanes": CAPPED_LANES, "state": 1})
+    yield _live(CAPPED_BUSY, {**live, **held, "type": "capped", "lanes": CAPPED_LANES, "state": 2})
+    yield _FAILED.format(at=START_MS, first=CAPPED_FAILED[0], last=CAPPED_FAILED[-1])
     yield _JOBS.format(at=START_MS)
     yield "SELECT setval('job_key', 100000)"
     yield _AUDIT.format(last=AUDITED)

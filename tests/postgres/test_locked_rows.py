@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Fire, Lease, LeaseStatus, Verdict
-from tests.factories import a_new_job, a_processing_job, the_state
+from tests.conformance.failing import RULE, a_half_open_breaker, a_probe, failures, leased, standing
+from tests.factories import a_new_job, a_policy, a_processing_job, the_state
 from tests.stores import url_of
 
 if TYPE_CHECKING:
@@ -44,6 +46,33 @@ async def test_heartbeats_do_not_wait_for_a_job_that_is_completed_in_a_transacti
         extended = await asyncio.wait_for(engine.extend(leases, 60_000), DEADLINE_S)
         assert extended == [LeaseStatus.HELD, LeaseStatus.HELD]
     assert await engine.extend(leases, 60_000) == [LeaseStatus.LOST, LeaseStatus.HELD]
+
+
+async def test_a_breaker_does_not_wait_for_it_and_hears_of_it_once_by_the_report_that_follows(
+    engine: Engine, own: asyncpg.Connection
+) -> None:
+    await a_policy(engine, **RULE)
+    await failures(engine, 1)
+    [held] = await leased(engine)
+    async with own.transaction():
+        await engine.complete_in(own, [Complete(held.key, 1)])
+        await asyncio.wait_for(failures(engine, 1), DEADLINE_S)
+        assert await standing(engine) == (BreakerState.CLOSED, 2)
+    for counted in (0, 1):
+        [judged] = (await engine.settle([Complete(held.key, 1)])).judged
+        assert (judged.verdict, await standing(engine)) == (Verdict.REPEATED, (BreakerState.CLOSED, counted))
+        await failures(engine, 1)
+
+
+async def test_a_probe_that_is_completed_so_closes_the_breaker(
+    engine: Engine, own: asyncpg.Connection, clock: VirtualClock
+) -> None:
+    await a_half_open_breaker(engine, clock)
+    probe = await a_probe(engine)
+    async with own.transaction():
+        await engine.complete_in(own, [Complete(probe.key, 1)])
+    await engine.settle([Complete(probe.key, 1)])
+    assert await standing(engine) == (BreakerState.CLOSED, 0)
 
 
 async def test_a_sweep_does_not_wait_for_it_either_and_its_completion_holds(

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from everwork.core.outcome import Fail
 from everwork.core.states import State
 from everwork.engines.postgres import migrate
 from everwork.engines.postgres import opened as opening
@@ -20,9 +21,10 @@ from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Schema
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from tests.conformance.observe import count_of, every_job
-from tests.factories import TYPE, a_new_job, a_pending_job, a_processing_job, leased_keys
+from tests.factories import TYPE, a_new_job, a_pending_job, a_policy, a_processing_job, leased_keys
+from tests.factories import asked as asked_for
 from tests.postgres.conftest import opened, schema_of, without_options
-from tests.stores import url_of
+from tests.stores import VirtualClock, url_of
 
 STARTER = """import asyncio, json, sys
 from everwork.core.job import NewJob
@@ -105,6 +107,38 @@ async def test_a_store_of_an_older_version_is_brought_up_to_date_once_with_its_j
         assert await every_job(engines[0]) == [running, job]
         assert await leased_keys(engines[0], type="other") == [job.key]
         await asyncio.gather(*(engine.close() for engine in engines))
+
+
+OLD_FUNCTIONS = """SET search_path = {schema};
+DROP FUNCTION complete_jobs;
+CREATE FUNCTION complete_jobs(done jsonb, at_ms bigint) RETURNS bigint[] LANGUAGE sql AS 'SELECT NULL::bigint[]';
+DROP FUNCTION end_attempts;
+CREATE FUNCTION end_attempts(ended jsonb, lapsed boolean, at_ms bigint) RETURNS bigint[]
+LANGUAGE sql AS 'SELECT NULL::bigint[]';
+CREATE FUNCTION claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[],
+  visited int, number smallint, at_ms bigint) RETURNS SETOF leased LANGUAGE sql AS 'SELECT NULL::leased LIMIT 0'"""
+"""What version 1 had under the same names, with other answers or inputs."""
+
+
+async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is_brought_up_to_date(
+    url: str, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    first = migrate.migrations()[:1]
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate, "migrations", lambda: first)
+        async with opened(url, clock) as engine:
+            dead, _ = await a_processing_job(engine), await engine.create([a_new_job(tenant=t) for t in "ab"])
+    own.execute(OLD_FUNCTIONS.format(schema=schema_of(url)).encode())
+    policy = '{"retry": {"max_attempts": 7, "base_seconds": 2.0}}'
+    own.execute(f"UPDATE {schema_of(url)}.type SET policy = %s, max_attempts = 7".encode(), [policy])
+    async with opened(url, clock) as engine:
+        assert [info.policy for info in await engine.types()] == [policy]
+        await engine.settle([Fail(dead.key, 1, "boom", final=True)])
+        await a_policy(engine, max_running=1, breaker_failures=1, failed_job_retry_hours=1)
+        assert len((await asked_for(engine, 10)).jobs) == 1
+        clock.advance(seconds=3_600)
+        assert (await engine.sweep("s")).requeued == 1
+        assert (await engine.types())[0].breaker_failures == 1  # The lease that lapsed meanwhile.
 
 
 async def test_functions_are_written_anew_when_the_version_rises(

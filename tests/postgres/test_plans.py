@@ -48,6 +48,7 @@ HOT: Final = {
     "claim behind a mark": Hot(claim_behind_a_mark, "live_ready", 100 + SLACK),
     "claim by turns": Hot(lambda e: asked(e, 100, type="fair"), "live_ready", 100 + SLACK),
     "claim by turns for tenants": Hot(lambda e: asked(e, 20, type="fair", tenants=("<default>",)), "live_ready", SLACK),
+    "claim beside lanes at their limit": Hot(lambda e: asked(e, 100, type="capped"), "live_busy", SLACK),
     "next due": Hot(lambda e: asked(e, 1, tenants=("nobody",)), "live_future", SLACK),
     "promote": Hot(lambda e: asked(e, 10, type="due"), "live_future", 2 * PROMOTE_MAX + SLACK),
     "complete": Hot(lambda e: e.settle([Complete(key, 1) for key in SOME]), "live_pkey", len(SOME) + SLACK),
@@ -75,7 +76,10 @@ LISTS: Final = {
 }
 SWEEP: Final = Hot(lambda e: e.sweep("s"), "live_busy", 2_100)
 """Every leased job is looked at, because no index holds the lease; and a step of a thousand finished ones."""
-EVERY: Final = {**HOT, **LISTS, "sweep": SWEEP, "expiry": SWEEP._replace(leader="live_expiry")}
+EVERY: Final = {
+    **HOT, **LISTS, "sweep": SWEEP, "expiry": SWEEP._replace(leader="live_expiry"),
+    "dead letters": SWEEP._replace(leader="finished_failed"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["analysed", "statistics of empty tables"])

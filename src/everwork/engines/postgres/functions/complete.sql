@@ -40,9 +40,9 @@ DECLARE
 BEGIN
   SELECT * INTO done FROM complete_jobs(given->'done', at_ms);
   PERFORM create_events(given, done.accepted, at_ms);
-  UPDATE finished f SET untold = true FROM queue q, type t
-  WHERE q.id = ANY(done.queues) AND t.name = q.type AND (t.breaker_failures_max IS NOT NULL OR t.breaker_open_until_ms IS NOT NULL)
-    AND f.queue_id = q.id AND f.state = 3 AND f.key = ANY(done.accepted);
+  IF done.is_watched THEN
+    UPDATE finished f SET untold = true WHERE f.queue_id = ANY(done.queues) AND f.state = 3 AND f.key = ANY(done.accepted);
+  END IF;
   RETURN done.accepted;
 END $$;
 

@@ -3,14 +3,17 @@
 -- Where the history is to say something, they come back by themselves: only if the policies of their types let them.
 
 -- name: requeue
+-- By LATERAL and LIMIT, as in get.sql.
 WITH gone AS (
-  DELETE FROM {schema}.finished f USING {schema}.job j, {schema}.queue q, {schema}.type t
-  WHERE j.key = ANY($1::bigint[]) AND f.queue_id = j.queue_id AND f.state = 4 AND f.key = j.key AND q.id = j.queue_id AND t.name = q.type
-    AND ($4::text IS NULL OR (f.finished_at_ms <= {schema}.now_ms($2) - t.requeue_ms AND coalesce(j.rounds, 0) < t.requeue_rounds AND f.kind <> 'reject'))
-  RETURNING f.*, j.max_attempts AS created_max, j.expires_at_ms),
+  DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM {schema}.job j
+    CROSS JOIN LATERAL (SELECT a.ctid, a.finished_at_ms, a.kind FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state = 4 AND a.key = j.key LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT t.requeue_ms, t.requeue_rounds FROM {schema}.queue q JOIN {schema}.type t ON t.name = q.type WHERE q.id = j.queue_id LIMIT 1) r
+    WHERE j.key = ANY($1::bigint[])
+      AND ($4::text IS NULL OR (p.finished_at_ms <= {schema}.now_ms($2) - r.requeue_ms AND coalesce(j.rounds, 0) < r.requeue_rounds AND p.kind <> 'reject')))) RETURNING f.*),
 placed AS (
   INSERT INTO {schema}.live (key, run_at_ms, activated_at_ms, expires_at_ms, queue_id, lane_id, attempt, state, rank, max_attempts)
-  SELECT key, {schema}.now_ms($2), {schema}.now_ms($2), expires_at_ms, queue_id, lane_id, attempt, 1, rank, coalesce($3::smallint, created_max) FROM gone),
+  SELECT g.key, {schema}.now_ms($2), {schema}.now_ms($2), j.expires_at_ms, g.queue_id, g.lane_id, g.attempt, 1, g.rank, coalesce($3::smallint, j.max_attempts)
+  FROM gone g CROSS JOIN LATERAL (SELECT a.expires_at_ms, a.max_attempts FROM {schema}.job a WHERE a.key = g.key LIMIT 1) j),
 recorded AS (
   INSERT INTO {schema}.history (key, attempt, step, kind, at_ms, error) SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2), $4 FROM gone),
 rounds AS (
