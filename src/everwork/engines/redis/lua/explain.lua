@@ -5,7 +5,7 @@
 local record, tail = state_of(ARGV[2])
 if not record then return false end
 local r = parse(tail)
-local t = trait_of(type_of(r.queue))
+local t = trait_for(r.queue)
 local ahead = r.state == 'p' and call('ZRANK', ready_key(r.queue, r.lane), ARGV[2]) or 0
 local runs = numbers_of(r.queue, {'\n', r.lane})
 return {NOW, record, call('HGETALL', t.key), probe_lives(t) and 1 or 0, runs['\n'], runs[r.lane], ahead,

@@ -26,7 +26,7 @@ local function take_place(id, state, r, till)
     has_finished = true
     -- By instant, because keys come in another order than they finished in; see retain_loaded.
     local kept = r.state == 'f' and 'f' or 'c'
-    call('ZADD', P .. ':loaded:' .. kept_as(trait_of(type_of(r.queue)), kept), r.finished, id)
+    call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
     if r.state == 'f' then
       call('ZADD', FAILED, 0, id)
       await_return(id, r, r.kind, r.finished)

@@ -51,7 +51,7 @@ end
 function act.set_policy() -- type, policy or '', its max_attempts, its rules as parts/traits.lua reads them.
   local before = see(A)
   if B == '' then call('HDEL', T, 'policy', 'max', 'rules') else call('HSET', T, 'policy', B, 'max', C, 'rules', ARGV[6]) end
-  traits[A] = nil
+  traits[A], by_queue = nil, {}
   local t = trait_of(A)
   switch_limits(before, t)
   switch_finished(before, t)
@@ -65,6 +65,7 @@ function act.add_group() -- type, group.
   for _, group in ipairs(groups) do if group == B then return end end
   groups[#groups + 1] = B
   table.sort(groups)
+  if trait_of(A).max_per_key then begin_count(A .. '\31' .. B) end
   call('HSET', T, 'groups', table.concat(groups, '\31'))
 end
 

@@ -2,27 +2,21 @@
 -- Inputs: records, traits, effects. settle_breakers() follows all outcomes, so that completions come before failures, and precedes claims.
 local noted = {} -- By type: what has ended; false for one whose breaker has nothing to count.
 
-local function note_of(r)
-  local type = type_of(r.queue)
-  local note = noted[type]
+local function note_of(r) -- And the id of the probe, if this may be its attempt.
+  local t = trait_for(r.queue)
+  local note = noted[t.type]
   if note == nil then
-    local t = trait_of(type)
     note = (t.breaker_failures or t.breaker or t.failures) and {completed = 0, failed = 0} or false
-    noted[type] = note
+    noted[t.type] = note
   end
-  return note
-end
-
-local function probe_of(r) -- The id of the probe, if this may be its attempt.
-  local t = trait_of(type_of(r.queue))
-  return t.probe_attempt == r.attempt and t.probe or nil
+  return note, note and t.probe_attempt == r.attempt and t.probe or nil
 end
 
 local function note_failure(id, r)
-  local note = note_of(r)
+  local note, probe = note_of(r)
   if not note then return end
   note.failed = note.failed + 1
-  if id == probe_of(r) then note.has_probe_failed = true end
+  if id == probe then note.has_probe_failed = true end
 end
 
 local function close_breaker(t)

@@ -32,19 +32,19 @@ local function kept_as(t, kept) -- The name of the list of what is finished ('c'
 end
 
 local function ended_as(r, kept)
-  local name = kept_as(trait_of(type_of(r.queue)), kept)
+  local name = kept_as(trait_for(r.queue), kept)
   local list = ended[name]
   if not list then list = {}; ended[name] = list end
   return list
 end
 
 local function await_return(id, r, kind, finished) -- A dead letter that may come back by itself.
-  local t = trait_of(type_of(r.queue))
+  local t = trait_for(r.queue)
   if t.again_ms and kind ~= 'reject' then call('ZADD', P .. ':again:' .. t.type, finished, id) end
 end
 
 local function stay(id, r) -- A dead letter that will not come back.
-  local t = trait_of(type_of(r.queue))
+  local t = trait_for(r.queue)
   if t.again_ms then call('ZREM', P .. ':again:' .. t.type, id) end
 end
 

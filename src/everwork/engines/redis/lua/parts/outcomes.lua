@@ -31,7 +31,8 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     if r and r.state == 'r' and (attempt == r.attempt or attempt == '0') then
       local following = next_of[tail]
       if not following then
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note_of(r), probe = probe_of(r), ended = ended_as(r, 'c'),
+        local note, probe = note_of(r)
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end

@@ -24,7 +24,7 @@ local function open_lane(queue, lane) -- A lane with ready work; one that is new
   opened[name] = true
   local lanes = lanes_key(queue)
   if call('ZSCORE', lanes, lane) then return end
-  if trait_of(type_of(queue)).max_per_key and call('ZSCORE', full_key(queue), lane) then return end
+  if trait_for(queue).max_per_key and call('ZSCORE', full_key(queue), lane) then return end
   local served = P .. ':served:' .. queue
   local turn = call('HGET', served, lane)
   call('ZADD', lanes, turn or 0, lane)

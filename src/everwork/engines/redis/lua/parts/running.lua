@@ -7,10 +7,14 @@ local known, changed = {}, {} -- By queue, of its lanes: how many run; which of 
 local function lanes_key(queue) return P .. ':lanes:' .. queue end
 local function full_key(queue) return P .. ':full:' .. queue end
 local function run_key(queue) return P .. ':run:' .. queue end
-local function has_limit_key(lane) return lane ~= '' and sub(lane, -1) ~= '\31' end
+
+-- A hash of up to some 100 short fields is a list that every look walks over; one long field makes it a table for good.
+local function begin_count(queue) call('HSET', run_key(queue), string.rep('~', 65), 0) end
+
+local function has_limit_key(lane) return lane ~= '' and string.byte(lane, -1) ~= 31 end
 
 local function ran(r, by) -- So many more of a job's sort run.
-  local t = trait_of(type_of(r.queue))
+  local t = trait_for(r.queue)
   if not (t.max_running or t.max_per_key) then return end
   local q = running[r.queue]
   if not q then q = {t = t, total = 0, lanes = {}}; running[r.queue] = q end
@@ -70,9 +74,9 @@ local function write_running()
   for queue, mine in pairs(changed) do
     local numbers, set, gone = known[queue], {}, {}
     for lane in pairs(mine) do
-      if numbers[lane] > 0 then
-        set[#set + 1] = lane
-        set[#set + 1] = numbers[lane]
+      local number, at = numbers[lane], #set
+      if number > 0 then
+        set[at + 1], set[at + 2] = lane, number
       else
         gone[#gone + 1] = lane
       end

@@ -25,7 +25,10 @@ local function switch_limits(before, t)
     end
   end
   if (was_counted ~= nil) == (is_counted ~= nil) and (before.max_per_key ~= nil) == (t.max_per_key ~= nil) then return end
-  for _, queue in ipairs(all_queues_of(t)) do call('UNLINK', run_key(queue)) end
+  for _, queue in ipairs(all_queues_of(t)) do
+    call('UNLINK', run_key(queue))
+    if t.max_per_key then begin_count(queue) end
+  end
   if is_counted then count_running(t) end
 end
 

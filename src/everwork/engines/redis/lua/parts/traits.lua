@@ -25,6 +25,16 @@ local function trait_of(type) -- Who writes any of this writes it here, too.
   return t
 end
 
+local by_queue = {}
+local function trait_for(queue) -- What is known of the type of a queue; asked for with every job.
+  local t = by_queue[queue]
+  if not t then
+    t = trait_of(type_of(queue))
+    by_queue[queue] = t
+  end
+  return t
+end
+
 local function queues_of(t) -- The queue of each of its groups, the default one first.
   local queues = {t.type}
   for group in string.gmatch(t.groups, '[^\31]+') do queues[#queues + 1] = t.type .. '\31' .. group end

@@ -41,7 +41,7 @@ end
 local looked = 0 -- At how many finished jobs this step has looked; a bounded number.
 
 local function look_later(id, r, kept) -- By instant, because these come in another order than they finished in.
-  call('ZADD', P .. ':loaded:' .. kept_as(trait_of(type_of(r.queue)), kept), r.finished, id)
+  call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
 end
 
 local function remove_old(ids, kept, usual_ms) -- Deletes those that are past their time: how many.
@@ -50,7 +50,7 @@ local function remove_old(ids, kept, usual_ms) -- Deletes those that are past th
     local r = record and parse(sub(record, 31))
     -- It may have been deleted, or requeued and finished again.
     if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') then
-      if r.finished + (trait_of(type_of(r.queue))['keep_' .. kept] or usual_ms) <= now then
+      if r.finished + (trait_for(r.queue)['keep_' .. kept] or usual_ms) <= now then
         old[#old + 1], records[#records + 1] = ids[i], record
       else
         look_later(ids[i], r, kept)
@@ -127,7 +127,7 @@ end
 local function place_finished(id, r) -- Where a rule that is new for its type looks for it.
   if r.finished == '' then return end
   local kept = r.state == 'f' and 'f' or 'c'
-  if trait_of(type_of(r.queue))['keep_' .. kept] then look_later(id, r, kept) end
+  if trait_for(r.queue)['keep_' .. kept] then look_later(id, r, kept) end
   if r.state == 'f' then await_return(id, r, r.kind, r.finished) end
 end
 
