@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 import everwork
-from everwork import Everwork, JobFunction, RetryPolicy
+from everwork import CircuitBreaker, Everwork, JobFunction, RetryPolicy, TypePolicy
+from everwork.engines.codec import encode_said, said_in
+from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, InvalidInput
+from tests.stores import VirtualClock
 
 
 def test_the_public_door_exports_exactly_the_documented_names() -> None:
@@ -131,3 +134,23 @@ def test_a_wrong_url_is_told_when_the_application_is_made(url: str) -> None:
 async def test_working_without_any_handler_is_refused(app: Everwork) -> None:
     with pytest.raises(BadConfiguration, match="declare at least one function"):
         await app.work()
+
+
+async def test_what_a_function_does_not_say_of_its_type_stays_as_the_store_says(url: str, clock: VirtualClock) -> None:
+    engine = open_engine(url, clock=clock)
+    await engine.open()
+    await engine.set_policy("work", encode_said({"max_attempts": 2, "max_running": 7}))
+
+    async def created_by(**said: Any) -> int | None:
+        app = Everwork(url, clock=clock)
+        app.job("work", **said)(lambda: None)
+        async with app:
+            (job,) = await engine.get([await app.enqueue("work")])
+            return job.max_attempts if job else None
+
+    assert await created_by(breaker=CircuitBreaker(4, 30)) == 2
+    assert await created_by(policy=TypePolicy(retry=RetryPolicy(max_attempts=9))) == 9
+    assert await created_by(retry=RetryPolicy()) == 5
+    (known,) = await engine.types()
+    await engine.close()
+    assert said_in(known.policy) == {"max_running": 7, "breaker_failures": 4, "breaker_seconds": 30}

@@ -19,7 +19,7 @@ from everwork.core.policy import (
     policy_from,
     said_of,
 )
-from everwork.core.retry import RetryPolicy
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.base import Engine
 from everwork.engines.codec import encode_said, said_in
 from everwork.exceptions import BadConfiguration, InvalidInput
@@ -94,15 +94,33 @@ def said_of_stored(text: str | None) -> dict[str, Any]:
 def said_in_code(
     retry: RetryPolicy | None, breaker: CircuitBreaker | None, policy: TypePolicy | None
 ) -> dict[str, Any]:
-    """What code says of a type: its policy where that differs from the usual one; `retry` and `breaker` beat it."""
+    """What code says of a type: its policy where that differs from the usual one; `retry` and `breaker` beat it.
+
+    The one `DEFAULT_POLICY` says nothing, any other that is equal to it says that the usual shall hold.
+    """
     said = {} if policy is None else said_of(policy)
     usual = fields_of(DEFAULT_TYPE_POLICY)
-    if retry is not None:
+    if retry is not None and retry is not DEFAULT_POLICY:
         fields = fields_of(TypePolicy(retry=retry))
         said |= {name: None if fields[name] == usual[name] else fields[name] for name in RETRY_FIELDS}
     if breaker is not None:
         said |= {"breaker_failures": breaker.failures, "breaker_seconds": breaker.seconds}
     return said
+
+
+def retry_in_code(
+    retry: RetryPolicy | None, policy: TypePolicy | None, unsaid: RetryPolicy | None
+) -> RetryPolicy | None:
+    """The retries that code asks for: those of its policy, if `retry` is what stands for nothing said."""
+    if retry is unsaid and policy is not None and policy.retry is not DEFAULT_POLICY:
+        return policy.retry
+    return retry
+
+
+def attempts_in_code(type: str, said: Said) -> int | None:
+    """How many attempts code allows, or over it the settings of this process; None: they say nothing."""
+    both = {**said, **_held.types.get(type, {})}
+    return (both["max_attempts"] or DEFAULT_POLICY.max_attempts) if "max_attempts" in both else None
 
 
 # What settings say ------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.policy import TypePolicy
-from everwork.core.retry import RetryPolicy
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.base import Clock
 from everwork.engines.codec import decode, require_object
 from everwork.engines.values import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.service.fleet import Fleet
 from everwork.service.intake import new_job
+from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService
 from everwork.workers import forks
 from everwork.workers.function import JobFunction, JobKey
@@ -85,7 +86,7 @@ class Everwork:
         self,
         type: str,
         *,
-        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - a frozen value
+        retry: RetryPolicy | None = DEFAULT_POLICY,
         concurrency: int = 1,
         timeout: float = EXECUTION_SECONDS_DEFAULT,
         cron: str | Cron | Interval | None = None,
@@ -95,11 +96,12 @@ class Everwork:
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Declare a function as the handler of a type.
 
-        `retry` None: a failure is final at once. `concurrency`: how many run at the same time in one process.
-        `timeout`: seconds that one attempt may take. `cron`: a cron expression, a `Cron` or an `Interval`; while the
-        workers of any process run, each of its time points creates one job. `breaker`: a row of failures stops the
-        whole type for a while. `policy`: limits, retention and what else there is. `middleware`: stands around
-        each call, inside of the application's. Plain functions run in threads.
+        `retry` None: a failure is final at once; not given: what the store says of the type holds. `concurrency`: how
+        many run at the same time in one process. `timeout`: seconds that one attempt may take. `cron`: a cron
+        expression, a `Cron` or an `Interval`; while the workers of any process run, each of its time points creates
+        one job. `breaker`: a row of failures stops the whole type for a while. `policy`: limits, retention and what
+        else there is. `middleware`: stands around each call, inside of the application's. Plain functions run in
+        threads.
         """
 
         def declare(function: Callable[P, R]) -> JobFunction[P, R]:
@@ -157,9 +159,10 @@ class Everwork:
         function = self.functions.get(type) if isinstance(type, str) else None
         if function is not None:
             function.arguments.check_names(arguments)
-            if function.retry is not None and "retry" not in options:
+            attempts = attempts_in_code(function.type, function.policy_said)
+            if attempts is not None and "retry" not in options:
                 # What is declared holds at once, also before any engine has been told.
-                options.setdefault("max_attempts", function.retry.max_attempts)
+                options.setdefault("max_attempts", attempts)
         return new_job(type, arguments, **options)  # type: ignore[arg-type]
 
     # Ask ----------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import CONCURRENCY_MAX, LEASE_MS_MAX
 from everwork.core.policy import TypePolicy, require_breaker, require_type_policy
-from everwork.core.retry import RetryPolicy, require_policy
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy, require_policy
 from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.service.policies import said_in_code
+from everwork.service.policies import retry_in_code, said_in_code
 from everwork.workers.arguments import Arguments
 from everwork.workers.handler import Handler, Place
 from everwork.workers.middleware import Middleware, require_middleware
@@ -68,9 +68,9 @@ class JobFunction(Generic[P, R]):
             raise BadConfiguration(f"@app.job({type!r}) must stand above a function, not {checks.shown(function)}")
         self.function = function
         self.type = checks.name("type", type)
-        self.retry = require_policy("retry", retry)
-        breaker, policy = require_breaker("breaker", breaker), require_type_policy("policy", policy)
-        self.policy_said = said_in_code(self.retry, breaker, policy)
+        retry, policy = require_policy("retry", retry), require_type_policy("policy", policy)
+        self.retry = retry_in_code(retry, policy, DEFAULT_POLICY)
+        self.policy_said = said_in_code(self.retry, require_breaker("breaker", breaker), policy)
         self.concurrency = checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
         self.timeout = checks.number("timeout", timeout, 0.001, LEASE_MS_MAX / 1000)
         self.middleware = require_middleware("middleware", middleware)

@@ -36,6 +36,7 @@ from everwork.core.limits import (
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import RetryPolicy
 from everwork.engines.codec import encode_object
+from everwork.service.policies import retry_in_code
 
 INTERVAL_MS_MIN: Final = 100
 EXPRESSION_CHARS_MAX: Final = 200
@@ -164,9 +165,9 @@ class WorkerSettings(_Settings):
     event_settings: EventSettings = EventSettings()
     triggers: list[Trigger] = Field(default_factory=list)
     concurrency: int = Field(default=1, ge=1, le=CONCURRENCY_MAX)
-    retry: RetryPolicy | None = None
     breaker: CircuitBreaker | None = None
     policy: TypePolicy | None = None
+    retry: RetryPolicy | None = Field(default=None, validate_default=True)
 
     @field_validator("sources", mode="after")
     @classmethod
@@ -176,6 +177,11 @@ class WorkerSettings(_Settings):
         if len(sources - own) > SOURCES_MAX:
             raise ValueError(f"must be at most {SOURCES_MAX} sources, not {len(sources - own)}")
         return frozenset(sources | own)
+
+    @field_validator("retry", mode="after")
+    @classmethod
+    def _or_the_policys(cls, retry: RetryPolicy | None, info: ValidationInfo) -> RetryPolicy | None:
+        return retry_in_code(retry, info.data.get("policy"), unsaid=None)
 
     @field_validator("triggers", mode="after")
     @classmethod
