@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, declared_settings, engine_url, load
+from everwork.service.policies import with_defaults
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -208,6 +209,17 @@ def test_a_file_says_the_policies_of_types_and_which_are_paused() -> None:
     assert (
         load(None, {"EVERWORK_FAILED_JOB_RETRY_HOURS": "off"}, {}).declared.defaults["failed_job_retry_hours"] is None
     )
+
+
+def test_programs_read_from_the_environment_what_holds_for_all_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERWORK_FAILED_JOB_RETRY_HOURS", "6")
+    monkeypatch.setenv("EVERWORK_FAILED_JOB_RETRY_ROUNDS", "off")
+    assert with_defaults({"base": 2}) == {"base": 2, "failed_job_retry_hours": 6, "failed_job_retry_rounds": None}
+    assert with_defaults({"failed_job_retry_hours": None})["failed_job_retry_hours"] is None
+    monkeypatch.setenv("EVERWORK_FAILED_JOB_RETRY_HOURS", "soon")
+    told = r"^failed_job_retry_hours \(environment variable EVERWORK_FAILED_JOB_RETRY_HOURS\): must be a number from"
+    with pytest.raises(BadConfiguration, match=told):
+        with_defaults({})
 
 
 @pytest.mark.parametrize(

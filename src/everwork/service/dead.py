@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -189,5 +189,5 @@ def _done(desk: Desk, act: Act) -> Callable[[Sequence[int]], Awaitable[list[Judg
 def _require_meant(wanted: DeadFilter, *, all: bool) -> None:
     if wanted.is_empty and not all:
         raise InvalidInput("all", "must be said if every dead letter is meant; else give a filter")
-    if all and not replace(wanted, tenants=()).is_empty:
+    if all and not wanted.is_empty:
         raise InvalidInput("all", "must not be given together with a filter")
