@@ -151,17 +151,20 @@ async def test_every_nth_call_fails_on_purpose_and_says_so(app: Everwork) -> Non
 
 async def test_calls_of_named_types_fail_on_purpose(url: str, clock: VirtualClock) -> None:
     faults = FailTypes({"twice": 2, "always": Fail("the card was declined")})
-    app = Everwork(url, clock=clock, middleware=[faults])
-    for type in ("twice", "always", "never"):
+    app = Everwork(url, clock=clock, middleware=[faults, FailTypes({"of a set"})])
+    types = ("twice", "always", "never", "of a set")
+    for type in types:
         app.job(type, retry=AT_ONCE)(lambda: "done")
     async with app:
-        jobs = [await run_one(app, type) for type in ("twice", "always", "never")]
+        jobs = [await run_one(app, type) for type in types]
     assert [(job.state, job.attempts) for job in jobs] == [
         (State.COMPLETED, 3),
         (State.FAILED, 1),
         (State.COMPLETED, 1),
+        (State.FAILED, 3),
     ]
     assert jobs[1].last_error == "the card was declined"
+    assert jobs[3].last_error == "SimulatedFailure: every call of 'of a set' fails on purpose"
 
 
 async def test_faults_are_counted_exactly_by_many_threads() -> None:
@@ -206,4 +209,6 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
         FailEveryNth(0)
     with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception or a class of exceptions, not"):
         FailTypes({"work": "always"})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInput, match="types: must be a set of types, or a mapping"):
+        FailTypes("work")
     assert issubclass(SimulatedFailure, Exception)

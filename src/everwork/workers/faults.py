@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from everwork.core import checks
@@ -38,11 +38,17 @@ class FailEveryNth(Middleware):
 
 
 class FailTypes(Middleware):
-    """Calls of the named types fail: with a number, so many of the first; with an error, every one, with that error."""
+    """Calls of the named types fail.
 
-    def __init__(self, types: Mapping[str, int | Error]) -> None:
+    Of a set of types every call; in a mapping a number lets so many of the first fail, an error every one, with that.
+    """
+
+    def __init__(self, types: Mapping[str, int | Error] | Collection[str]) -> None:
+        if isinstance(types, str) or not isinstance(types, Collection):
+            allowed = "a set of types, or a mapping of types to numbers or errors"
+            raise InvalidInput("types", f"must be {allowed}, not {checks.shown(types)}")
         if not isinstance(types, Mapping):
-            raise InvalidInput("types", f"must be a mapping of types to numbers or errors, not {checks.shown(types)}")
+            types = {type: SimulatedFailure(f"every call of '{type}' fails on purpose") for type in types}
         self._errors: dict[str, Error] = {}
         self._times: dict[str, int] = {}
         for type, what in types.items():
