@@ -1,0 +1,102 @@
+"""What the file says of limited queues and lanes is what is there, whatever shares a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from everwork.core.outcome import Complete, Fail, Release
+from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.place import Place
+from everwork.engines.values import Demand
+from tests.factories import TYPE, WORKER, a_new_job, a_policy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
+    from pathlib import Path
+
+    from everwork.core.job import LeasedJob
+    from tests.stores import VirtualClock
+
+MOST = 2
+WRONG = f"""
+SELECT n.lane, n.busy, n.open FROM ew_lane n WHERE
+  n.busy <> (SELECT count(*) FROM ew_leased l WHERE l.queue = n.queue AND l.lane = n.lane)
+  OR (n.open = 0 AND n.busy < {MOST} AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = n.queue AND r.lane = n.lane))
+  OR (n.open = 1 AND n.busy >= {MOST})
+UNION ALL SELECT type, running, max_running FROM ew_queue q JOIN ew_type t ON t.name = q.type
+  WHERE max_running IS NOT NULL AND running <> (SELECT count(*) FROM ew_leased l WHERE l.queue = q.id)
+"""
+"""Lanes and queues whose counts are wrong, lanes closed in spite of room and work, and lanes open at their limit."""
+
+
+class Crowd:
+    """Does at random what people and workers do."""
+
+    def __init__(self, engine: SqliteEngine, seed: int) -> None:
+        self._engine = engine
+        self._random = random.Random(seed)
+        self._waiting: list[int] = []
+        self._held: list[LeasedJob] = []
+
+    async def act(self) -> None:
+        """One thing or another."""
+        acts: list[Any] = [self._create, self._claim, self._claim, self._settle, self._settle, self._cancel]
+        await self._random.choice(acts)()
+
+    async def _create(self) -> None:
+        created = await self._engine.create([a_new_job(limit_key=self._random.choice("abc")) for _ in range(3)])
+        self._waiting += [one.key for one in created]
+
+    async def _claim(self) -> None:
+        self._held += (await self._engine.activate([Demand(TYPE, WORKER, self._random.randint(1, 4))])).jobs
+
+    async def _settle(self) -> None:
+        ended, self._held = self._held[:3], self._held[3:]
+        kinds: list[Any] = [Complete, Release, lambda key, attempt: Fail(key, attempt, "boom", backoff_ms=0)]
+        outcomes = [self._random.choice(kinds)(job.key, job.attempt) for job in ended]
+        demands = [Demand(TYPE, WORKER, self._random.randint(1, 3))] if self._random.random() < 0.5 else []
+        self._held += (await self._engine.settle(outcomes, demands)).activation.jobs
+
+    async def _cancel(self) -> None:
+        chosen = self._random.sample(self._waiting, min(2, len(self._waiting)))
+        await self._engine.cancel(chosen)
+
+
+@pytest.fixture
+async def sqlite(file: Path, clock: VirtualClock) -> AsyncIterator[SqliteEngine]:
+    """An engine whose calls share a transaction when they are made together."""
+    engine = SqliteEngine(Place(str(file)), clock, own_loop=True)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+async def test_a_lane_that_is_freed_and_then_gets_work_in_one_transaction_is_open(sqlite: SqliteEngine) -> None:
+    await a_policy(sqlite, max_running_per_key=1)
+    demand = Demand(TYPE, WORKER, 5)
+    await sqlite.create([a_new_job(limit_key="a")])
+    [job] = (await sqlite.activate([demand])).jobs
+    done = [Complete(job.key, job.attempt)]
+    _, [created] = await asyncio.gather(sqlite.settle(done, [demand]), sqlite.create([a_new_job(limit_key="a")]))
+    assert [job.key for job in (await sqlite.activate([demand])).jobs] == [created.key]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_counts_and_open_lanes_are_right_after_every_commit(
+    sqlite: SqliteEngine, file: Path, clock: VirtualClock, seed: int
+) -> None:
+    crowd = Crowd(sqlite, seed)
+    with closing(sqlite3.connect(file)) as reader:
+        for step in range(150):
+            if step % 50 == 0:  # With a limit per key, with both, and again with one.
+                await a_policy(sqlite, max_running_per_key=MOST, max_running=4 if step == 50 else None)
+            acts: list[Awaitable[None]] = [crowd.act() for _ in range(5)]
+            await asyncio.gather(*acts)
+            clock.advance(ms=1)
+            assert reader.execute(WRONG).fetchall() == [], step
