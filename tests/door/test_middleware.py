@@ -208,7 +208,7 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
     with pytest.raises(InvalidInput, match="n: must be a whole number from 1"):
         FailEveryNth(0)
     with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception or a class of exceptions, not"):
-        FailTypes({"work": "always"})  # type: ignore[dict-item]
+        FailTypes({"work": "always"})
     with pytest.raises(InvalidInput, match="types: must be a set of types, or a mapping"):
         FailTypes("work")
     assert issubclass(SimulatedFailure, Exception)
