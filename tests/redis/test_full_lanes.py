@@ -15,7 +15,7 @@ WAITING = JobFilter(states=frozenset({State.PENDING}))
 
 
 async def full_lanes(engine: RedisEngine) -> list[int]:
-    """Three jobs of one limit key, of which one may run at a time, for each of two groups; the keys of those that run."""
+    """Three jobs of one limit key, of which one may run at once, in each of two groups; the keys of those that run."""
     await a_policy(engine, max_running_per_key=1)
     await engine.add_group(TYPE, "audit")
     await engine.create([a_new_job(limit_key="k") for _ in range(3)])

@@ -112,7 +112,7 @@ local function return_dead() -- Requeues dead letters whose time has come: how m
   local back, left = 0, STEP
   for _, type in ipairs(call('SMEMBERS', P .. ':agains')) do
     local t, key = trait_of(type), P .. ':again:' .. type
-    local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - t.again_ms), 'LIMIT', 0, left)
+    local ids = t.again_ms and call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - t.again_ms), 'LIMIT', 0, left) or {}
     many('ZREM', key, ids)
     for i, record in ipairs(fetch(S, ids)) do
       local r = record and parse(sub(record, 31))
