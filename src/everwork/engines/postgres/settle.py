@@ -148,8 +148,8 @@ async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Dem
     begun = [Begun.of(claim, parts.mark_of(claim.demands[0]), now) for claim in claims_of(demands)]
     if begun:
         claims = [_claim(number, *one) for number, one in enumerate(begun)]
-        # Two steps that pass the gates of the same limited types do so in the same order.
-        document["claims"] = sorted(claims, key=itemgetter("t"))
+        # Two steps that pass the same gates (see functions/limits.sql) do so in the same order.
+        document["claims"] = sorted(claims, key=itemgetter("t", "g"))
     rows = await parts.connections.rows(parts.sql("activate")["step"], packed(document))
     return _read(rows, begun, len(demands), loop.time() * 1000)
 

@@ -1,8 +1,8 @@
 -- Purpose: claims of types that are held back: by a breaker that is not closed, by how many jobs may run, by their rate.
 -- Inputs: as claim_straight and claim_by_turns in activate.sql. Returns: leased jobs and notes, as they do.
 
--- Claims of one limited type pass its gate one after the other: each statement behind it sees what those before it have leased. Locks
--- are taken in this order: jobs, breakers, gates by the names of their types; nobody who holds a gate waits for a breaker.
+-- Claims of one queue of a limited type pass its gate one after the other: each statement behind it sees what those before it have
+-- leased. Locks are taken in this order: jobs, breakers, gates by type and group; nobody who holds a gate waits for a breaker.
 CREATE OR REPLACE FUNCTION {schema}.claim_held(queue int, lane int, fair boolean, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int,
   mark jsonb, number smallint, at_ms bigint)
 RETURNS SETOF {schema}.leased
@@ -39,7 +39,11 @@ BEGIN
   END IF;
 
   IF coalesce(held.max_running, held.lane_max_running, held.rate_jobs) IS NOT NULL THEN
-    SELECT x.until_ms, x.started INTO ends_ms, begun FROM gate x WHERE x.type = t FOR UPDATE;
+    FOR round IN 1..2 LOOP
+      SELECT x.until_ms, x.started INTO ends_ms, begun FROM gate x WHERE x.queue_id = queue FOR UPDATE;
+      EXIT WHEN FOUND;
+      INSERT INTO gate (queue_id) VALUES (queue) ON CONFLICT DO NOTHING;
+    END LOOP;
     IF held.rate_jobs IS NOT NULL THEN
       -- An end that is far away was written before the clock was set back.
       IF ends_ms IS NULL OR ends_ms NOT BETWEEN at_ms + 1 AND at_ms + held.rate_ms + 60000 THEN
@@ -79,7 +83,7 @@ BEGIN
     RETURN NEXT one;
   END LOOP;
   IF held.rate_jobs IS NOT NULL AND got > 0 THEN
-    UPDATE gate x SET until_ms = ends_ms, started = begun + got WHERE x.type = t;
+    UPDATE gate x SET until_ms = ends_ms, started = begun + got WHERE x.queue_id = queue;
     IF got < n AND begun + got >= held.rate_jobs THEN
       RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, ends_ms));
     END IF;

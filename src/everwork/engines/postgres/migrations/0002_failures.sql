@@ -4,8 +4,9 @@ ALTER TABLE {schema}.type
   ADD breaker_probe_attempt int, ADD breaker_failures_max int, ADD breaker_open_ms bigint,
   ADD requeue_ms bigint, ADD requeue_rounds smallint, ADD keep_completed_ms bigint, ADD keep_failed_ms bigint;
 
--- Claims of a limited type pass one after the other, by the lock on its row. The rate's window: its end, and how many jobs have started in it.
-CREATE TABLE {schema}.gate (type text COLLATE "C" PRIMARY KEY, until_ms bigint, started int NOT NULL DEFAULT 0) WITH (fillfactor = 50);
+-- Claims of a queue of a limited type pass one after the other, by the lock on its row. The rate's window: its end, and how many jobs have
+-- started in it.
+CREATE TABLE {schema}.gate (queue_id int PRIMARY KEY, until_ms bigint, started int NOT NULL DEFAULT 0) WITH (fillfactor = 50);
 
 -- How often a dead letter came back by itself.
 ALTER TABLE {schema}.job ADD rounds smallint;

@@ -12,7 +12,7 @@ SELECT coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), q.type, q.grp, 
   p.key IS NOT NULL,
   CASE WHEN g.started >= t.rate_jobs THEN g.until_ms END
 FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.type t ON t.name = q.type
-JOIN {schema}.lane x ON x.id = j.lane_id LEFT JOIN {schema}.gate g ON g.type = t.name
+JOIN {schema}.lane x ON x.id = j.lane_id LEFT JOIN {schema}.gate g ON g.queue_id = j.queue_id
 LEFT JOIN LATERAL (SELECT * FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
 LEFT JOIN LATERAL (SELECT a.key FROM {schema}.live a WHERE a.key = t.breaker_probe_key AND a.attempt = t.breaker_probe_attempt AND a.state + 0 = 2 LIMIT 1) p ON true

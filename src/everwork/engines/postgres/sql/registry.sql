@@ -23,8 +23,8 @@ kept AS (
   UPDATE {schema}.type t SET policy = $2, max_attempts = $3, breaker_failures_max = $4, breaker_open_ms = $5, max_running = $6, lane_max_running = $7,
     rate_jobs = $8, rate_ms = $9, requeue_ms = $10, requeue_rounds = $11, keep_completed_ms = $12, keep_failed_ms = $13
   FROM said s WHERE t.name = s.name)
-INSERT INTO {schema}.gate AS g (type) SELECT name FROM said
-ON CONFLICT (type) DO UPDATE SET until_ms = g.until_ms + $9::bigint - (SELECT old_rate_ms FROM said);
+UPDATE {schema}.gate g SET until_ms = g.until_ms + $9::bigint - s.old_rate_ms FROM said s, {schema}.queue q
+WHERE q.type = s.name AND g.queue_id = q.id;
 
 -- name: add_group
 INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
@@ -41,9 +41,10 @@ UNION ALL (SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 1 LIMIT
 SELECT t.name, t.paused, t.policy,
   ARRAY(SELECT q.grp FROM {schema}.queue q WHERE q.type = t.name AND q.grp <> '' AND NOT q.dropped ORDER BY q.grp),
   (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name),
-  CASE WHEN g.started >= t.rate_jobs THEN g.until_ms END, t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key,
+  (SELECT max(g.until_ms) FROM {schema}.queue q JOIN {schema}.gate g ON g.queue_id = q.id WHERE q.type = t.name AND g.started >= t.rate_jobs),
+  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key,
   p.key IS NOT NULL, {schema}.now_ms($1)
-FROM {schema}.type t LEFT JOIN {schema}.gate g ON g.type = t.name
+FROM {schema}.type t
 LEFT JOIN LATERAL (SELECT a.key FROM {schema}.live a WHERE a.key = t.breaker_probe_key AND a.attempt = t.breaker_probe_attempt AND a.state + 0 = 2 LIMIT 1) p ON true
 ORDER BY t.name;
 
