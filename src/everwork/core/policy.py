@@ -26,7 +26,7 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many jobs of a type start in each window of so many seconds, over the whole fleet."""
+    """At most so many jobs of a type (and group) start in each window of so many seconds, over the whole fleet."""
 
     jobs: int
     seconds: float = 60.0
