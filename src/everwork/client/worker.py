@@ -285,7 +285,7 @@ def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
             try:
                 return asked.retried(job, 0, error.detail, error.delay)
             except InvalidInput as problem:
-                return o.Fail(job.key, job.attempt, error_text(f"Retry: {problem}"), final=True)
+                return o.Fail(job.key, job.attempt, error_text(f"Retry: {problem}"), final=True, is_counted=False)
         case _:
             log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
             text = error_text(error)

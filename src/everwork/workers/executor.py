@@ -362,4 +362,4 @@ def _retried(key: int, number: int, error: Retry) -> o.Outcome:
     try:
         return o.Retry(key, number, text, checks.milliseconds("delay", error.delay, 0, DELAY_MS_MAX / 1000))
     except InvalidInput as problem:
-        return o.Fail(key, number, error_text(f"Retry: {problem}"), final=True)
+        return o.Fail(key, number, error_text(f"Retry: {problem}"), final=True, is_counted=False)
