@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from everwork import Everwork, JobContext, Rate, RetryPolicy, TypePolicy
+from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.testing import FailEveryNth, StillBusy, rehearse
 from tests.testing.applications import Herald, World
@@ -80,6 +81,16 @@ async def test_time_may_pass_without_workers(app: Everwork, world: World) -> Non
         await stage.advance(hours=24)
         assert stage.job(expired).finished_at_ms == stage.clock.start_ms + 3_600_000
         assert [run.key for run in await stage.drain()] == [kept]
+
+
+async def test_the_cost_of_a_jump_does_not_grow_with_the_number_of_jobs(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(SqliteEngine, "list")  # Whoever looks at every job needs it.
+    async with rehearse(app, Herald) as stage:
+        await app.enqueue_many([("letter-send", {"order": order, "delay": order * 60}) for order in range(3)])
+        await stage.advance(hours=2)
+        assert len(await stage.drain(until_empty=True)) == 5
 
 
 async def test_worker_classes_are_started_fired_by_the_clock_and_shut_down() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
+from everwork.engines.base import Engine
 from everwork.engines.sqlite.place import Place as StorePlace
 from everwork.exceptions import BadConfiguration
 from everwork.service.fleet import Fleet
@@ -15,7 +16,7 @@ from everwork.service.triggers import Scheduled, TriggerLoop
 from everwork.testing.cast import Cast
 from everwork.testing.clock import VirtualClock
 from everwork.testing.faults import Orders
-from everwork.testing.instants import Instants, next_instants
+from everwork.testing.instants import next_instants
 from everwork.testing.memory import RehearsalEngine
 from everwork.workers.app import Everwork
 from everwork.workers.context import OwnTransactions
@@ -100,12 +101,28 @@ class Backstage:
         """Let happen what is due and needs no worker: triggers fire, leases lapse, jobs expire, dead letters return."""
         await self.call(self._upkeep)
 
-    async def instants(self) -> Instants:
-        """When something happens next."""
-        places = set(self.places)
-        return await self.call(lambda service: next_instants(service.engine, places, self._triggers))
+    async def pass_until(self, end_ms: int) -> None:
+        """Let time pass: one call of the engine's loop, because each hop to its thread takes longer than a jump."""
+
+        async def jump_on(service: JobService) -> None:
+            while await self.jump(service, end_ms):
+                pass
+
+        await self.call(jump_on)
 
     # In the engine's loop -----------------------------------------------------------------------
+
+    async def jump(self, service: JobService, end_ms: int | None) -> bool:
+        """Move to the next instant at which something happens; False at the end, or if nothing is left to wait for.
+
+        Without an end, time passes only as long as there is a job that may run.
+        """
+        next_ms = await self._next_ms(service, end_ms)
+        if next_ms is None:
+            return False
+        self.clock.move_to(next_ms)
+        await self._upkeep(service)
+        return True
 
     async def _begin(self, service: JobService) -> None:
         await self.cast.declare(service)
@@ -127,6 +144,19 @@ class Backstage:
                     break
         while (await service.engine.sweep(HOLDER)).more:
             pass
+
+    async def _next_ms(self, service: JobService, end_ms: int | None) -> int | None:
+        if end_ms is not None and self.clock.now_ms >= end_ms:
+            return None
+        work_ms, any_ms = await next_instants(_ours(service.engine), self.places, self._triggers)
+        if end_ms is None:
+            return None if work_ms is None else any_ms
+        return end_ms if any_ms is None else min(any_ms, end_ms)
+
+
+def _ours(engine: Engine) -> RehearsalEngine:
+    """What the stage has put the application on."""
+    return cast(RehearsalEngine, engine)
 
 
 def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[Any]]]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from typing import NamedTuple
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from everwork.core.job import Job
-from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.limits import LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.schedule import next_point
-from everwork.core.states import LIVE_STATES, State
 from everwork.engines.base import Engine
-from everwork.engines.codec import decode_policy
-from everwork.engines.values import JobFilter, TypeInfo
+from everwork.engines.sqlite.room import next_due_ms, read_queue, room_of
+from everwork.engines.values import Demand, JobFilter
 from everwork.service.triggers import Scheduled
+from everwork.testing.memory import RehearsalEngine
 from everwork.workers.handler import Place
+
+LEASE_OF_QUEUE: Final = "SELECT min(lease_until_ms) FROM ew_leased WHERE lease_until_ms > ? AND queue = ?"
+LEASE_OR_EXPIRY: Final = """
+SELECT min(lease_until_ms) FROM ew_leased WHERE lease_until_ms > ?1
+UNION ALL SELECT min(expires_at_ms) FROM ew_expiry WHERE expires_at_ms > ?1"""
+DEAD_LETTERS: Final = """
+SELECT t.back_ms + (SELECT finished_at_ms FROM ew_finished f INDEXED BY ew_failed
+  WHERE f.queue = q.id AND f.state = 4 AND f.finished_at_ms > ?1 - t.back_ms ORDER BY f.finished_at_ms LIMIT 1)
+FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name WHERE t.back_ms IS NOT NULL AND q.dropped = 0"""
 
 
 class Instants(NamedTuple):
@@ -23,20 +33,15 @@ class Instants(NamedTuple):
     any_ms: int | None
 
 
-async def next_instants(engine: Engine, places: Collection[Place], triggers: Sequence[Scheduled]) -> Instants:
-    """What lies ahead, by the engine's clock."""
-    now_ms = (marks := await engine.trigger_marks([one.name for one in triggers])).now_ms
-    types = {info.type: info for info in await engine.types()}
-    work: list[int | None] = []
-    other: list[int | None] = []
-    async for job in every(engine, JobFilter(states=LIVE_STATES)):
-        is_served = (job.type, job.group) in places and not types[job.type].paused
-        (work if is_served else other).extend(_of_live(job, types[job.type], now_ms))
-    for scheduled, mark in zip(triggers, marks.marks, strict=True):
-        other.append(next_point(scheduled.plan, mark.began_ms, mark.last_ms, now_ms))
-    other += [instant async for instant in _of_dead_letters(engine, types.values())]
-    work_ms = _first(work, now_ms)
-    return Instants(work_ms, _first([*other, work_ms], now_ms))
+async def next_instants(engine: RehearsalEngine, places: Sequence[Place], triggers: Sequence[Scheduled]) -> Instants:
+    """What lies ahead, by the engine's clock. The store is asked for the first of each kind, never for every job."""
+    marks = await engine.trigger_marks([one.name for one in triggers])
+    points = [
+        next_point(one.plan, mark.began_ms, mark.last_ms, marks.now_ms)
+        for one, mark in zip(triggers, marks.marks, strict=True)
+    ]
+    work_ms, other_ms = await engine.look(lambda cursor, now_ms: _ahead(cursor, places, now_ms))
+    return Instants(work_ms, _first([*points, work_ms, other_ms], marks.now_ms))
 
 
 async def every(engine: Engine, wanted: JobFilter) -> AsyncIterator[Job]:
@@ -51,27 +56,21 @@ async def every(engine: Engine, wanted: JobFilter) -> AsyncIterator[Job]:
             return
 
 
-def _of_live(job: Job, info: TypeInfo, now_ms: int) -> Iterator[int | None]:
-    if job.state is State.PROCESSING:
-        yield job.lease_until_ms
+def _ahead(cursor: sqlite3.Cursor, places: Collection[Place], now_ms: int) -> tuple[int | None, int | None]:
+    """When the next job may run, and when something ends that needs no worker."""
+    work = [instant for place in places for instant in _of_place(cursor, place, now_ms)]
+    rows = cursor.execute(LEASE_OR_EXPIRY, (now_ms,)).fetchall() + cursor.execute(DEAD_LETTERS, (now_ms,)).fetchall()
+    return _first(work, now_ms), _first([instant for (instant,) in rows], now_ms)
+
+
+def _of_place(cursor: sqlite3.Cursor, place: Place, now_ms: int) -> Iterator[int | None]:
+    """When a job is due here, when what holds it back ends, when one whose worker is gone may run again."""
+    queue = read_queue(cursor, Demand(place.type, "", 1, LEASE_MS_DEFAULT, place.group))
+    if queue is None or queue.paused:
         return
-    yield job.expires_at_ms
-    if job.run_at_ms > now_ms:
-        yield job.run_at_ms
-    else:
-        # It is due: what holds it back may end.
-        yield info.breaker_open_until_ms
-        yield info.rate_full_until_ms
+    yield next_due_ms(cursor, queue, room_of(cursor, queue, now_ms))
+    yield cursor.execute(LEASE_OF_QUEUE, (now_ms, queue.id)).fetchone()[0]
 
 
-async def _of_dead_letters(engine: Engine, types: Collection[TypeInfo]) -> AsyncIterator[int]:
-    """When dead letters come back by themselves."""
-    for info in types:
-        after_ms = decode_policy(info.policy).failed_job_retry_ms
-        if after_ms is not None:
-            async for job in every(engine, JobFilter(type=info.type, states=frozenset([State.FAILED]))):
-                yield (job.finished_at_ms or 0) + after_ms
-
-
-def _first(instants: Sequence[int | None], now_ms: int) -> int | None:
+def _first(instants: Iterable[int | None], now_ms: int) -> int | None:
     return min((one for one in instants if one is not None and one > now_ms), default=None)

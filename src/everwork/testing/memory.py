@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 from everwork.core.job import NewJob
 from everwork.engines.base import Clock
+from everwork.engines.sqlite.calls import Ask
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.place import Place
 from everwork.engines.values import Created
 from everwork.exceptions import EngineUnavailable
+
+T = TypeVar("T")
 
 
 class Refusals:
@@ -38,3 +41,7 @@ class RehearsalEngine(SqliteEngine):
             self.refusals.left -= 1
             raise EngineUnavailable("the engine is away, as the test has asked for")
         return await super().create(jobs)
+
+    async def look(self, ask: Ask[T]) -> T:
+        """Ask the store what no other engine is ever asked."""
+        return await self._parts.ask(ask)

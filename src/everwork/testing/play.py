@@ -49,9 +49,16 @@ class Play:
         for handler in handlers:
             self._executor.add(handler)
 
-    async def run_next(self) -> Run | None:
-        """Run the next job that is due; None if there is none."""
-        leased = await self._backstage.call(self._lease)
+    async def run_next(self, end_ms: int | None) -> Run | None:
+        """Run the next job, due now or after jumps up to an end; without an end, up to the last that may run."""
+
+        async def take(service: JobService) -> tuple[LeasedJob, Handler] | None:
+            leased = await self._lease(service)
+            while leased is None and await self._backstage.jump(service, end_ms):
+                leased = await self._lease(service)
+            return leased
+
+        leased = await self._backstage.call(take)
         return None if leased is None else await self._run(*leased)
 
     def close(self) -> None:

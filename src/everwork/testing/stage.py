@@ -54,46 +54,25 @@ class Stage(Questions):
         runs: list[Run] = []
         async with self._play() as play:
             await self._backstage.upkeep()
-            await self._run_due(play, runs, max_jobs, raise_errors)
-            while await self._jump(end_ms):
-                await self._run_due(play, runs, max_jobs, raise_errors)
+            while (run := await play.run_next(end_ms)) is not None:
+                runs.append(run)
+                if raise_errors and run.exception is not None:
+                    raise run.exception
+                if len(runs) > max_jobs:
+                    raise StillBusy(_endless(runs, max_jobs))
         return runs
 
     async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
         """Let time pass without workers: leases lapse, jobs expire, triggers fire, dead letters return, in order."""
         end_ms = self.clock.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
         await self._backstage.upkeep()
-        while await self._jump(end_ms):
-            pass
+        await self._backstage.pass_until(end_ms)
 
     async def run_one(self) -> Run | None:
         """Run the next job that is due; None if there is none."""
         async with self._play() as play:
             await self._backstage.upkeep()
-            return await play.run_next()
-
-    async def _run_due(self, play: Play, runs: list[Run], most: int, raise_errors: bool) -> None:
-        while (run := await play.run_next()) is not None:
-            runs.append(run)
-            if raise_errors and run.exception is not None:
-                raise run.exception
-            if len(runs) > most:
-                raise StillBusy(_endless(runs, most))
-
-    async def _jump(self, end_ms: int | None) -> bool:
-        """Move to the next instant at which something happens; False at the end, or if nothing is left to wait for."""
-        ahead = await self._backstage.instants()
-        if end_ms is None:
-            if ahead.work_ms is None or ahead.any_ms is None:
-                return False
-            next_ms = ahead.any_ms
-        elif self.clock.now_ms >= end_ms:
-            return False
-        else:
-            next_ms = end_ms if ahead.any_ms is None else min(ahead.any_ms, end_ms)
-        self.clock.move_to(max(next_ms, self.clock.now_ms))
-        await self._backstage.upkeep()
-        return True
+            return await play.run_next(self.clock.now_ms)
 
     @asynccontextmanager
     async def _play(self) -> AsyncIterator[Play]:
