@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 
 from everwork import Everwork, JobContext, Rate, RetryPolicy, TypePolicy
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
 from everwork.testing import FailEveryNth, StillBusy, rehearse
 from tests.testing.applications import Herald, World
 
@@ -127,7 +130,7 @@ async def test_a_drain_that_never_ends_is_stopped_and_says_who_it_is() -> None:
 
     async with rehearse(app) as stage:
         await app.enqueue("echo")
-        with pytest.raises(StillBusy, match=r"20 jobs were run(.|\n)*job 21 of type 'echo'"):
+        with pytest.raises(StillBusy, match=r"more than 20 jobs were run(.|\n)*job 21 of type 'echo'"):
             await stage.drain(max_jobs=20)
 
 
@@ -138,6 +141,59 @@ async def test_what_a_handler_raises_can_be_raised_in_the_test(app: Everwork, wo
         with pytest.raises(LookupError, match="broken"):
             await stage.drain(raise_errors=True)
         stage.assert_retried(key, 1)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "told"),
+    [
+        (None, Fail, "argument order"),
+        (Fail("no"), Fail, "no"),
+        (Reject("nonsense"), Reject, "nonsense"),
+        (TimeoutError(), TimeoutError, "timed out after 0.1 s"),
+    ],
+)
+async def test_whatever_fails_a_job_is_raised_in_the_test(
+    app: Everwork, raised: Exception | None, kind: type[Exception], told: str
+) -> None:
+    @app.job("picky", timeout=0.1)
+    async def picky(order: int) -> None:
+        if isinstance(raised, Fail | Reject):
+            raise raised
+        await asyncio.Event().wait()
+
+    async with rehearse(app) as stage:
+        await app.enqueue("picky", order="many" if raised is None else 7)
+        with pytest.raises(kind, match=told) as caught:
+            await stage.drain(raise_errors=True)
+        assert caught.value is raised or not isinstance(raised, Fail | Reject)
+
+
+async def test_a_job_that_asks_for_a_retry_raises_nothing_in_the_test(app: Everwork) -> None:
+    @app.job("later")
+    async def later() -> None:
+        raise Retry("not yet")
+
+    async with rehearse(app) as stage:
+        await app.enqueue("later")
+        [run] = await stage.drain(raise_errors=True)
+    assert (run.outcome, str(run.exception)) == ("retry", "not yet")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_outlives_its_time_holds_up_nobody(app: Everwork, is_async: bool) -> None:
+    released = threading.Event()
+
+    async def swallow() -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+    app.job("stuck", timeout=0.01, retry=RetryPolicy(max_attempts=2))(swallow if is_async else released.wait)
+    with rehearse(app) as stage:
+        key = app.sync.enqueue("stuck")
+        assert [run.attempt for run in stage.drain(until_empty=True)] == [1, 2]
+        stage.assert_failed(key, "timed out after 0.01 s")
+    released.set()
 
 
 async def test_the_tests_middleware_stands_around_every_call(app: Everwork, world: World) -> None:

@@ -6,26 +6,35 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
+from everwork.core import outcome as o
 from everwork.core.job import LeasedJob
 from everwork.core.limits import LEASE_MS_DEFAULT
-from everwork.core.outcome import Complete, Outcome, Release, kind_of
+from everwork.core.outcome import Outcome, kind_of
 from everwork.engines.values import Demand, Verdict
+from everwork.exceptions import Fail
 from everwork.service.service import JobService
 from everwork.testing.backstage import HOLDER, Backstage
 from everwork.testing.faults import Fault
-from everwork.workers.attempt import Attempt
+from everwork.workers.attempt import Attempt, Stop
 from everwork.workers.executor import Executor, Report
 from everwork.workers.handler import Handler, Place
 from everwork.workers.job_log import JobLog
+
+LEAVE_SECONDS: Final = 0.1
+
+_left: list[asyncio.Task[Any]] = []
+"""Kept, because whoever forgets a task that has not ended is warned of it."""
 
 
 class Run(NamedTuple):
     """One attempt that was run.
 
     `outcome` is what the history calls it: complete, fail, retry, reject or release. `exception` is what the handler
-    has raised, `verdicts` what the store said to each report of the outcome: none, if a fault has lost it.
+    has raised, signals such as `Fail` among it; `TimeoutError` if its time was over, `Fail` if its arguments or its
+    result cannot be used. `verdicts`: what the store said to each report of the outcome, none if a fault has lost it.
     """
 
     key: int
@@ -44,10 +53,6 @@ class Play:
     def __init__(self, backstage: Backstage, handlers: Sequence[Handler]) -> None:
         self._backstage = backstage
         self._turns: deque[tuple[Place, Handler]] = deque((place, one) for one in handlers for place in one.places)
-        self._reports: asyncio.Queue[Report] = asyncio.Queue()
-        self._executor = Executor(self._take, backstage.own, JobLog(HOLDER))
-        for handler in handlers:
-            self._executor.add(handler)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
         """Run the next job, due now or after jumps up to an end; without an end, up to the last that may run."""
@@ -60,10 +65,6 @@ class Play:
 
         leased = await self._backstage.call(take)
         return None if leased is None else await self._run(*leased)
-
-    def close(self) -> None:
-        """Let the executor's tasks go."""
-        self._executor.close()
 
     async def _lease(self, service: JobService) -> tuple[LeasedJob, Handler] | None:
         """In the engine's loop: ask every place, from the one whose turn it is on."""
@@ -93,20 +94,31 @@ class Play:
             type=job.type,
             attempt=job.attempt,
             outcome=kind_of(outcome),
-            error=None if isinstance(outcome, Complete | Release) else outcome.error,
+            error=None if isinstance(outcome, o.Complete | o.Release) else outcome.error,
             exception=exception,
             verdicts=tuple(verdicts),
             fault=None if fault is None else fault.value,
         )
 
     async def _perform(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
-        """Call the handler as workers do: middleware, arguments, threads and all."""
+        """Call the handler as workers do: middleware, arguments, threads and all.
+
+        Each attempt has an executor of its own: one that goes on after its time holds up nobody.
+        """
+        ended: asyncio.Queue[Report] = asyncio.Queue()
+        executor = _Listening(partial(_put, ended), self._backstage.own, JobLog(HOLDER))
+        executor.add(handler)
         attempt = Attempt(job, time.monotonic(), handler)
-        self._executor.accept([attempt])
-        while True:
-            reported, outcome, _ = await self._reports.get()
-            if reported is attempt and outcome is not None:
-                return outcome, attempt.error
+        executor.accept([attempt])
+        outcome, is_free = None, False
+        try:
+            while outcome is None:
+                _, outcome, is_free = await ended.get()
+        finally:
+            executor.close()
+            if not is_free:
+                await _leave(executor)
+        return outcome, _raised(attempt, outcome, executor.raised)
 
     async def _settle(self, outcome: Outcome) -> Verdict:
         judged = await self._backstage.call(lambda service: service.engine.settle([outcome]))
@@ -118,6 +130,37 @@ class Play:
         clock.move_to(max(clock.now_ms, job.lease_until_ms))
         await self._backstage.upkeep()
 
-    def _take(self, reports: list[Report]) -> None:
-        for report in reports:
-            self._reports.put_nowait(report)
+
+class _Listening(Executor):
+    """An executor that keeps what a handler has raised, signals among it."""
+
+    raised: BaseException | None = None
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:
+        self.raised = error
+        return super()._failed(attempt, error)
+
+
+def _put(ended: asyncio.Queue[Report], reports: list[Report]) -> None:
+    for report in reports:
+        ended.put_nowait(report)
+
+
+async def _leave(executor: Executor) -> None:
+    """Leave runners alone that do not end although they were cancelled: the end of the event loop must not wait."""
+    runners = [task for task in asyncio.all_tasks() if executor.is_runner(task)]
+    if runners:
+        await asyncio.wait(runners, timeout=LEAVE_SECONDS)
+    for task in runners:
+        if not task.done():
+            _left.append(task)
+            asyncio._unregister_task(task)  # noqa: SLF001 - a documented name, for whoever has tasks of a special kind
+
+
+def _raised(attempt: Attempt, outcome: Outcome, raised: BaseException | None) -> BaseException | None:
+    """What the handler has raised; for an end that nobody raised, an exception that says the same."""
+    if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Fail):
+        return TimeoutError(outcome.error)
+    if raised is not None or isinstance(outcome, o.Complete | o.Release):
+        return raised
+    return Fail(outcome.error)

@@ -16,6 +16,7 @@ from everwork.testing.questions import Questions
 JOBS_MAX: Final = 1_000
 STEPS_MAX: Final = 1_000_000
 RUNS_SHOWN: Final = 5
+RETRY: Final = "retry"
 
 
 class StillBusy(AssertionError):
@@ -44,7 +45,8 @@ class Stage(Questions):
 
         `until_empty`: jump over backoffs, delays, open breakers and leases, too, until no job is left that could run.
         With a span of time, such as `hours=24`, let it pass with the workers at work. `raise_errors`: what a handler
-        raises is raised here, once its attempt has been settled. More than `max_jobs` are `StillBusy`.
+        raises is raised here, once its attempt has been settled, but for `Retry`, which is no error. More than
+        `max_jobs` are `StillBusy`.
         """
         span = span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if until_empty and span:
@@ -56,7 +58,7 @@ class Stage(Questions):
             await self._backstage.upkeep()
             while (run := await play.run_next(end_ms)) is not None:
                 runs.append(run)
-                if raise_errors and run.exception is not None:
+                if raise_errors and run.exception is not None and run.outcome != RETRY:
                     raise run.exception
                 if len(runs) > max_jobs:
                     raise StillBusy(_endless(runs, max_jobs))
@@ -80,15 +82,11 @@ class Stage(Questions):
             raise BadConfiguration("the stage is busy: jobs are run one after the other, by one caller")
         self._is_playing = True
         try:
-            play = Play(self._backstage, await self._backstage.handlers())
-            try:
-                yield play
-            finally:
-                play.close()
+            yield Play(self._backstage, await self._backstage.handlers())
         finally:
             self._is_playing = False
 
 
 def _endless(runs: list[Run], most: int) -> str:
     last = "\n".join(f"  job {run.key} of type '{run.type}', attempt {run.attempt}" for run in runs[-RUNS_SHOWN:])
-    return f"{most:,} jobs were run and there is still work; pass max_jobs= if that is meant. The last ones:\n{last}"
+    return f"more than {most:,} jobs were run; pass max_jobs= if that is meant. The last ones:\n{last}"
