@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from everwork import Everwork
+from everwork.core.states import State
 from everwork.testing import rehearse
 from tests.testing.applications import World
 
@@ -18,6 +21,15 @@ async def test_enqueued_jobs_are_found_by_some_of_their_arguments(app: Everwork)
         stage.assert_enqueued("post", variables={"count": 3})
         stage.assert_not_enqueued("post", to="nobody")
         stage.assert_not_enqueued("letter-send")
+
+
+async def test_arguments_are_found_as_they_were_given_whatever_json_makes_of_them(app: Everwork) -> None:
+    async with rehearse(app) as stage:
+        given: dict[str, object] = {"pair": (1, 2), "day": date(2026, 1, 5), "state": State.FAILED}
+        await app.enqueue("post", **given)
+        stage.assert_enqueued("post", pair=(1, 2), day=date(2026, 1, 5), state=State.FAILED)
+        with pytest.raises(AssertionError, match=r"expected 0 jobs of type 'post' with {'pair': "):
+            stage.assert_not_enqueued("post", pair=(1, 2))
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,8 @@ async def test_a_file_lets_handlers_complete_in_transactions_of_their_own(tmp_pa
 async def test_what_cannot_be_rehearsed_is_refused_by_name(app: Everwork) -> None:
     with pytest.raises(BadConfiguration, match="one application"):
         rehearse(app, app)
+    with pytest.raises(BadConfiguration, match=r"worker classes, or both, not .*int"):
+        rehearse(int)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="start: must have a time zone"):
         rehearse(app, start=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the mistake
     async with rehearse(app) as stage:
@@ -252,3 +254,14 @@ async def test_what_cannot_be_rehearsed_is_refused_by_name(app: Everwork) -> Non
             await stage.drain(until_empty=True, hours=1)
         with pytest.raises(InvalidInput, match="state: must be one of pending"):
             stage.jobs(state="done")
+
+
+async def test_a_rehearsal_is_held_once_and_an_application_is_on_one_stage(app: Everwork) -> None:
+    rehearsal = rehearse(app)
+    async with rehearsal as stage:
+        with pytest.raises(BadConfiguration, match="on a stage already"):
+            rehearse(app).__enter__()
+        await app.enqueue("letter-send", order=7)
+        stage.assert_enqueued("letter-send", count=1)
+    with pytest.raises(BadConfiguration, match="was held already"):
+        rehearsal.__enter__()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+from everwork.core.checks import shown
 from everwork.engines.base import Engine
 from everwork.engines.sqlite.place import Place as StorePlace
 from everwork.exceptions import BadConfiguration
@@ -23,6 +24,7 @@ from everwork.workers.context import OwnTransactions
 from everwork.workers.handler import Handler, Place
 from everwork.workers.middleware import Middleware
 from everwork.workers.portal import Portal, Use
+from everwork.workers.worker import AbstractWorker
 
 HOLDER: Final = "rehearsal"
 """The worker that the jobs' history shows, and the one who sweeps."""
@@ -44,11 +46,17 @@ class Backstage:
         self._triggers: list[Scheduled] = []
         self._trigger_loop: TriggerLoop | None = None
         self._return_home: Callable[[], None] | None = None
+        self._is_used = False
 
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that a store in memory takes."""
         if self.app._is_working:  # noqa: SLF001
             raise BadConfiguration("rehearse: the workers of this application run; stop them first")
+        if self._home._is_guest:  # noqa: SLF001
+            raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
+        if self._is_used:
+            raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
+        self._is_used = True
         place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = RehearsalEngine(place, self.clock, own_loop=True)
         engine.refusals = self.orders.refusals
@@ -159,10 +167,11 @@ def _ours(engine: Engine) -> RehearsalEngine:
     return cast(RehearsalEngine, engine)
 
 
-def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[Any]]]:
+def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
     """An application and worker classes, taken apart; classes alone get an application of their own."""
     apps = [one for one in what if isinstance(one, Everwork)]
-    classes = [one for one in what if isinstance(one, type)]
+    classes = [one for one in what if isinstance(one, type) and issubclass(one, AbstractWorker)]
     if len(apps) > 1 or len(apps) + len(classes) < len(what) or not what:
-        raise BadConfiguration("rehearse: must be given one application, worker classes, or both")
+        given = ", ".join(shown(one) for one in what) or "nothing"
+        raise BadConfiguration(f"rehearse: must be given one application, worker classes, or both, not {given}")
     return (apps[0] if apps else Everwork("sqlite:///:memory:")), classes

@@ -14,7 +14,7 @@ from everwork.service.service import JobService
 from everwork.testing.backstage import Backstage
 from everwork.testing.faults import TIMES_MAX, Fault
 from everwork.testing.instants import every
-from everwork.testing.story import Story, as_list, has_arguments, retry_delays
+from everwork.testing.story import Story, as_list, as_stored, has_arguments, retry_delays
 
 
 class Questions:
@@ -70,7 +70,7 @@ class Questions:
         `count`: exactly so many. `variables` takes arguments that are called like these parameters.
         """
         __tracebackhide__ = True
-        wanted = {**(variables or {}), **arguments}
+        wanted = as_stored({**(variables or {}), **arguments})
         there = self.jobs(type)
         found = [job for job in there if has_arguments(job, wanted)]
         if len(found) == count or (count is None and found):
@@ -125,7 +125,7 @@ class Questions:
         try:
             return self.job(key)
         except JobNotFound:
-            raise AssertionError(f"there is no job {key}; finished ones are kept for 7 days") from None
+            raise AssertionError(f"there is no job {key}; finished ones are deleted when their time is over") from None
 
     def _story(self, job: Job) -> str:
         explained = self.explain(job.key).text if job.state is State.PENDING else None

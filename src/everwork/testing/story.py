@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from everwork.core.job import HistoryEntry, Job
-from everwork.engines.codec import decode
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.engines.codec import decode, encode_object
 
 JOBS_SHOWN_MAX: Final = 20
 
@@ -53,6 +54,11 @@ def as_list(numbers: Iterable[float]) -> str:
 def retry_delays(history: Iterable[HistoryEntry]) -> list[float]:
     """After how many seconds each failed attempt is followed by another."""
     return [(one.retry_at_ms - one.at_ms) / 1000 for one in history if one.retry_at_ms is not None]
+
+
+def as_stored(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments as a job has them: what JSON makes of dates, tuples and their like."""
+    return decode(encode_object("arguments", arguments, PAYLOAD_BYTES_MAX))  # type: ignore[no-any-return]
 
 
 def has_arguments(job: Job, wanted: Mapping[str, Any]) -> bool:
