@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -49,43 +48,49 @@ class Rehearsal:
         self._sync_stage: SyncStage | None = None
 
     async def __aenter__(self) -> Stage:
-        self._backstage.open(self._file)
-        return Stage(self._backstage)
+        return self.begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._backstage.cast.shutdown()
+            await self.shutdown()
         finally:
-            self._backstage.close()
-        if error is None:
-            self._backstage.orders.require_none_left()
+            self.end(has_passed=error is None)
 
     def __enter__(self) -> SyncStage:
-        self._backstage.open(self._file)
-        self._sync_stage = SyncStage(self._backstage)
-        return self._sync_stage
+        return self.begin_sync()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end(has_passed=error is None)
+
+    # For those who cannot hold it in a block ------------------------------------------------------
+
+    def begin(self) -> Stage:
+        """A stage for coroutines."""
+        self._backstage.open(self._file)
+        return Stage(self._backstage)
+
+    def begin_sync(self) -> SyncStage:
+        """A stage for those without an event loop."""
+        self._backstage.open(self._file)
+        self._sync_stage = SyncStage(self._backstage)
+        return self._sync_stage
+
+    async def shutdown(self) -> None:
+        """Let workers clean up, in the event loop in which they were started."""
+        await self._backstage.cast.shutdown()
+
+    def end(self, *, has_passed: bool) -> None:
+        """Let workers clean up that nobody has let, and leave the stage; faults that are left over fail what passed."""
         try:
             if self._sync_stage is not None:
                 self._sync_stage.close()
+            elif self._backstage.cast.is_started:
+                asyncio.run(self.shutdown())
         finally:
             self._backstage.close()
-        if error is None:
+        if has_passed:
             self._backstage.orders.require_none_left()
-
-    @contextmanager
-    def awaited(self) -> Iterator[Stage]:
-        """A stage for coroutines, held by somebody who is none: the fixture of a test that is."""
-        self._backstage.open(self._file)
-        try:
-            yield Stage(self._backstage)
-            if self._backstage.cast.is_started:
-                asyncio.run(self._backstage.cast.shutdown())
-        finally:
-            self._backstage.close()
-        self._backstage.orders.require_none_left()
