@@ -18,6 +18,19 @@ class CardUnknown(LookupError):
     """An error of a user's own."""
 
 
+class Marked:
+    """What an error may have as a second base."""
+
+
+class MarkedError(Exception, Marked):
+    """An error with two bases."""
+
+
+def of_module(module: str) -> type[Exception]:
+    """An error of a user's own, as a module defines it."""
+    return type("Declined", (Exception,), {"__module__": module})
+
+
 @pytest.mark.parametrize(
     "error",
     [ConnectionError(), ConnectionRefusedError(), BrokenPipeError(), TimeoutError()],
@@ -59,6 +72,11 @@ def test_rules_of_one_s_own_come_before_the_built_in_ones() -> None:
     assert classify((), "429 Too Many Requests", rules) is TEMPORARY
 
 
+def test_a_text_of_one_s_own_comes_before_a_built_in_class() -> None:
+    rules = [ErrorRule("permanent", text="certificate expired")]
+    assert classify(class_names(ConnectionError()), "ConnectionError: certificate expired", rules) is PERMANENT
+
+
 def test_the_first_rule_that_matches_decides() -> None:
     rules = [ErrorRule("temporary", text="card"), ErrorRule("permanent", text="card unknown")]
     assert classify((), "card unknown", rules) is TEMPORARY
@@ -74,6 +92,25 @@ def test_a_rule_may_name_a_class_or_its_base_in_every_way(named: type[BaseExcept
 @pytest.mark.parametrize("named", ["Card", "cardunknown", "elsewhere.CardUnknown", KeyError])
 def test_a_rule_does_not_match_what_it_does_not_name(named: type[BaseException] | str) -> None:
     assert classify(class_names(CardUnknown()), "", [ErrorRule("permanent", exception=named)]) is None
+
+
+@pytest.mark.parametrize("raised_in", ["__main__", "__mp_main__", "shop"])
+@pytest.mark.parametrize("declared_in", ["__main__", "__mp_main__", "shop"])
+def test_a_class_of_the_main_script_is_the_same_in_every_process_of_the_program(
+    declared_in: str, raised_in: str
+) -> None:
+    rule = ErrorRule("permanent", exception=of_module(declared_in))
+    assert classify(class_names(of_module(raised_in)()), "", [rule]) is PERMANENT
+
+
+def test_a_class_of_the_main_script_is_no_other_of_nearly_its_name() -> None:
+    rules = [ErrorRule("permanent", exception="shop.NotDeclined"), ErrorRule("permanent", exception="Decline")]
+    assert classify(class_names(of_module("__main__")()), "", rules) is None
+
+
+def test_the_names_of_a_class_are_those_of_all_its_bases_that_are_a_sort_of_error() -> None:
+    assert class_names(MarkedError())[::2] == ("MarkedError", "Exception", f"{__name__}.Marked")
+    assert "BaseException" not in class_names(MarkedError())
 
 
 def test_a_text_rule_matches_in_any_case() -> None:

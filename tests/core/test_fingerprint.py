@@ -14,6 +14,7 @@ from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
         ("job 9b2e4c1a-1111-4222-8333-0123456789ab lost", "job 00000000-aaaa-4bbb-8ccc-ffffffffffff lost"),
         ("KeyError: 'ann'", "KeyError: 'bob the builder'"),
         ('no such user "ann"', 'no such user ""'),
+        ("no JSON: b'{'", "no JSON: b'<html>'"),
         ("at 0x7f3a12 in deadbeef01", "at 0x1 in 0123abcd99"),
         ("cannot open /var/spool/17/a3.txt", "cannot open /var/spool/9/a18.txt"),
         ("connect to 10.0.0.1:5432 failed", "Connect  to\n192.168.1.20:80 failed"),
@@ -26,6 +27,7 @@ def test_errors_that_differ_in_numbers_ids_and_names_have_one_fingerprint(one: s
 
 def test_errors_of_different_kinds_have_different_fingerprints() -> None:
     errors = ["", "timed out", "refused", "KeyError: 'a'", "ValueError: 'a'", "timed out in the facade", "\ud800", "ü"]
+    errors += ["can't read the file, disk isn't mounted", "can't charge the card, bank isn't mounted"]
     assert len({fingerprint(error) for error in errors}) == len(errors)
 
 

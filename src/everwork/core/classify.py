@@ -1,4 +1,4 @@
-"""What sort of error ended an attempt: by the class of the exception first, by its text second."""
+"""What sort of error ended an attempt: by the type's own rules, then by those for all; classes first, then texts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class Strategy(Enum):
 
 RETRYABLE_MS: Final = 1_000
 RETRYABLE_MS_MAX: Final = 300_000
+MAIN: Final = "__main__"
+_MAINS: Final = (MAIN, "__mp_main__")
+"""The module of a program's main script, in the program itself and in the processes that it has spawned."""
 FIXED_MS: Final[Mapping[Strategy, int]] = MappingProxyType({Strategy.RATE_LIMITED: 60_000, Strategy.TEMPORARY: 10_000})
 
 
@@ -36,6 +39,7 @@ class ErrorRule:
     """Errors of one sort: those of a class and its subclasses, or those whose text contains a part, in any case.
 
     A class may be given itself or by name, with its module (`requests.exceptions.Timeout`) or without (`Timeout`).
+    One of the main script goes by its name alone: its module has another name in every other process.
     """
 
     strategy: Strategy
@@ -53,20 +57,20 @@ class ErrorRule:
 
 
 def classify(classes: Sequence[str], text: str, rules: Sequence[ErrorRule] = ()) -> Strategy | None:
-    """The strategy of the first rule that matches; None if none does.
+    """The strategy of the first rule that matches: own classes, own texts, built-in classes, built-in texts; or None.
 
     `classes` names the exception's class and its bases, as `class_names` does.
     """
-    every = (*rules, *BUILT_IN)
-    if classes:
-        named = frozenset(classes)
-        for rule in every:
-            if rule.exception in named:
+    named, folded = frozenset(classes), text.casefold()
+    # One of a main script has another module for those who import that script, and a rule may come from them.
+    of_main = tuple(name.removeprefix(MAIN) for name in classes if name.startswith(f"{MAIN}."))
+    for part in (rules, BUILT_IN):
+        for rule in part:
+            if rule.exception is not None and (rule.exception in named or rule.exception.endswith(of_main)):
                 return rule.strategy
-    folded = text.casefold()
-    for rule in every:
-        if rule.text is not None and rule.text in folded:
-            return rule.strategy
+        for rule in part:
+            if rule.text is not None and rule.text in folded:
+                return rule.strategy
     return None
 
 
@@ -80,10 +84,13 @@ def delay_ms(strategy: Strategy, attempts: int) -> int | None:
 def class_names(error: BaseException) -> tuple[str, ...]:
     """The names by which rules may call an error's class and its bases, with and without their modules."""
     names: list[str] = []
-    for cls in type(error).__mro__[:-2]:  # Without BaseException and object, which are no sort of error.
+    for cls in type(error).__mro__:
+        if cls in (BaseException, object):  # They are no sort of error.
+            continue
         names.append(cls.__qualname__)
         if cls.__module__ != "builtins":
-            names.append(f"{cls.__module__}.{cls.__qualname__}")
+            module = MAIN if cls.__module__ in _MAINS else cls.__module__
+            names.append(f"{module}.{cls.__qualname__}")
     return tuple(names)
 
 
@@ -97,7 +104,8 @@ def _strategy(value: object) -> Strategy:
 
 def _class_name(value: object) -> str:
     if isinstance(value, type) and issubclass(value, BaseException):
-        return value.__qualname__ if value.__module__ == "builtins" else f"{value.__module__}.{value.__qualname__}"
+        is_bare = value.__module__ in ("builtins", *_MAINS)
+        return value.__qualname__ if is_bare else f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, type):
         raise InvalidInput("errors.exception", f"must be a class of exceptions or its name, not {checks.shown(value)}")
     return _part("errors.exception", value)

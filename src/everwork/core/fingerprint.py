@@ -11,7 +11,8 @@ _LOOKED_AT: Final = 1_000
 """Longer errors differ by what they carry with them, not by what they are."""
 _VARYING: Final = (
     (re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
-    (re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`"), "?"),
+    # Not the apostrophes of "can't" and "isn't", but b'...' too.
+    (re.compile(r"(?<!\w)[bru]?'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`"), "?"),
     (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "#"),
     (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "#"),
     (re.compile(r"[0-9]+(?:[.,:][0-9]+)*"), "#"),
