@@ -178,8 +178,12 @@ async def test_a_job_that_takes_longer_than_it_may_fails(client: Client) -> None
         await asyncio.Event().wait()
 
     created = await client.create("hang", timeout=0.05, max_attempts=1)
+    again = await client.create("hang", timeout=0.05)
     async with working(client, {"hang": hang}):
         assert (await finished(client, created.key)).last_error == "timed out after 0.05 s"
+        await until(lambda: client.history(again.key))
+    [entry] = await client.history(again.key)
+    assert (entry.retry_at_ms or 0) - entry.at_ms == 2_000  # As a TimeoutError.
 
 
 async def test_a_thread_that_takes_longer_than_it_may_is_not_waited_for(client: Client) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everwork import Everwork, JobContext, RetryPolicy, State
+from everwork import ErrorRule, Everwork, JobContext, State, Strategy, TypePolicy
 from tests.door.waiting import DEADLINE_S, finished, run_one, until, working
 
 SHORT = 0.05
@@ -30,14 +30,28 @@ async def test_an_async_handler_is_cancelled_at_its_time_out_and_fails(app: Ever
     assert (job.state, job.attempts, job.last_error) == (State.FAILED, 1, "timed out after 0.05 s")
 
 
-async def test_a_time_out_is_retried_by_the_policy(app: Everwork) -> None:
-    @app.job("slow", retry=RetryPolicy(max_attempts=2, base=0.0), timeout=SHORT)
-    async def slow() -> None:
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_time_out_is_classified_as_a_timeout_error(app: Everwork, kind: str) -> None:
+    release = threading.Event()
+    timeouts = TypePolicy(errors=(ErrorRule(Strategy.PERMANENT, exception=TimeoutError),))
+
+    async def in_loop() -> None:
         await asyncio.Event().wait()
 
-    job = await run_one(app, "slow")
-    assert (job.state, job.attempts) == (State.FAILED, 2)
-    assert [event.error for event in await app.history(job.key)] == ["timed out after 0.05 s"] * 2
+    def in_thread() -> None:
+        release.wait(DEADLINE_S)
+
+    for type, policy in (("usual", None), ("ruled", timeouts)):
+        app.job(type, timeout=SHORT, policy=policy)(in_loop if kind == "async" else in_thread)
+    async with working(app):
+        usual, ruled = [await app.enqueue(type) for type in ("usual", "ruled")]
+        await until(lambda: app.history(usual))
+        await until(lambda: app.history(ruled))
+        release.set()
+    [entry] = await app.history(usual)
+    assert (entry.retry_at_ms or 0) - entry.at_ms == 2_000
+    job = await app.get(ruled)
+    assert (job.state, job.attempts) == (State.FAILED, 1)
 
 
 async def test_the_time_out_of_a_job_beats_that_of_its_handler(app: Everwork) -> None:

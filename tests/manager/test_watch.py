@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from everwork.core.ending import TIME_OUT
 from everwork.core.outcome import Fail, Outcome, Release
 from everwork.logs import get_logger
 from everwork.workers.aftermath import outcome_of
@@ -99,7 +100,7 @@ async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Spawned
     assert ends_of(process) == [
         Release(1, 1),
         Fail(2, 1, "its process was killed"),
-        Fail(3, 1, "timed out after 10 s", final=True),
+        Fail(3, 1, "timed out after 10 s", final=True, classes=TIME_OUT),
         Fail(4, 1, "its process was killed before its outcome was stored"),
     ]
 
@@ -110,4 +111,5 @@ async def test_attempts_that_a_stop_has_cut_off_go_back_but_for_those_past_their
     a_call(process, now)
     process.ledger.end(a_call(process, now))
     process.cancel()
-    assert ends_of(process) == [Fail(1, 1, "timed out after 10 s", final=True), Release(2, 1), Release(3, 1)]
+    late = Fail(1, 1, "timed out after 10 s", final=True, classes=TIME_OUT)
+    assert ends_of(process) == [late, Release(2, 1), Release(3, 1)]

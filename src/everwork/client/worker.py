@@ -16,11 +16,9 @@ from typing import Any, Final
 from everwork.client import asked
 from everwork.client.job import ActiveJob
 from everwork.client.stream import Stream
-from everwork.core import checks
+from everwork.core import checks, ending
 from everwork.core import outcome as o
-from everwork.core.classify import class_names
 from everwork.core.limits import CONCURRENCY_MAX
-from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
 from everwork.logs import get_logger
 from everwork.service.runners import Runners, absorb_cancellation
@@ -265,29 +263,15 @@ def _completed(job: ActiveJob, value: Any) -> o.Outcome:
     try:
         return asked.completed(job, 0, value)
     except InvalidInput as error:
-        return o.Fail(job.key, job.attempt, error_text(f"the handler's {error}"), final=True, is_counted=False)
+        return ending.unusable(job.key, job.attempt, f"the handler's {error}")
 
 
 def _timed_out(job: ActiveJob, more: str = "") -> o.Fail:
-    text = f"timed out after {(job.timeout_ms or 0) / 1000:g} s{more}"
-    return o.Fail(job.key, job.attempt, text, classes=class_names(TimeoutError()))
+    return ending.timed_out(job.key, job.attempt, (job.timeout_ms or 0) / 1000, more)
 
 
 def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
-    """The outcome of an attempt whose handler raised."""
-    match error:
-        case Fail():
-            detail = error_text(error.detail) or "failed by the handler"
-            return o.Fail(job.key, job.attempt, detail, final=True, is_counted=False)
-        case Reject():
-            return o.Reject(job.key, job.attempt, error_text(error.detail))
-        case Retry():
-            try:
-                return asked.retried(job, 0, error.detail, error.delay)
-            except InvalidInput as problem:
-                return o.Fail(job.key, job.attempt, error_text(f"Retry: {problem}"), final=True, is_counted=False)
-        case _:
-            log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
-            text = error_text(error)
-            named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            return o.Fail(job.key, job.attempt, error_text(named), classes=class_names(error))
+    """The outcome of an attempt whose handler raised; only what is no signal has a traceback worth showing."""
+    if not isinstance(error, Fail | Reject | Retry):
+        log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
+    return ending.raised(job.key, job.attempt, error)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from everwork.core import ending
 from everwork.core.outcome import Fail, Outcome, Release
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
@@ -61,9 +62,9 @@ def _of_begun(spawned: Spawned, entry: Entry) -> Outcome:
 
 
 def _timed_out(spawned: Spawned, entry: Entry) -> Outcome:
-    said = spawned.culprits.get((entry.key, entry.attempt), f"timed out after {entry.timeout:g} s")
+    more = spawned.culprits.get((entry.key, entry.attempt), "")
     is_final = next((post.is_final for post in spawned.posts if post.index == entry.worker), False)
-    return Fail(entry.key, entry.attempt, error_text(said), final=is_final)
+    return ending.timed_out(entry.key, entry.attempt, entry.timeout, more, is_final=is_final)
 
 
 def _of_ended(spawned: Spawned, entry: Entry) -> Outcome:

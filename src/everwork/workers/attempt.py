@@ -51,6 +51,7 @@ class Attempt:
         self.completion: Complete | None = None
         """What the handler has written inside a transaction of its own."""
         self.collector: EventCollector | None = None
+        """The events of the last call that succeeded."""
         self.error: BaseException | None = None
         """What the handler has raised, if that was no signal."""
         self.slot: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete
@@ -11,6 +11,9 @@ from everwork.engines.codec import decode, encode
 from everwork.engines.values import Judged
 from everwork.service.service import accepted
 from everwork.workers.attempt import Attempt, Stop
+
+if TYPE_CHECKING:
+    from everwork.workers.event import EventCollector
 
 
 class OwnTransactions(Protocol):
@@ -28,9 +31,10 @@ class OwnTransactions(Protocol):
 class JobContext:
     """Passed to a handler that has a parameter annotated with it."""
 
-    def __init__(self, attempt: Attempt, own: OwnTransactions) -> None:
+    def __init__(self, attempt: Attempt, own: OwnTransactions, collector: EventCollector | None = None) -> None:
         self._attempt = attempt
         self._own = own
+        self._collector = collector
         job = attempt.job
         self.key = job.key
         self.type = job.type
@@ -50,7 +54,7 @@ class JobContext:
     @property
     def sync(self) -> SyncJobContext:
         """What a plain function calls without `await`."""
-        return SyncJobContext(self._attempt, self._own)
+        return SyncJobContext(self._attempt, self._own, self._collector)
 
     @property
     def cancelled(self) -> bool:
@@ -65,29 +69,30 @@ class JobContext:
         happens before the transaction commits; after a rollback the job is as unfinished as before. Raises
         `LeaseLost` or `WrongState` when the job is no longer this attempt's: roll back then.
         """
-        completion = _completion(self._attempt, result)
+        completion = _completion(self._attempt, self._collector, result)
         _note(self._attempt, completion, await self._own.complete_in(tx, completion))
 
 
 class SyncJobContext:
     """`ctx.sync`: for plain functions, which run in threads and have connections of their own there."""
 
-    def __init__(self, attempt: Attempt, own: OwnTransactions) -> None:
+    def __init__(self, attempt: Attempt, own: OwnTransactions, collector: EventCollector | None = None) -> None:
         self._attempt = attempt
         self._own = own
+        self._collector = collector
 
     def complete(self, result: Any = None, *, tx: object) -> None:
         """Complete this job inside the handler's own transaction; see `JobContext.complete`."""
-        completion = _completion(self._attempt, result)
+        completion = _completion(self._attempt, self._collector, result)
         _note(self._attempt, completion, self._own.complete_in_blocking(tx, completion))
 
 
-def _completion(attempt: Attempt, result: Any) -> Complete:
+def _completion(attempt: Attempt, collector: EventCollector | None, result: Any) -> Complete:
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
-    if attempt.collector is None:
+    if collector is None:
         return Complete(attempt.job.key, attempt.job.attempt, text)
-    attempt.collector.close()
-    return Complete(attempt.job.key, attempt.job.attempt, text, tuple(attempt.collector.jobs))
+    collector.close()
+    return Complete(attempt.job.key, attempt.job.attempt, text, tuple(collector.jobs))
 
 
 def _note(attempt: Attempt, completion: Complete, judged: Judged) -> None:

@@ -13,11 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from typing import Any
 
-from everwork.core import checks
+from everwork.core import ending
 from everwork.core import outcome as o
-from everwork.core.classify import class_names
-from everwork.core.limits import DELAY_MS_MAX, PAYLOAD_BYTES_MAX
-from everwork.core.texts import error_text
+from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
 from everwork.service.runners import Runners, absorb_cancellation
@@ -202,70 +200,59 @@ class Executor:
         try:
             arguments = handler.arguments.bind(decode(attempt.job.variables))
         except InvalidInput as error:
-            text = error_text(f"argument {error}")
-            return o.Fail(attempt.job.key, attempt.job.attempt, text, final=True, is_counted=False)
+            return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
         return _completed(attempt, await self._called(handler, attempt, arguments))
 
     async def _innermost(self, handler: Handler, attempt: Attempt, call: Call) -> Any:
-        """The call itself, for whoever stands around it; events of one that failed are not published."""
+        """The call itself, for whoever stands around it."""
         if attempt.is_in_thread:
             raise BadConfiguration("the call before this one still runs in its thread")
         try:
             arguments = handler.arguments.bind(dict(call.arguments))
         except InvalidInput as error:
             raise Fail(f"argument {error}") from None
-        try:
-            return await self._called(handler, attempt, arguments)
-        except BaseException:
-            attempt.collector = None
-            raise
+        return await self._called(handler, attempt, arguments)
 
     def _called(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
         """The handler's answer, to be awaited; no coroutine of its own, because every job pays for each."""
+        collector = EventCollector(handler.events_max) if handler.can_emit else None
         if handler.arguments.context_name is not None:
-            arguments[handler.arguments.context_name] = JobContext(attempt, self._own)
-        if handler.can_emit:
-            return self._collecting(handler, attempt, arguments)
+            arguments[handler.arguments.context_name] = JobContext(attempt, self._own, collector)
+        if collector is not None:
+            return self._collecting(handler, attempt, arguments, collector)
         if handler.is_async:
             answer: Awaitable[Any] = handler.function(**arguments)
             return answer
-        return self._in_thread(attempt, functools.partial(handler.function, **arguments))
+        return self._in_thread(handler, attempt, arguments)
 
-    async def _collecting(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Any:
+    async def _collecting(
+        self, handler: Handler, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector
+    ) -> Any:
         """Call with a collector of its own, also for what the call starts in other tasks and threads."""
-        attempt.collector = collector = EventCollector(handler.events_max)
         if handler.arguments.collector_name is not None:
             arguments[handler.arguments.collector_name] = collector
         token = collector_of_call.set(collector)
         try:
             if handler.is_async:
-                return await handler.function(**arguments)
-            return await self._in_thread(attempt, functools.partial(copy_context().run, handler.function, **arguments))
+                answer = await handler.function(**arguments)
+            else:
+                answer = await self._in_thread(handler, attempt, arguments)
+            attempt.collector = collector  # Events of a call that failed are not published.
+            return answer
         finally:
             collector_of_call.reset(token)
             collector.close()
 
-    def _in_thread(self, attempt: Attempt, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        attempt.thread = self._threads.run(call)
+    def _in_thread(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+        """Call in a thread, which sees the variables of the context that middleware has set."""
+        attempt.thread = self._threads.run(functools.partial(copy_context().run, handler.function, **arguments))
         return asyncio.shield(attempt.thread)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
         """The outcome of an attempt whose handler raised."""
-        key, number = attempt.job.key, attempt.job.attempt
-        match error:
-            case Fail():
-                text = error_text(error.detail) or "failed by the handler"
-                return o.Fail(key, number, text, final=True, is_counted=False)
-            case Reject():
-                return o.Reject(key, number, error_text(error.detail))
-            case Retry():
-                return _retried(key, number, error)
-            case _:
-                attempt.error = error
-                text = error_text(error)
-                named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-                is_final, classes = attempt.handler.is_final, class_names(error)
-                return o.Fail(key, number, error_text(named), final=is_final, classes=classes)
+        if not isinstance(error, Fail | Reject | Retry):
+            attempt.error = error
+        return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
 
     def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
         """The outcome of an attempt that was told to stop; None if nobody would accept one."""
@@ -274,8 +261,7 @@ class Executor:
             case Stop.TIMED_OUT:
                 if attempt.is_in_thread:
                     more = f"; its thread still runs{self._thread_stack(attempt)}"
-                text = error_text(f"timed out after {attempt.timeout:g} s{more}")
-                return o.Fail(key, number, text, final=attempt.handler.is_final)
+                return ending.timed_out(key, number, attempt.timeout, more, is_final=attempt.handler.is_final)
             case Stop.SHUTDOWN:
                 return o.Release(key, number)
             case _:
@@ -351,15 +337,4 @@ def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     try:
         return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
     except InvalidInput as error:
-        text = error_text(f"the handler's {error}")
-        return o.Fail(attempt.job.key, attempt.job.attempt, text, final=True, is_counted=False)
-
-
-def _retried(key: int, number: int, error: Retry) -> o.Outcome:
-    text = error_text(error.detail)
-    if error.delay is None:
-        return o.Retry(key, number, text)
-    try:
-        return o.Retry(key, number, text, checks.milliseconds("delay", error.delay, 0, DELAY_MS_MAX / 1000))
-    except InvalidInput as problem:
-        return o.Fail(key, number, error_text(f"Retry: {problem}"), final=True, is_counted=False)
+        return ending.unusable(attempt.job.key, attempt.job.attempt, f"the handler's {error}")

@@ -124,9 +124,7 @@ class Watch:
             return  # It has come round at the last moment.
         where = f"; it was stuck here:\n{stack}" if stack else ""
         for entry in stuck:
-            spawned.culprits[entry.key, entry.attempt] = (
-                f"timed out after {entry.timeout:g} s and blocked its process, which was killed{where}"
-            )
+            spawned.culprits[entry.key, entry.attempt] = f" and blocked its process, which was killed{where}"
             self._log_hung(spawned, entry, stack)
         supervisor.kill(spawned, "was killed: another job in it had blocked it past its time")
 
