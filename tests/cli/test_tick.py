@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import time
 from typing import TYPE_CHECKING
 
 from everwork import Everwork, State
+from everwork.workers.portal import CLOSE_SECONDS
+from tests.cli.conftest import DEADLINE_SECONDS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -49,11 +54,27 @@ async def test_a_tick_runs_what_is_due_says_how_it_ended_and_is_content_with_not
         answer = cli("tick", "shop", "--max-jobs", "2", "--log-level", "error")
         assert (answer.code, answer.out, answer.err) == (0, "2 ran: 1 completed, 1 retried\n", "")
         rest = cli("tick", "shop:app", "--json", EVERWORK_JOBS_PER_TICK="7").json
-        assert rest == {"ran": 1, "completed": 1, "failed": 0, "retried": 0, "released": 0}
+        assert rest == {"ran": 1, "completed": 1, "failed": 0, "retried": 0, "lost": 0, "released": 0}
         states = [(await app.get(key)).state for key in keys]
     assert states == [State.COMPLETED, State.PENDING, State.COMPLETED]
     idle = cli("tick", "shop")
     assert (idle.code, idle.out, idle.err) == (0, "nothing was due\n", "")
+
+
+def test_a_signal_ends_a_tick_also_while_its_store_does_not_answer(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nowhere"
+        (cli.folder / "shop.py").write_text(SHOP.replace("sqlite:///everwork.db", url))
+        silent.settimeout(DEADLINE_SECONDS)
+        with cli.start("tick", "shop") as tick:
+            connection, _ = silent.accept()
+            with connection:
+                began = time.monotonic()
+                tick.send_signal(signal.SIGTERM)
+                out, err = tick.communicate(timeout=DEADLINE_SECONDS)
+                took = time.monotonic() - began
+    assert (tick.returncode, out, err) == (0, "nothing was due\n", "")
+    assert took < CLOSE_SECONDS
 
 
 def test_a_tick_of_a_manager_and_a_bad_number_are_refused_in_one_line(cli: Cli) -> None:

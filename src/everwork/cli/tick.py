@@ -84,10 +84,13 @@ def _made(users: Users, target: str) -> Everwork:
 async def _ticked(made: Everwork, most: int) -> Ticked:
     """The first signal lets what runs finish, the second cancels it."""
     loop = asyncio.get_running_loop()
+    ticking = made.run_once(most)  # Before the first signal, which it must hear whatever it waits for.
     for number_ in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number_, made.stop)
-    async with made:
-        return await made.run_once(most)
+    try:
+        return await ticking
+    finally:
+        await made.close()
 
 
 def _told(ticked: Ticked) -> str:

@@ -47,7 +47,7 @@ OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
 
 
 class StopWish:
-    """A stop that is asked for when `work()` was called, but has not made its first step yet."""
+    """A stop that is asked for when `work()` or `run_once()` was called, but has not made its first step yet."""
 
     is_made = False
 
@@ -224,15 +224,23 @@ class Everwork:
         finally:
             self._is_working, self._runtime, self._stopped = False, None, None
 
-    async def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Ticked:
+    def run_once(
+        self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS
+    ) -> Coroutine[Any, Any, Ticked]:
         """A tick: sweep, fire due triggers, run up to `max_jobs` jobs that are due, and return what was done.
 
         The default is what EVERWORK_JOBS_PER_TICK says, or 10. The types take equal shares. `stop()` lets it end
         early; who cancels it hands back what runs.
         """
+        wish = StopWish()
+        self._wishes.add(wish)
+        return self._tick(wish, max_jobs, shutdown_timeout)
+
+    async def _tick(self, wish: StopWish, max_jobs: int | None, shutdown_timeout: float) -> Ticked:
         most = jobs_per_tick(max_jobs)
         self._require_work()
-        return await self._ticks.run(self._keep_up, most, shutdown_timeout)
+        self._wishes.discard(wish)
+        return Ticked() if wish.is_made else await self._ticks.run(self._keep_up, most, shutdown_timeout)
 
     async def _keep_up(self, service: JobService) -> None:
         await self._prepare(service)

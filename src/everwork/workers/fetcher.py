@@ -170,9 +170,7 @@ class Fetcher:
         settlement = await self._persist(outcomes, [self._demand(ask) for ask in asks])
         if settlement is None:
             return None
-        for outcome, judged in zip(outcomes, settlement.judged, strict=True):
-            if not judged.ok:
-                self._log_refusal(outcome, judged)
+        self._note_verdicts(outcomes, settlement.judged)
         self._let_go(settled)
         attempts = self._lease(asks, settlement.activation)
         if attempts:
@@ -224,15 +222,17 @@ class Fetcher:
             return None
         return max(1, math.ceil((self._wakes_at - now) * 1000))
 
-    def _log_refusal(self, outcome: Outcome, judged: Judged) -> None:
-        self._job_log.warning(
-            "an outcome was refused",
-            self._name_of(outcome),
-            outcome.key,
-            outcome.attempt,
-            outcome=type(outcome).__name__,
-            verdict=judged.verdict.value,
-        )
+    def _note_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
+        for outcome, one in zip(outcomes, judged, strict=True):
+            if not one.ok:
+                self._job_log.warning(
+                    "an outcome was refused",
+                    self._name_of(outcome),
+                    outcome.key,
+                    outcome.attempt,
+                    outcome=type(outcome).__name__,
+                    verdict=one.verdict.value,
+                )
 
     def _name_of(self, outcome: Outcome) -> str | None:
         attempt = self._here.get((outcome.key, outcome.attempt))

@@ -76,7 +76,9 @@ class Home:
         """Open the engine, if that has not happened yet."""
         if not self._is_open:
             # One caller who is cancelled must not take the others' opening away.
-            await asyncio.shield(asyncio.wrap_future(self._opening()))
+            opening = asyncio.wrap_future(self._opening())
+            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # They may all have left.
+            await asyncio.shield(opening)
 
     def open_blocking(self) -> None:
         """Open the engine, from a thread without event loop."""

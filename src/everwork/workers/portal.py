@@ -33,6 +33,8 @@ class Portal:
         self._ready: Future[None] = Future()
         self._may_open = threading.Lock()
         self._opening: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._is_remote = False
         self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name="everwork-engine", daemon=True)
         self._thread.start()
@@ -121,19 +123,25 @@ class Portal:
 
     async def _open(self, prepare: Use[None]) -> None:
         service = self._make_service()
+        self._is_remote = service.engine.is_remote
         try:
             await service.open(upkeep=self._upkeep)
             await prepare(service)
         except BaseException as error:  # noqa: BLE001 - it goes to whoever opens
             await service.close()
-            self._ready.set_exception(error)
-            self.loop.stop()
+            closed = EngineUnavailable("the application was closed; open it again")
+            self._ready.set_exception(closed if isinstance(error, asyncio.CancelledError) else error)
+            if not self._is_closing:
+                self.loop.stop()
             return
         self._service = service
         self._ready.set_result(None)
 
     async def _close(self) -> None:
+        self._is_closing = True
         if self._opening is not None:
+            if self._is_remote:
+                self._opening.cancel()  # A server that does not answer keeps nobody waiting.
             await asyncio.wait([self._opening])
         service, self._service = self._service, None
         if service is not None:

@@ -91,7 +91,6 @@ class Runtime:
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._pauses = pauses
-        self.make_fetcher: Callable[..., Fetcher] = Fetcher
         self._process = process
         self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
@@ -139,14 +138,19 @@ class Runtime:
         """Whether a task runs handlers."""
         return self._executor.is_runner(task)
 
-    async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = None) -> None:
+    async def run(
+        self,
+        shutdown_timeout: float | None,
+        cancel_seconds: float | None = None,
+        fetcher_of: Callable[..., Fetcher] = Fetcher,
+    ) -> None:
         """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels.
 
         `shutdown_timeout` None: what runs may finish for as long as nobody asks again. `cancel_seconds`: how long
         it may take after that, if not CANCEL_SECONDS.
         """
         try:
-            self._fetcher = fetcher = await self._portal.call(self._make_fetcher)
+            self._fetcher = fetcher = await self._portal.call(partial(self._make_fetcher, fetcher_of))
             for handler in self._handlers.values():
                 self._in_engine(partial(fetcher.add, handler))
             fetching, cancel = self._portal.start(lambda _: fetcher.run())
@@ -180,8 +184,8 @@ class Runtime:
         else:
             log.error("the engine does not answer: what is not stored now is left to its leases")
 
-    async def _make_fetcher(self, service: JobService) -> Fetcher:
-        return self.make_fetcher(
+    async def _make_fetcher(self, fetcher_of: Callable[..., Fetcher], service: JobService) -> Fetcher:
+        return fetcher_of(
             service,
             self._worker,
             self._deliver,

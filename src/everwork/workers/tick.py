@@ -32,18 +32,25 @@ if TYPE_CHECKING:
     from everwork.workers.home import Home
 
 VARIABLE: Final = "EVERWORK_JOBS_PER_TICK"
+AttemptId = tuple[int, int]
+"""A job's key and the number of its attempt."""
 SWEEPS_MAX: Final = 100
 FIRINGS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """What a tick did: attempts that began, and how they ended; `released` ones are not counted against their jobs."""
+    """What a tick did: attempts that began, and how they ended.
+
+    `lost`: nobody wants to know how, because the job was cancelled or its lease was lost meanwhile. `released`: handed
+    back, begun or not, and not counted against their jobs.
+    """
 
     ran: int = 0
     completed: int = 0
     failed: int = 0
     retried: int = 0
+    lost: int = 0
     released: int = 0
 
 
@@ -51,11 +58,27 @@ class Tally:
     """What a fetcher has seen; filled in the engine's thread, read when that has ended."""
 
     def __init__(self) -> None:
-        self.begun: set[tuple[int, int]] = set()
-        self.completed = 0
-        self.released = 0
-        self.broken: list[tuple[int, int]] = []
-        """Attempts that failed in some way, by key and number, as all that began."""
+        self.begun: set[AttemptId] = set()
+        self.completed: set[AttemptId] = set()
+        self.released: set[AttemptId] = set()
+        self.broken: list[AttemptId] = []
+        """Those that failed in some way."""
+
+    def count(self, outcome: Outcome) -> None:
+        """Count an end that the engine has accepted."""
+        attempt = (outcome.key, outcome.attempt)
+        match outcome:
+            case Release():
+                self.released.add(attempt)
+            case Complete():
+                self.completed.add(attempt)
+            case _:
+                self.broken.append(attempt)
+
+    @property
+    def lost(self) -> int:
+        """How many began and have no end."""
+        return len(self.begun.difference(self.completed, self.released, self.broken))
 
 
 class TickFetcher(Fetcher):
@@ -65,7 +88,6 @@ class TickFetcher(Fetcher):
         super().__init__(*args, **{**named, "pauses": _patience})
         self._most_left = most
         self._tally = tally
-        self._refused: set[tuple[int, int]] = set()
 
     def take(self, reports: Sequence[Report]) -> None:
         """Take reports from the executor, and count who has run."""
@@ -103,25 +125,11 @@ class TickFetcher(Fetcher):
             self.stop_fetching()
         return pause_ms
 
-    def _log_refusal(self, outcome: Outcome, judged: Judged) -> None:
-        super()._log_refusal(outcome, judged)
-        self._refused.add((outcome.key, outcome.attempt))
-
-    def _let_go(self, settled: Sequence[Outcome]) -> None:
-        super()._let_go(settled)
-        for outcome in settled:
-            if (outcome.key, outcome.attempt) not in self._refused:
-                self._count(outcome)
-
-    def _count(self, outcome: Outcome) -> None:
-        attempt = (outcome.key, outcome.attempt)
-        match outcome:
-            case Release():
-                self._tally.released += 1
-            case Complete() if attempt not in self._spoilt:
-                self._tally.completed += 1
-            case _:
-                self._tally.broken.append(attempt)
+    def _note_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
+        super()._note_verdicts(outcomes, judged)
+        for outcome, one in zip(outcomes, judged, strict=True):
+            if one.ok:
+                self._tally.count(outcome)
 
 
 class Ticks:
@@ -146,10 +154,9 @@ class Ticks:
 
     async def _run(self, stopped: StopSignal, most: int, shutdown_timeout: float) -> Ticked:
         tally, runtime = Tally(), self._make(stopped)
-        runtime.make_fetcher = partial(TickFetcher, most=most, tally=tally)
         self.runtimes.add(runtime)
         try:
-            await runtime.run(shutdown_timeout)
+            await runtime.run(shutdown_timeout, fetcher_of=partial(TickFetcher, most=most, tally=tally))
         finally:
             self.runtimes.discard(runtime)
         return await self._home.call(partial(_ticked, tally))
@@ -206,9 +213,13 @@ async def _ticked(tally: Tally, service: JobService) -> Ticked:
         jobs = await service.engine.get([key for key, _ in part])
         for (_, number), job in zip(part, jobs, strict=True):
             failed += job is None or (job.attempt == number and job.state is State.FAILED)
-    retried = len(tally.broken) - failed
     return Ticked(
-        ran=len(tally.begun), completed=tally.completed, failed=failed, retried=retried, released=tally.released
+        ran=len(tally.begun),
+        completed=len(tally.completed),
+        failed=failed,
+        retried=len(tally.broken) - failed,
+        lost=tally.lost,
+        released=len(tally.released),
     )
 
 
