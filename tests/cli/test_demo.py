@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.cli.demo import QUICK_RETRY, Journal, demo_app
+from everwork.workers.tick import Ticked
 from tests.cli.conftest import DEADLINE_SECONDS
 
 if TYPE_CHECKING:
@@ -54,6 +56,16 @@ def test_the_demo_goes_on_with_what_the_last_run_left(cli: Cli) -> None:
 def test_sample_jobs_never_go_into_the_engine_of_the_environment(cli: Cli) -> None:
     cli(*DEMO, "--seconds", "0.1", EVERWORK_ENGINE="sqlite:///production.db")
     assert [file.name for file in cli.folder.glob("*.db")] == ["everwork-demo.db"]
+
+
+async def test_what_fails_in_the_demo_is_tried_again_as_soon_as_it_says(cli: Cli) -> None:
+    async with demo_app(f"sqlite:///{cli.file}", Journal()) as app:
+        jobs = [("email-send", {"number": number, "to": "ann"}) for number in range(5)]
+        jobs += [("report-build", {"number": number}) for number in range(3)]
+        keys = await app.enqueue_many(jobs)
+        assert await app.run_once(len(jobs)) == Ticked(ran=8, completed=6, retried=2)
+        ends = [entry for key in keys for entry in await app.history(key) if entry.kind == "fail"]
+    assert [(end.retry_at_ms or 0) - end.at_ms for end in ends] == [1_000 * QUICK_RETRY.base] * 2
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from everwork import Call, Event, EventCollector, Everwork, Middleware, RetryPolicy, State
 from everwork.engines.values import JobFilter
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput
-from everwork.workers.faults import FailEveryNth, FailTypes, SimulatedFailure
+from everwork.workers.faults import FailEveryNth, FailTypes
 from everwork.workers.middleware import Proceed
 from tests.door.waiting import run_one
 from tests.stores import VirtualClock, url_of
@@ -139,6 +140,51 @@ async def test_a_call_may_be_made_again_or_forgiven_and_only_one_that_succeeded_
     assert [job.variables for job in told.jobs] == ['{"at":1}']
 
 
+async def test_events_of_a_call_that_succeeded_are_published_though_a_later_one_failed(app: Everwork) -> None:
+    calls: list[int] = []
+
+    async def twice(call: Call, proceed: Proceed) -> Any:
+        first = await proceed(call)
+        with suppress(ConnectionError):
+            await proceed(call)
+        return first
+
+    @app.job("tell", middleware=[Doing(twice)])
+    def tell(events: EventCollector) -> int:
+        calls.append(len(calls))
+        events.emit(Event(source="told", kwargs={"at": calls[-1]}))
+        if calls[-1] == 1:
+            raise ConnectionError("no answer")
+        return calls[-1]
+
+    job = await run_one(app, "tell")
+    told = await app._home.call(lambda service: service.list(JobFilter(type="told"), 10))
+    assert (job.result, [job.variables for job in told.jobs]) == ("0", ['{"at":0}'])
+
+
+async def test_every_handler_sees_the_context_variables_that_a_middleware_has_set(app: Everwork) -> None:
+    tenant = ContextVar("tenant", default="nobody")
+
+    async def enter(call: Call, proceed: Proceed) -> Any:
+        tenant.set(call.tenant)
+        return await proceed(call)
+
+    async def in_loop() -> str:
+        return tenant.get()
+
+    def in_thread() -> str:
+        return tenant.get()
+
+    def collecting(events: EventCollector) -> str:
+        return tenant.get()
+
+    seen = []
+    for handler in (in_loop, in_thread, collecting):
+        app.job(handler.__name__, middleware=[Doing(enter)])(handler)
+        seen.append((await run_one(app, handler.__name__, tenant="acme")).result)
+    assert seen == ['"acme"'] * 3
+
+
 async def test_every_nth_call_fails_on_purpose_and_says_so(app: Everwork) -> None:
     @app.job("work", retry=AT_ONCE, middleware=[FailEveryNth(2)])
     async def work() -> None: ...
@@ -209,6 +255,10 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
         FailEveryNth(0)
     with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception or a class of exceptions, not"):
         FailTypes({"work": "always"})
+    with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception itself: UnicodeDecodeError needs"):
+        FailTypes({"work": UnicodeDecodeError})
+    for wrong_error in (UnicodeDecodeError, KeyboardInterrupt, KeyboardInterrupt()):
+        with pytest.raises(InvalidInput, match="error: must be an exception"):
+            FailEveryNth(2, wrong_error)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="types: must be a set of types, or a mapping"):
         FailTypes("work")
-    assert issubclass(SimulatedFailure, Exception)

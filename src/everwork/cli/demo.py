@@ -18,7 +18,7 @@ from everwork.workers.middleware import Proceed
 TICK_SECONDS: Final = 0.25
 JOURNAL_LINES: Final = 100
 QUICK_RETRY: Final = RetryPolicy(max_attempts=3, base=1.0, factor=2.0)
-"""Real jobs wait longer; here one wants to see it happen."""
+"""Real jobs wait longer; here one wants to see it happen. It holds for errors that no rule about errors knows."""
 
 
 class Entry(NamedTuple):
@@ -75,9 +75,9 @@ class Noting(Middleware):
 def demo_app(url: str, journal: Journal) -> Everwork:
     """An application whose workers mostly succeed."""
     app = Everwork(url, middleware=[Noting(journal)])
-    silent_mail_server = FailEveryNth(5, ConnectionError("the mail server did not answer"))
+    silent_mail_server = FailEveryNth(5, OSError("the mail server did not answer"))
     declined_card = FailEveryNth(6, Fail("the card was declined"))
-    late_figures = FailEveryNth(3, TimeoutError("the figures were not ready"))
+    late_figures = FailEveryNth(3, LookupError("the figures were not ready"))
 
     @app.job("email-send", retry=QUICK_RETRY, concurrency=10, timeout=10, middleware=[silent_mail_server])
     async def send_email(number: int, to: str) -> dict[str, Any]:

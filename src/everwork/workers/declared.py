@@ -76,6 +76,14 @@ def all_declared(processes: Iterable[Process]) -> dict[type[AbstractWorker], Dec
     return known
 
 
+def rules_unheard(settings: WorkerSettings) -> list[str]:
+    """What a policy says about errors in vain, because without retry each one is final."""
+    if settings.retry is not None or settings.policy is None:
+        return []
+    said = {"errors": settings.policy.errors, "strict": settings.policy.strict}
+    return [name for name, value in said.items() if value]
+
+
 def flat(processes: Sequence[Process | ProcessGroup]) -> list[Process]:
     """One entry per operating system process."""
     if not isinstance(processes, list | tuple) or not processes:

@@ -12,7 +12,7 @@ from everwork.workers.middleware import Call, Middleware, Proceed
 
 CALLS_MAX: Final = 1_000_000_000
 
-Error = BaseException | type[BaseException]
+Error = Exception | type[Exception]
 
 
 class SimulatedFailure(Exception):
@@ -80,12 +80,18 @@ class FailTypes(Middleware):
 
 
 def _require_error(field: str, value: object) -> Error:
-    if isinstance(value, BaseException) or (isinstance(value, type) and issubclass(value, BaseException)):
+    if isinstance(value, Exception):
         return value
-    raise InvalidInput(field, f"must be an exception or a class of exceptions, not {checks.shown(value)}")
+    if not (isinstance(value, type) and issubclass(value, Exception)):
+        raise InvalidInput(field, f"must be an exception or a class of exceptions, not {checks.shown(value)}")
+    try:
+        value()
+    except Exception:  # noqa: BLE001 - a class of the user's
+        raise InvalidInput(field, f"must be an exception itself: {value.__name__} needs arguments") from None
+    return value
 
 
-def _fresh(error: Error | None, text: str) -> BaseException:
+def _fresh(error: Error | None, text: str) -> Exception:
     """The error to raise; one that was raised before does not grow a longer traceback each time."""
     if error is None:
         return SimulatedFailure(text)

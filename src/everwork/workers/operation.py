@@ -23,7 +23,7 @@ from everwork.workers.aftermath import clear_up
 from everwork.workers.cards import trigger_cards, worker_card
 from everwork.workers.child import Orders
 from everwork.workers.crew import Post
-from everwork.workers.declared import Declared
+from everwork.workers.declared import Declared, rules_unheard
 from everwork.workers.handler import Place
 from everwork.workers.keeper import Keeper
 from everwork.workers.ledger import Phase
@@ -148,6 +148,13 @@ class Operation:
                     worker=settings.id,
                     title=settings.title,
                     sources=foreign,
+                )
+            if unheard := rules_unheard(settings):
+                self._log.warning(
+                    "a worker without retry fails for good at its first error: nobody asks its rules about errors",
+                    worker=settings.id,
+                    title=settings.title,
+                    fields=unheard,
                 )
         await declare_policies(engine, policies)
         declared = [one.settings for one in self._setup.workers.values()]

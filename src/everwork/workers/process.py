@@ -84,7 +84,8 @@ class Process(_Settings):
         if not isinstance(given, list | tuple):
             raise ValueError(f"must be a list of subclasses of Middleware, not {given!r}")
         for one in given:
-            if not callable(one) or isinstance(one, Middleware):
+            is_other = isinstance(one, type) and not issubclass(one, Middleware)
+            if is_other or not callable(one) or isinstance(one, Middleware):
                 raise ValueError(f"must be subclasses of Middleware or functions that make one, not {one!r}")
             try:
                 ForkingPickler.dumps(one)
