@@ -268,3 +268,14 @@ async def test_a_breaker_whose_rule_was_taken_away_stays_open(engine: Engine, cl
     await a_pending_job(engine)
     assert await leased_keys(engine) == []
     assert (await info_of(engine)).breaker_open_until_ms == clock.now_ms + MINUTE_MS
+
+
+async def test_a_success_while_the_rule_was_taken_away_begins_the_count_anew(engine: Engine) -> None:
+    await a_policy(engine, **RULE)
+    await failures(engine, 2)
+    await engine.set_policy(TYPE, None)
+    [job] = await leased(engine)
+    await settled(engine, Complete(job.key, 1))
+    await a_policy(engine, **RULE)
+    await failures(engine, 1)
+    assert await standing(engine) == (BreakerState.CLOSED, 1)

@@ -243,16 +243,18 @@ async def test_only_the_holder_of_the_turn_brings_dead_letters_back(engine: Engi
     assert (await engine.sweep("first")).requeued == 1
 
 
-async def test_a_great_number_of_dead_letters_comes_back_in_bounded_steps(engine: Engine, clock: VirtualClock) -> None:
-    await a_policy(engine, **DAILY)
+async def test_a_great_number_of_dead_letters_comes_back_in_bounded_steps_and_none_is_deleted_meanwhile(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_policy(engine, **DAILY, keep_failed_hours=36.0)
     await engine.create([a_new_job() for _ in range(1_200)])
     for _ in range(2):
         jobs = (await asked(engine, 1_000)).jobs
         await engine.settle([Fail(job.key, 1, "boom", final=True) for job in jobs])
-    clock.advance(ms=DAY_MS)
+    clock.advance(ms=2 * DAY_MS)
     first = await engine.sweep("s")
     assert (0 < first.requeued <= 1_000, first.more) == (True, True)
-    assert first.requeued + (await swept(engine)).requeued == 1_200
+    assert await swept(engine) == Swept(requeued=1_200 - first.requeued)
     assert await count_of(engine, State.PENDING) == 1_200
 
 
@@ -289,5 +291,57 @@ async def test_a_dead_letter_that_is_older_than_those_looked_at_comes_back_too(
     await swept(engine)
     old = replace(job, key=job.key + 1_000, finished_at_ms=clock.now_ms - 3 * DAY_MS)
     await engine.load([record._replace(job=old)])
+    assert await swept(engine) == Swept(requeued=1)
+
+
+async def test_a_dead_letter_that_nobody_swept_in_time_comes_back_and_is_not_deleted(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_policy(engine, **DAILY, keep_failed_hours=48.0)
+    dead = [await a_dead_letter(engine) for _ in range(3)]
+    clock.advance(ms=3 * DAY_MS)
+    assert await swept(engine) == Swept(requeued=3)
+    assert await leased_keys(engine) == [job.key for job in dead]
+
+
+async def test_a_dead_letter_that_may_not_come_back_again_is_deleted_when_its_time_is_over(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_policy(engine, **DAILY, keep_failed_hours=48.0)
+    spent = await a_dead_letter(engine)
+    clock.advance(ms=DAY_MS)
+    await swept(engine)
+    await died_again(engine, spent)
+    fresh = await a_dead_letter(engine)
+    clock.advance(ms=3 * DAY_MS)
+    assert await swept(engine) == Swept(requeued=1, deleted=1)
+    assert await leased_keys(engine) == [fresh.key]
+
+
+async def test_dead_letters_of_a_dropped_group_stay_failed_until_the_group_is_there_again(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_policy(engine, **DAILY)
+    await engine.add_group(TYPE, "audit")
+    await engine.create([a_new_job()])
+    [copy] = (await asked(engine, group="audit")).jobs
+    dead = await settled(engine, Fail(copy.key, 1, "no such address", final=True))
+    await engine.drop_group(TYPE, "audit")
+    clock.advance(ms=2 * DAY_MS)
+    assert [await swept(engine) for _ in range(2)] == [Swept(), Swept()]
+    assert await engine.get([dead.key]) == [dead]
+    await engine.add_group(TYPE, "audit")
     clock.advance(ms=HOUR_MS)
     assert await swept(engine) == Swept(requeued=1)
+    assert await leased_keys(engine, group="audit") == [dead.key]
+
+
+@pytest.mark.parametrize(("lives_ms", "came_back"), [(DAY_MS, 0), (DAY_MS + 1, 1)], ids=["expired", "not yet expired"])
+async def test_a_dead_letter_past_its_own_expiry_stays_failed(
+    engine: Engine, clock: VirtualClock, lives_ms: int, came_back: int
+) -> None:
+    await a_policy(engine, **DAILY)
+    job = await a_dead_letter(engine, expires_at_ms=clock.now_ms + lives_ms)
+    clock.advance(ms=DAY_MS)
+    assert [await swept(engine) for _ in range(2)] == [Swept(requeued=came_back), Swept()]
+    assert (await the_job(engine, job.key)).last_error == (None if came_back else job.last_error)

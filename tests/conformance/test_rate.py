@@ -153,6 +153,19 @@ async def test_a_rate_that_is_taken_away_holds_no_longer(engine: Engine) -> None
     assert (await info_of(engine)).rate_full_until_ms is None
 
 
+async def test_a_rate_that_is_set_again_inside_of_its_window_counts_what_had_started(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_rated_type(engine)
+    await leased_keys(engine, 2)
+    clock.advance(seconds=20)
+    await engine.set_policy(TYPE, None)
+    await a_policy(engine, **RATE)
+    assert [len(await leased_keys(engine, 10)) for _ in range(2)] == [1, 0]
+    clock.advance(seconds=40)
+    assert len(await leased_keys(engine, 10)) == 3
+
+
 async def test_everybody_sees_until_when_a_window_is_full(engine: Engine, clock: VirtualClock) -> None:
     keys = await a_rated_type(engine)
     until_ms = clock.now_ms + MINUTE_MS
@@ -174,6 +187,14 @@ async def test_asking_again_makes_sense_when_a_full_window_ends(engine: Engine, 
     await leased_keys(engine, 3)
     clock.advance(seconds=20)
     assert (await asked(engine)).next_due_ms == until_ms
+
+
+async def test_who_gets_all_that_was_asked_for_is_told_when_the_window_it_filled_ends(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await a_rated_type(engine)
+    answer = await asked(engine, 3)
+    assert (len(answer.jobs), answer.next_due_ms) == (3, clock.now_ms + MINUTE_MS)
 
 
 async def test_a_full_window_without_work_is_no_reason_to_ask(engine: Engine) -> None:
