@@ -152,6 +152,10 @@ class Fleet:
         """What is switched off."""
         return Off(*await asyncio.gather(self._names(WORKER_OFF), self._names(TRIGGER_OFF)))
 
+    async def triggers_off(self) -> frozenset[str]:
+        """Which triggers are switched off, by name."""
+        return (await self.off()).triggers
+
     async def off_workers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerCard]:
         """Those for whom jobs of a type (and group) wait, if all of them are switched off."""
         cards, off, entries = await asyncio.gather(self._workers(), self._names(WORKER_OFF), self._entries(OWNER))

@@ -108,6 +108,12 @@ class TriggerLoop(BackgroundLoop):
             one.plan_look(now_ms)
         return self._until_next(now_ms)
 
+    async def catch_up(self, steps_max: int) -> None:
+        """Fire until nothing is due, for somebody who does not stay; a bounded number of steps."""
+        for _ in range(steps_max):
+            if await self.tick() > 0:
+                return
+
     async def _read_marks(self) -> int:
         """The engine's now; where those triggers stand that are expected to be due."""
         answer = await self._engine.trigger_marks(self._expected)

@@ -136,20 +136,13 @@ class Backstage:
         await self.cast.declare(service)
         functions = self.app._triggers  # noqa: SLF001
         self._triggers = [*(one.scheduled for one in functions), *self.cast.triggers]
-        fleet = Fleet(service.engine)
-
-        async def off() -> frozenset[str]:
-            return (await fleet.off()).triggers
-
-        self._trigger_loop = TriggerLoop(service.engine, self._triggers, off)
+        self._trigger_loop = TriggerLoop(service.engine, self._triggers, Fleet(service.engine).triggers_off)
         await self._upkeep(service)
 
     async def _upkeep(self, service: JobService) -> None:
         await self._home.prepare(service)  # Functions may have been declared since.
         if self._triggers and self._trigger_loop is not None:
-            for _ in range(TICKS_MAX):
-                if await self._trigger_loop.tick():
-                    break
+            await self._trigger_loop.catch_up(TICKS_MAX)
         while (await service.engine.sweep(HOLDER)).more:
             pass
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everwork.core.limits import DEFAULT_GROUP
-from everwork.service.policies import Said, declare_policies, said_in_code
+from everwork.service.policies import declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled
 from everwork.workers.crew import Post, handler_of
 from everwork.workers.cron import CronSchedule, scheduled_triggers
 from everwork.workers.handler import Handler, Place
-from everwork.workers.settings import WorkerSettings
+from everwork.workers.subscribed import subscribe
 from everwork.workers.worker import AbstractWorker
 
 
@@ -27,11 +26,9 @@ class Cast:
     async def declare(self, service: JobService) -> None:
         """Let the store know the workers' groups and policies, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
-            places = [Place(one, await service.engine.subscribe(one, settings.id)) for one in sorted(settings.sources)]
-            self._posts.append(_post(worker, settings, tuple(places), index))
-            said: Said = said_in_code(settings.retry, settings.breaker, settings.policy)
-            owned = {place.type: said for place in places if place.group == DEFAULT_GROUP}
-            await declare_policies(service.engine, owned)
+            subscribed = await subscribe(service.engine, settings)
+            self._posts.append(Post.of(settings, worker, subscribed.places, index))
+            await declare_policies(service.engine, subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 
     @property
@@ -57,7 +54,3 @@ class Cast:
     def is_started(self) -> bool:
         """Whether somebody must clean up."""
         return bool(self._started)
-
-
-def _post(worker: type[AbstractWorker], settings: WorkerSettings, places: tuple[Place, ...], index: int) -> Post:
-    return Post(worker=worker, places=places, index=index, id=settings.id, is_final=settings.retry is None)

@@ -106,7 +106,7 @@ class Play:
         Each attempt has an executor of its own: one that goes on after its time holds up nobody.
         """
         ended: asyncio.Queue[Report] = asyncio.Queue()
-        executor = _Listening(partial(_put, ended), self._backstage.own, JobLog(HOLDER))
+        executor = Executor(partial(_put, ended), self._backstage.own, JobLog(HOLDER))
         executor.add(handler)
         attempt = Attempt(job, time.monotonic(), handler)
         executor.accept([attempt])
@@ -118,7 +118,7 @@ class Play:
             executor.close()
             if not is_free:
                 await _leave(executor)
-        return outcome, _raised(attempt, outcome, executor.raised)
+        return outcome, _raised(attempt, outcome)
 
     async def _settle(self, outcome: Outcome) -> Verdict:
         judged = await self._backstage.call(lambda service: service.engine.settle([outcome]))
@@ -129,16 +129,6 @@ class Play:
         clock = self._backstage.clock
         clock.move_to(max(clock.now_ms, job.lease_until_ms))
         await self._backstage.upkeep()
-
-
-class _Listening(Executor):
-    """An executor that keeps what a handler has raised, signals among it."""
-
-    raised: BaseException | None = None
-
-    def _failed(self, attempt: Attempt, error: BaseException) -> Outcome:
-        self.raised = error
-        return super()._failed(attempt, error)
 
 
 def _put(ended: asyncio.Queue[Report], reports: list[Report]) -> None:
@@ -157,10 +147,10 @@ async def _leave(executor: Executor) -> None:
             asyncio._unregister_task(task)  # noqa: SLF001 - a documented name, for whoever has tasks of a special kind
 
 
-def _raised(attempt: Attempt, outcome: Outcome, raised: BaseException | None) -> BaseException | None:
+def _raised(attempt: Attempt, outcome: Outcome) -> BaseException | None:
     """What the handler has raised; for an end that nobody raised, an exception that says the same."""
     if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Fail):
         return TimeoutError(outcome.error)
-    if raised is not None or isinstance(outcome, o.Complete | o.Release):
-        return raised
+    if attempt.error is not None or isinstance(outcome, o.Complete | o.Release):
+        return attempt.error
     return Fail(outcome.error)

@@ -53,7 +53,7 @@ class Attempt:
         self.collector: EventCollector | None = None
         """The events of the last call that succeeded."""
         self.error: BaseException | None = None
-        """What the handler has raised, if that was no signal."""
+        """What the handler has raised."""
         self.slot: int | None = None
         """Where it stands in the table that this process shares with its parent."""
         self.is_ending = False

@@ -39,6 +39,11 @@ class Post:
     id: str
     is_final: bool
 
+    @classmethod
+    def of(cls, settings: WorkerSettings, worker: type[AbstractWorker], places: tuple[Place, ...], index: int) -> Post:
+        """The post of a worker with these settings: without a retry policy, its first error is final."""
+        return cls(worker=worker, places=places, index=index, id=settings.id, is_final=settings.retry is None)
+
 
 class Crew:
     """The workers of one process. It lives in the handlers' loop."""

@@ -17,7 +17,7 @@ from everwork.core import ending
 from everwork.core import outcome as o
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.engines.codec import decode, encode
-from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.service.runners import Runners, absorb_cancellation
 from everwork.workers import forks, threads
 from everwork.workers.attempt import Attempt, Stop
@@ -250,8 +250,7 @@ class Executor:
 
     def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
         """The outcome of an attempt whose handler raised."""
-        if not isinstance(error, Fail | Reject | Retry):
-            attempt.error = error
+        attempt.error = error
         return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
 
     def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:

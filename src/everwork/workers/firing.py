@@ -44,11 +44,7 @@ def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None
     """Let triggers fire as long as this lasts."""
 
     async def fire(service: JobService) -> None:
-        fleet = Fleet(service.engine)
-
-        async def off() -> frozenset[str]:
-            return (await fleet.off()).triggers
-
+        off = Fleet(service.engine).triggers_off
         await TriggerLoop(service.engine, [one.scheduled for one in triggers], off).run()
 
     ended, cancel = portal.start(fire)

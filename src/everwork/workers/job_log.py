@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from everwork.core import outcome as o
+from everwork.exceptions import Signal
 from everwork.logs import get_logger
 from everwork.workers.attempt import Attempt
 
@@ -25,7 +26,7 @@ class JobLog:
             return
         text = "a job was rejected" if isinstance(outcome, o.Reject) else "a job failed"
         facts: dict[str, Any] = {"type": attempt.job.type, "error": outcome.error}
-        if attempt.error is not None:
+        if attempt.error is not None and not isinstance(attempt.error, Signal):
             facts["exc_info"] = (type(attempt.error), attempt.error, _users_part(attempt.error.__traceback__))
         self.warning(text, attempt.handler.name, attempt.job.key, attempt.job.attempt, **facts)
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
-from everwork.core.limits import DEFAULT_GROUP
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.service.fleet import Fleet, ManagerCard, ProcessCard
 from everwork.service.loops import BackgroundLoop, engine_outage, first_of
-from everwork.service.policies import Said, declare_policies, said_in_code
+from everwork.service.policies import Said, declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled, TriggerLoop
 from everwork.workers.aftermath import clear_up
@@ -29,6 +28,7 @@ from everwork.workers.keeper import Keeper
 from everwork.workers.ledger import Phase
 from everwork.workers.process import Process, Reconnect
 from everwork.workers.spawned import Context, Spawned
+from everwork.workers.subscribed import subscribe
 from everwork.workers.supervisor import Supervisor
 from everwork.workers.watch import Watch
 from everwork.workers.worker import AbstractWorker
@@ -87,7 +87,7 @@ class Operation:
         self._keeper = Keeper(service.engine, self._children, setup.lease_ms)
         self._beat = BackgroundLoop("everwork-registry", self._tell_registry, BEAT_SECONDS)
         self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(setup))
-        self._triggers = TriggerLoop(service.engine, setup.triggers, self._triggers_off)
+        self._triggers = TriggerLoop(service.engine, setup.triggers, self._fleet.triggers_off)
 
     async def run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
         """Prepare, start everything, work until told to stop, and stop in stages. Who cancels it hurries the stop."""
@@ -136,18 +136,15 @@ class Operation:
         policies: dict[str, Said] = {}
         for worker, one in self._setup.workers.items():
             settings = one.settings
-            groups = {source: await engine.subscribe(source, settings.id) for source in sorted(settings.sources)}
-            self._places[worker] = tuple(Place(source, group) for source, group in groups.items())
-            # Whoever owns a source's default group says how its jobs are retried.
-            said = said_in_code(settings.retry, settings.breaker, settings.policy)
-            policies |= {source: said for source, group in groups.items() if group == DEFAULT_GROUP}
-            foreign = [source for source, group in groups.items() if group != DEFAULT_GROUP]
-            if said and foreign:
+            subscribed = await subscribe(engine, settings)
+            self._places[worker] = subscribed.places
+            policies |= subscribed.policies
+            if subscribed.said and subscribed.foreign:
                 self._log.warning(
                     "a worker's policy does not hold where another worker came first",
                     worker=settings.id,
                     title=settings.title,
-                    sources=foreign,
+                    sources=subscribed.foreign,
                 )
             if unheard := rules_unheard(settings):
                 self._log.warning(
@@ -259,9 +256,7 @@ class Operation:
         return Spawned(self._setup.context, orders, slots=slots, off=off, tell=self._beat.hurry)
 
     def _post(self, worker: type[AbstractWorker], index: int) -> Post:
-        settings = self._setup.workers[worker].settings
-        places, is_final = self._places[worker], settings.retry is None
-        return Post(worker=worker, places=places, index=index, id=settings.id, is_final=is_final)
+        return Post.of(self._setup.workers[worker].settings, worker, self._places[worker], index)
 
     async def _clear_up(self, spawned: Spawned) -> None:
         await clear_up(self._service, spawned, self._log)
@@ -333,9 +328,6 @@ class Operation:
             if spawned.switch({post.index for post in spawned.posts if post.id in self._off}):
                 spawned.look()
         return False
-
-    async def _triggers_off(self) -> frozenset[str]:
-        return (await self._fleet.off()).triggers
 
 
 def _switch_seconds(setup: Setup) -> float:

@@ -184,13 +184,8 @@ async def keep_up(service: JobService, triggers: Sequence[FunctionTrigger]) -> N
 async def _fire(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
     from everwork.service.triggers import TriggerLoop  # noqa: PLC0415 - only those pay for schedules who have some
 
-    async def off() -> frozenset[str]:
-        return (await Fleet(service.engine).off()).triggers
-
-    loop = TriggerLoop(service.engine, [one.scheduled for one in triggers], off)
-    for _ in range(FIRINGS_MAX):
-        if await loop.tick() > 0:
-            break
+    off = Fleet(service.engine).triggers_off
+    await TriggerLoop(service.engine, [one.scheduled for one in triggers], off).catch_up(FIRINGS_MAX)
 
 
 def jobs_per_tick(given: object) -> int:
