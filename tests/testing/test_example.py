@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES = ("giftcards.py", "test_giftcards.py", "test_unittest.py")
+FILES = ("giftcards.py", "test_giftcards.py", "test_async.py", "test_unittest.py")
 
 
 def test_the_example_of_the_manual_passes(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_example_of_the_manual_passes(tmp_path: Path) -> None:
     _install_entry_points(tmp_path)
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", *_plugins_of_others())]
     ran = _python(tmp_path, "-m", "pytest", "-q", "--rootdir=.", *without)
-    assert "6 passed" in ran.stdout, ran.stdout
+    assert "7 passed" in ran.stdout, ran.stdout
     assert not (tmp_path / "shop.db").exists()
 
 
@@ -38,7 +38,7 @@ def test_the_kit_needs_no_pytest(tmp_path: Path) -> None:
 
 def _plugins_of_others() -> set[str]:
     """Those that users may not have; to load them takes longer than the tests."""
-    return {point.name for point in entry_points(group="pytest11")} - {"everwork"}
+    return {point.name for point in entry_points(group="pytest11")} - {"asyncio", "everwork"}
 
 
 def _install_entry_points(folder: Path) -> None:
