@@ -14,7 +14,8 @@ from everwork.core.outcome import Complete, Fail, Release
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.place import Place
 from everwork.engines.values import Demand
-from tests.factories import TYPE, WORKER, a_new_job, a_policy
+from tests.factories import TYPE, WORKER, a_new_job, a_policy, leased_keys
+from tests.stores import MINUTE_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -100,3 +101,72 @@ async def test_counts_and_open_lanes_are_right_after_every_commit(
             await asyncio.gather(*acts)
             clock.advance(ms=1)
             assert reader.execute(WRONG).fetchall() == [], step
+
+
+DRIFTS: dict[str, str] = {
+    "too many run": "UPDATE ew_queue SET running = 4",
+    "too few run": "UPDATE ew_queue SET running = -10",
+    "a lane is full": "UPDATE ew_lane SET busy = 2, open = 0 WHERE lane LIKE '%b'",
+    "a lane has room": "UPDATE ew_lane SET busy = 0, open = 1 WHERE lane LIKE '%a'",
+    "a lane that is open has fewer than none": "UPDATE ew_lane SET busy = -5 WHERE lane LIKE '%b'",
+    "a lane is closed": "UPDATE ew_lane SET open = 0",
+    "a lane with work is gone": "DELETE FROM ew_lane WHERE lane LIKE '%b'",
+    "a lane with leases is gone": "DELETE FROM ew_lane WHERE lane LIKE '%a'",
+    "there are no turns": "UPDATE ew_queue SET fair = 0",
+}
+"""What somebody writes who does not keep the counts."""
+
+
+async def two_run_and_two_may(engine: SqliteEngine) -> None:
+    """Lane a is full, lane b has room for two; more wait in both."""
+    await a_policy(engine, max_running=4, max_running_per_key=MOST)
+    await engine.create([a_new_job(limit_key="a") for _ in range(4)])
+    assert len(await leased_keys(engine, lease_ms=60 * MINUTE_MS)) == MOST
+    await engine.create([a_new_job(limit_key="b") for _ in range(4)])
+
+
+def write(file: Path, sql: str) -> None:
+    """Write past the engine."""
+    with closing(sqlite3.connect(file)) as other, other:
+        assert other.execute(sql).rowcount
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+async def test_who_takes_the_sweep_over_mends_wrong_counts(
+    sqlite: SqliteEngine, file: Path, clock: VirtualClock, drift: str
+) -> None:
+    await two_run_and_two_may(sqlite)
+    await sqlite.sweep("first")
+    write(file, DRIFTS[drift])
+    clock.advance(seconds=6)
+    await sqlite.sweep("second")
+    with closing(sqlite3.connect(file)) as reader:
+        assert reader.execute(WRONG).fetchall() == []
+    assert len(await leased_keys(sqlite)) == 2
+    assert await leased_keys(sqlite) == []
+
+
+async def test_who_keeps_the_sweep_mends_wrong_counts_within_a_minute(
+    sqlite: SqliteEngine, file: Path, clock: VirtualClock
+) -> None:
+    await two_run_and_two_may(sqlite)
+    await sqlite.sweep("first")
+    write(file, "UPDATE ew_queue SET running = 4")
+    for _ in range(15):
+        assert await leased_keys(sqlite) == []
+        clock.advance(seconds=4)
+        await sqlite.sweep("first")
+    assert len(await leased_keys(sqlite)) == 2
+
+
+async def test_a_sweep_writes_nothing_when_all_counts_are_right(
+    sqlite: SqliteEngine, file: Path, clock: VirtualClock
+) -> None:
+    await two_run_and_two_may(sqlite)
+    await sqlite.sweep("first")
+    assert await sqlite.take_turn("sweep", "first", 60 * MINUTE_MS)
+    with closing(sqlite3.connect(file)) as reader:
+        [before] = reader.execute("PRAGMA data_version").fetchall()
+        clock.advance(ms=2 * MINUTE_MS)
+        await sqlite.sweep("first")
+        assert reader.execute("PRAGMA data_version").fetchall() == [before]

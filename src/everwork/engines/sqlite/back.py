@@ -31,6 +31,7 @@ class Dead(NamedTuple):
     key: int
     kind: str | None
     rounds: int
+    has_expired: int
 
 
 def has_back(cursor: sqlite3.Cursor, now_ms: int) -> bool:
@@ -55,12 +56,12 @@ def _marks(cursor: sqlite3.Cursor) -> list[Mark]:
 
 
 def _dead(cursor: sqlite3.Cursor, mark: Mark, now_ms: int, limit: int) -> list[Dead]:
-    where = (mark.queue, mark.at_ms, mark.key, now_ms - mark.back_ms, limit)
+    where = (mark.queue, mark.at_ms, mark.key, now_ms - mark.back_ms, limit, now_ms)
     return [Dead._make(row) for row in cursor.execute(SQL["dead"], where).fetchall()]
 
 
 def _may_come_back(dead: Dead, mark: Mark) -> bool:
-    return dead.kind != Cause.REJECT.value and dead.rounds < mark.rounds
+    return dead.kind != Cause.REJECT.value and dead.rounds < mark.rounds and not dead.has_expired
 
 
 def _requeue(tx: Transaction, keys: list[int]) -> int:

@@ -238,9 +238,10 @@ class SqliteEngine(Engine):
 
         def act(tx: Transaction) -> Swept:
             swept = sweep_lapsed(tx)
+            took_over = registry.turn_left_ms(tx.cursor, SWEEP_TURN, holder, tx.now_ms) <= 0
             if not registry.take_turn(tx, SWEEP_TURN, holder, SWEEP_TURN_MS):
                 return swept
-            return sweep_finished(tx, parts.broom, swept)
+            return sweep_finished(tx, parts.broom, swept, took_over=took_over)
 
         swept = await parts.writer.submit(act, is_idle)
         await parts.writer.ask(lambda *_: parts.writer.truncate_wal())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from everwork.core.limits import KEY_MAX
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
-from everwork.engines.sqlite.lanes import limit_key_of
+from everwork.engines.sqlite.recount import Limited, count_anew
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 
 SQL = statements("registry")
-SHARED = statements("shared")
 
 
 def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
@@ -27,7 +25,7 @@ def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
     tx.holds.forget()
     if limits != [said.max_running, said.max_running_per_key]:
         for queue, solo in tx.cursor.execute(SQL["queues_of"], (type,)).fetchall():
-            _count_anew(tx, queue, solo, said)
+            count_anew(tx, Limited(queue, solo, type, said.max_running, said.max_running_per_key))
     tx.woken = True
 
 
@@ -43,18 +41,3 @@ def _numbers(said: TypePolicy) -> tuple[int | None, ...]:
         said.keep_ms(State.COMPLETED),
         said.keep_ms(State.FAILED),
     )
-
-
-def _count_anew(tx: Transaction, queue: int, solo: str | None, said: TypePolicy) -> None:
-    """Count what runs; open and close lanes as the limits that hold now want it."""
-    per_key = said.max_running_per_key
-    tx.cursor.execute(SQL["count_running"], (queue, said.max_running is not None))
-    tx.cursor.execute(SQL["forget_busy"], (queue,))
-    if per_key is not None:
-        if solo is not None:
-            tx.cursor.execute(SHARED["open_lane"], (queue, solo))
-        tx.cursor.execute(SHARED["set_fair"], (queue,))
-        leased = tx.cursor.execute(SQL["leased_lanes"], (queue,)).fetchall()
-        rows = [(queue, lane, jobs) for lane, jobs in leased if limit_key_of(lane)]
-        tx.cursor.executemany(SQL["count_busy"], rows)
-    tx.cursor.execute(SQL["open_lanes"], (queue, KEY_MAX if per_key is None else per_key))

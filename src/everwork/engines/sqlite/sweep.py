@@ -14,6 +14,7 @@ from everwork.engines.sqlite.activate import expire
 from everwork.engines.sqlite.back import bring_back, has_back
 from everwork.engines.sqlite.change import remove
 from everwork.engines.sqlite.finish import cancel_pending, where
+from everwork.engines.sqlite.recount import miscounted, recount
 from everwork.engines.sqlite.settle import lapse
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -23,6 +24,7 @@ SQL = statements("sweep")
 FOLD_FROM_DELTAS = 500
 TIDY_EVERY_MS = 3_600_000
 LOOK_THROUGH_EVERY_MS = 3_600_000
+RECOUNT_EVERY_MS = 60_000
 JUMPS_MAX = 3
 """How many queues full of jobs that stay one step jumps over."""
 START = (0, 0, 0)
@@ -49,10 +51,11 @@ class Round(NamedTuple):
 
 @dataclass(slots=True)
 class Broom:
-    """Where the sweep stands, and when it tidied last."""
+    """Where the sweep stands, when it tidied last, and when it last looked at the counts of what runs."""
 
     round: Round = field(default_factory=Round)
     tidied_at_ms: int = 0
+    counted_at_ms: int = 0
 
 
 def has_lapsed(cursor: sqlite3.Cursor, now_ms: int) -> bool:
@@ -72,7 +75,12 @@ def sweep_lapsed(tx: Transaction) -> Swept:
 
 def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
-    if _must_fold(cursor) or _must_tidy(broom, now_ms) or has_back(cursor, now_ms):
+    if (
+        _must_fold(cursor)
+        or _must_tidy(broom, now_ms)
+        or has_back(cursor, now_ms)
+        or _is_miscounted(cursor, broom, now_ms)
+    ):
         return True
     old, following = _old(cursor, broom.round, now_ms)
     if not old:
@@ -80,19 +88,32 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     return bool(old)
 
 
-def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
-    """Bring dead letters back, delete what is past its retention, fold the counts, tidy up."""
+def sweep_finished(tx: Transaction, broom: Broom, swept: Swept, *, took_over: bool) -> Swept:
+    """Count anew what runs, bring dead letters back, delete what is past its retention, fold the counts, tidy up."""
+    if took_over or _must_recount(broom, tx.now_ms):
+        recount(tx)
+        broom.counted_at_ms = tx.now_ms
     requeued, more_back = bring_back(tx)
+    if more_back:  # What is to come back may be past its retention, too: it must not be deleted before it is looked at.
+        return replace(swept, requeued=requeued, more=True)
+    deleted, more_old = _delete_old(tx, broom)
+    _fold_and_tidy(tx, broom)
+    return replace(swept, requeued=requeued, deleted=deleted, more=swept.more or more_old)
+
+
+def _delete_old(tx: Transaction, broom: Broom) -> tuple[int, bool]:
     old, broom.round = _old(tx.cursor, broom.round, tx.now_ms)
     remove(tx, [job for key in old if (job := where(tx, key)) is not None])
+    return len(old), bool(old) and broom.round[:2] != (START, START)
+
+
+def _fold_and_tidy(tx: Transaction, broom: Broom) -> None:
     if _must_fold(tx.cursor):
         tx.cursor.execute(SQL["fold"])
         tx.cursor.execute(SQL["forget_deltas"])
     if _must_tidy(broom, tx.now_ms):
         _tidy(tx)
         broom.tidied_at_ms = tx.now_ms
-    more_old = bool(old) and broom.round[:2] != (START, START)
-    return replace(swept, requeued=requeued, deleted=len(old), more=swept.more or more_back or more_old)
 
 
 def _lapsed(cursor: sqlite3.Cursor, now_ms: int) -> list[Lapse]:
@@ -145,6 +166,20 @@ def _must_fold(cursor: sqlite3.Cursor) -> bool:
 
 def _must_tidy(broom: Broom, now_ms: int) -> bool:
     return not 0 <= now_ms - broom.tidied_at_ms < TIDY_EVERY_MS
+
+
+def _must_recount(broom: Broom, now_ms: int) -> bool:
+    return not 0 <= now_ms - broom.counted_at_ms < RECOUNT_EVERY_MS
+
+
+def _is_miscounted(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
+    """Whether a count of what runs is wrong, about once a minute; that none is needs no lock."""
+    if not _must_recount(broom, now_ms):
+        return False
+    if miscounted(cursor):
+        return True
+    broom.counted_at_ms = now_ms
+    return False
 
 
 def _tidy(tx: Transaction) -> None:

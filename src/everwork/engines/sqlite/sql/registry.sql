@@ -14,23 +14,6 @@ SELECT id, solo FROM ew_queue WHERE type = ?;
 -- name: limits
 SELECT max_running, lane_max_running, back_ms, back_rounds FROM ew_type WHERE name = ?;
 
--- name: count_running
-UPDATE ew_queue SET running = CASE WHEN ?2 THEN (SELECT count(*) FROM ew_leased l WHERE l.queue = ?1) ELSE 0 END WHERE id = ?1;
-
--- name: forget_busy
-UPDATE ew_lane SET busy = 0 WHERE queue = ? AND busy <> 0;
-
--- name: leased_lanes
-SELECT lane, count(*) FROM ew_leased WHERE queue = ? GROUP BY lane;
-
--- name: count_busy
-INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO UPDATE SET busy = ?3;
-
--- name: open_lanes
--- ?2: how many may run in a lane.
-UPDATE ew_lane SET open = 1 - open WHERE queue = ?1 AND open <> (busy < ?2
-  AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ew_lane.queue AND r.lane = ew_lane.lane));
-
 -- name: look_back
 -- Dead letters that were to stay may come back by the new policy.
 UPDATE ew_queue SET back_at_ms = 0, back_key = 0 WHERE type = ?;

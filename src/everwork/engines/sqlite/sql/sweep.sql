@@ -25,7 +25,9 @@ SELECT q.id, t.back_ms, t.back_rounds, q.back_at_ms, q.back_key FROM ew_type t C
 WHERE t.back_ms IS NOT NULL AND q.dropped = 0;
 
 -- name: dead
-SELECT f.finished_at_ms, f.key, f.kind, COALESCE(b.rounds, 0) FROM ew_finished f INDEXED BY ew_failed
+-- ?6: now. One whose own time is over could only expire.
+SELECT f.finished_at_ms, f.key, f.kind, COALESCE(b.rounds, 0),
+  COALESCE((SELECT j.expires_at_ms <= ?6 FROM ew_job j WHERE j.key = f.key), 0) FROM ew_finished f INDEXED BY ew_failed
 LEFT JOIN ew_back b ON b.key = f.key
 WHERE f.queue = ?1 AND f.state = 4 AND (f.finished_at_ms, f.key) > (?2, ?3) AND f.finished_at_ms <= ?4
 ORDER BY f.finished_at_ms, f.key LIMIT ?5;
