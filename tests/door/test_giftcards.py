@@ -79,13 +79,14 @@ async def test_an_issuer_that_is_away_costs_one_attempt_a_minute_and_no_order(sh
         await shop.order(order)
     shop.is_issuer_up = False
     ran = await shop.next_minute()
-    assert Counter(stage for stage, _ in ran) == {CODE: 7, ISSUE: 3}
+    wasted = Counter(stage for stage, _ in ran)[ISSUE]
+    assert wasted in (3, 4)  # One may have been fetched ahead when the breaker opened.
     assert await shop.breaker() is BreakerState.OPEN
 
-    ran = [one for _ in range(5) for one in await shop.next_minute()]
-    assert Counter(stage for stage, _ in ran) == {CODE: 5, ISSUE: 5}
+    ran += [one for _ in range(5) for one in await shop.next_minute()]
+    assert Counter(stage for stage, _ in ran) == {CODE: 12, ISSUE: wasted + 5}
     waiting = [await shop.app.get(await shop.job(ISSUE, order)) for order in orders]
-    assert (sum(job.attempts for job in waiting), {job.state for job in waiting}) == (8, {State.PENDING})
+    assert (sum(job.attempts for job in waiting), {job.state for job in waiting}) == (wasted + 5, {State.PENDING})
 
     shop.is_issuer_up = True
     while await shop.next_minute():
