@@ -23,7 +23,7 @@ from everwork.engines.sqlite.opened import Opened
 from everwork.engines.sqlite.own_transaction import complete_in, create_in
 from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.settle import settle
-from everwork.engines.sqlite.sweep import has_lapsed, look, sweep_finished, sweep_lapsed
+from everwork.engines.sqlite.sweep import has_lapsed, look, look_at_counts, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.triggers import begun_marks, fire, known_marks
 from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
@@ -229,19 +229,19 @@ class SqliteEngine(Engine):
         parts = self._parts
 
         def is_idle(cursor: sqlite3.Cursor, now_ms: int) -> Swept | None:
-            if has_lapsed(cursor, now_ms):
-                return None
             left_ms = registry.turn_left_ms(cursor, SWEEP_TURN, holder, now_ms)
-            if left_ms < 0:
-                return Swept()
-            return None if left_ms < SWEEP_TURN_MS // 2 or look(cursor, parts.broom, now_ms) else Swept()
+            is_mine = left_ms >= 0
+            is_wrong = is_mine and look_at_counts(cursor, parts.broom, now_ms, took_over=left_ms == 0)
+            if is_wrong or has_lapsed(cursor, now_ms):
+                return None
+            must_act = is_mine and (left_ms < SWEEP_TURN_MS // 2 or look(cursor, parts.broom, now_ms))
+            return None if must_act else Swept()
 
         def act(tx: Transaction) -> Swept:
             swept = sweep_lapsed(tx)
-            took_over = registry.turn_left_ms(tx.cursor, SWEEP_TURN, holder, tx.now_ms) <= 0
             if not registry.take_turn(tx, SWEEP_TURN, holder, SWEEP_TURN_MS):
                 return swept
-            return sweep_finished(tx, parts.broom, swept, took_over=took_over)
+            return sweep_finished(tx, parts.broom, swept)
 
         swept = await parts.writer.submit(act, is_idle)
         await parts.writer.ask(lambda *_: parts.writer.truncate_wal())

@@ -73,14 +73,21 @@ def sweep_lapsed(tx: Transaction) -> Swept:
     return Swept(lapsed=len(lapsed), expired=expired, more=len(lapsed) == SWEEP_STEP_MAX or more_expired)
 
 
+def look_at_counts(cursor: sqlite3.Cursor, broom: Broom, now_ms: int, *, took_over: bool) -> bool:
+    """Whether a count of what runs is wrong; looked at when the turn is taken over, and about once a minute."""
+    if took_over:
+        broom.counted_at_ms = 0
+    if not _must_recount(broom, now_ms):
+        return False
+    is_wrong = bool(miscounted(cursor))
+    if not is_wrong:
+        broom.counted_at_ms = now_ms
+    return is_wrong
+
+
 def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
-    if (
-        _must_fold(cursor)
-        or _must_tidy(broom, now_ms)
-        or has_back(cursor, now_ms)
-        or _is_miscounted(cursor, broom, now_ms)
-    ):
+    if _must_fold(cursor) or _must_tidy(broom, now_ms) or has_back(cursor, now_ms):
         return True
     old, following = _old(cursor, broom.round, now_ms)
     if not old:
@@ -88,9 +95,9 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     return bool(old)
 
 
-def sweep_finished(tx: Transaction, broom: Broom, swept: Swept, *, took_over: bool) -> Swept:
+def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     """Count anew what runs, bring dead letters back, delete what is past its retention, fold the counts, tidy up."""
-    if took_over or _must_recount(broom, tx.now_ms):
+    if _must_recount(broom, tx.now_ms):
         recount(tx)
         broom.counted_at_ms = tx.now_ms
     requeued, more_back = bring_back(tx)
@@ -170,16 +177,6 @@ def _must_tidy(broom: Broom, now_ms: int) -> bool:
 
 def _must_recount(broom: Broom, now_ms: int) -> bool:
     return not 0 <= now_ms - broom.counted_at_ms < RECOUNT_EVERY_MS
-
-
-def _is_miscounted(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
-    """Whether a count of what runs is wrong, about once a minute; that none is needs no lock."""
-    if not _must_recount(broom, now_ms):
-        return False
-    if miscounted(cursor):
-        return True
-    broom.counted_at_ms = now_ms
-    return False
 
 
 def _tidy(tx: Transaction) -> None:
