@@ -34,7 +34,10 @@ async def reset_breaker(link: Link, type: str) -> bool:
 async def set_policy(link: Link, type: str, policy: str | None) -> None:
     """Keep a type's policy, and apart from it the numbers that the scripts need."""
     decoded = decode_policy(policy)
-    await link.call("registry", "set_policy", type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
+    words = (type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
+    more = await link.call("registry", "set_policy", *words)
+    while more:
+        more = await link.call("registry", "count_on")
 
 
 async def upgrade(link: Link) -> None:

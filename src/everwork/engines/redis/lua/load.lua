@@ -9,7 +9,7 @@ local function appear(queue)
   call('HSET', key, 'known', 1)
   call('SADD', P .. ':types', type)
   if not group then return end
-  call('SREM', P .. ':dropped', queue)
+  appear_again(queue)
   local groups = {group}
   for known in string.gmatch(call('HGET', key, 'groups') or '', '[^\31]+') do if known ~= group then groups[#groups + 1] = known end end
   table.sort(groups)

@@ -1,6 +1,6 @@
 -- Purpose: types and their switches, groups, entries with or without an end, turns.
 -- Inputs: now; what to do; its values. Returns: see each.
--- Parts: records traits running effects breakers places endings removal entries policies upkeep marks switch
+-- Parts: records traits running effects breakers places endings removal entries policies recount upkeep marks switch
 local A, B, C = ARGV[3], ARGV[4], ARGV[5]
 local T = P .. ':t:' .. (A or '')
 
@@ -48,7 +48,7 @@ function act.reset_breaker() -- type -> 1 unless the breaker was closed.
   return was_closed and 0 or 1
 end
 
-function act.set_policy() -- type, policy or '', its max_attempts, its rules as parts/traits.lua reads them.
+function act.set_policy() -- type, policy or '', its max_attempts, its rules as parts/traits.lua reads them -> see count_on.
   local before = see(A)
   if B == '' then call('HDEL', T, 'policy', 'max', 'rules') else call('HSET', T, 'policy', B, 'max', C, 'rules', ARGV[6]) end
   traits[A], by_queue = nil, {}
@@ -56,12 +56,17 @@ function act.set_policy() -- type, policy or '', its max_attempts, its rules as 
   switch_limits(before, t)
   switch_finished(before, t)
   wake(t)
+  return act.count_on()
+end
+
+function act.count_on() -- Until all that runs is counted no limit that is new holds for sure -> 1 if there is more.
+  return recount_some() and 1 or 0
 end
 
 function act.add_group() -- type, group.
   see(A)
   local groups = groups_of(A)
-  call('SREM', P .. ':dropped', A .. '\31' .. B)
+  appear_again(A .. '\31' .. B)
   for _, group in ipairs(groups) do if group == B then return end end
   groups[#groups + 1] = B
   table.sort(groups)

@@ -43,6 +43,10 @@ local function await_return(id, r, kind, finished) -- A dead letter that may com
   if t.again_ms and kind ~= 'reject' then call('ZADD', P .. ':again:' .. t.type, finished, id) end
 end
 
+local function appear_again(queue) -- Dead letters of a group that comes back may come back, too.
+  if call('SREM', P .. ':dropped', queue) == 1 and trait_for(queue).again_ms then call('SET', P .. ':unplaced', '') end
+end
+
 local function stay(id, r) -- A dead letter that will not come back.
   local t = trait_for(r.queue)
   if t.again_ms then call('ZREM', P .. ':again:' .. t.type, id) end

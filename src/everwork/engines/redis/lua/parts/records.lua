@@ -18,6 +18,7 @@ local NOW = fmt('%.0f', now)
 local S, J, E, O, K, OWN, AGAIN = P .. ':s:', P .. ':j:', P .. ':e:', P .. ':o:', P .. ':k:', P .. ':p:', P .. ':a:'
 local LEASES, EXPIRY = P .. ':leases', P .. ':expiry'
 local FAILED, CANCELLED = P .. ':failed', P .. ':cancelled'
+local FILLER = string.rep('~', 65) -- A small set or hash is a list that every write walks over; one long member makes it a tree or table for good.
 local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; even, for pairs.
 
 -- A full server refuses a script whose first write may take memory. After this one, which takes none, it lets the others
@@ -97,6 +98,5 @@ local function type_of(queue) return string.match(queue, '^([^\31]*)') end
 
 local function begin_store() -- A new store, or one that somebody has flushed under us.
   call('SETNX', P .. ':version', '@SCHEMA_VERSION@')
-  -- A sorted set of up to 128 short members is a list that every ZADD walks; one long member makes it a tree for good.
-  call('ZADD', LEASES, '+inf', string.rep('~', 65))
+  call('ZADD', LEASES, '+inf', FILLER)
 end

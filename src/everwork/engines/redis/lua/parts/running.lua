@@ -7,19 +7,23 @@ local known, changed = {}, {} -- By queue, of its lanes: how many run; which of 
 local function lanes_key(queue) return P .. ':lanes:' .. queue end
 local function full_key(queue) return P .. ':full:' .. queue end
 local function run_key(queue) return P .. ':run:' .. queue end
+local function error_key(queue) return P .. ':error:' .. queue end -- While it is counted anew; see parts/recount.lua.
 
--- A hash of up to some 100 short fields is a list that every look walks over; one long field makes it a table for good.
-local function begin_count(queue) call('HSET', run_key(queue), string.rep('~', 65), 0) end
+local function begin_count(queue) call('HSET', run_key(queue), FILLER, 0) end
 
 local function has_limit_key(lane) return lane ~= '' and string.byte(lane, -1) ~= 31 end
+
+local function run_more(queue, lane, by) -- Of a lane, or with \n of all of them.
+  local q = running[queue]
+  if not q then q = {t = trait_for(queue), total = 0, lanes = {}}; running[queue] = q end
+  if lane == '\n' then q.total = q.total + by else q.lanes[lane] = (q.lanes[lane] or 0) + by end
+end
 
 local function ran(r, by) -- So many more of a job's sort run.
   local t = trait_for(r.queue)
   if not (t.max_running or t.max_per_key) then return end
-  local q = running[r.queue]
-  if not q then q = {t = t, total = 0, lanes = {}}; running[r.queue] = q end
-  q.total = q.total + by
-  if t.max_per_key and has_limit_key(r.lane) then q.lanes[r.lane] = (q.lanes[r.lane] or 0) + by end
+  run_more(r.queue, '\n', by)
+  if t.max_per_key and has_limit_key(r.lane) then run_more(r.queue, r.lane, by) end
 end
 
 local function numbers_of(queue, lanes) -- How many run of each, by its name; and whatever else is known by now.
@@ -69,6 +73,10 @@ local function take_in_running() -- What has ended so far has given its room bac
   running = {}
 end
 
+local function forgive(queue, lane, number) -- A number below 0 is written as none; who counts anew must know.
+  if number < 0 and call('EXISTS', error_key(queue)) == 1 then call('HINCRBY', error_key(queue), lane, -number) end
+end
+
 local function write_running()
   take_in_running()
   for queue, mine in pairs(changed) do
@@ -79,6 +87,7 @@ local function write_running()
         set[at + 1], set[at + 2] = lane, number
       else
         gone[#gone + 1] = lane
+        forgive(queue, lane, number)
       end
     end
     many('HSET', run_key(queue), set)

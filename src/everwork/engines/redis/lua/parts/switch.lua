@@ -1,21 +1,5 @@
 -- Purpose: a policy takes effect: what was not counted before is counted now, what a limit kept back may be looked at again.
--- Inputs: records, traits, running, effects.
-local function all_queues_of(t) -- Those of dropped groups, too.
-  local queues = queues_of(t)
-  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do if type_of(queue) == t.type then queues[#queues + 1] = queue end end
-  return queues
-end
-
-local function count_running(t) -- What is leased of a type that nobody has counted so far.
-  local leased = call('ZRANGE', LEASES, 0, -1)
-  for i = 1, #leased, CHUNK do
-    for _, record in ipairs(fetch(S, {unpack(leased, i, math.min(i + CHUNK - 1, #leased))})) do
-      local r = record and parse(sub(record, 31))
-      if r and type_of(r.queue) == t.type then ran(r, 1) end
-    end
-  end
-end
-
+-- Inputs: records, traits, running, effects, endings, recount.
 local function switch_limits(before, t)
   local was_counted, is_counted = before.max_running or before.max_per_key, t.max_running or t.max_per_key
   if before.max_per_key ~= t.max_per_key then
@@ -27,9 +11,10 @@ local function switch_limits(before, t)
   if (was_counted ~= nil) == (is_counted ~= nil) and (before.max_per_key ~= nil) == (t.max_per_key ~= nil) then return end
   for _, queue in ipairs(all_queues_of(t)) do
     call('UNLINK', run_key(queue))
+    forget_recount(queue)
     if t.max_per_key then begin_count(queue) end
   end
-  if is_counted then count_running(t) end
+  if is_counted then begin_recount() end
 end
 
 local function switch_finished(before, t)

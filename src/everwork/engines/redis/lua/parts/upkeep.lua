@@ -30,12 +30,12 @@ local function cancel_stranded() -- Pending jobs of groups that were dropped: no
   return has_more
 end
 
-local function holds_turn(holder, turn_ms)
+local function holds_turn(holder, turn_ms) -- And whether somebody else had it before.
   local till, who = string.match(call('HGET', P .. ':turns', 'sweep') or '0\n', '^(%d+)\n(.*)$')
   local left = till - now
-  if left > 0 and who ~= holder then return false end
+  if left > 0 and who ~= holder then return false, false end
   if left < turn_ms / 2 then call('HSET', P .. ':turns', 'sweep', fmt('%.0f', now + turn_ms) .. '\n' .. holder) end
-  return true
+  return true, who ~= holder
 end
 
 local looked = 0 -- At how many finished jobs this step has looked; a bounded number.
@@ -84,7 +84,7 @@ local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs pa
   return gone
 end
 
-local function retain_all(usual) -- By 'c' and 'f', how long finished jobs are kept: how many were deleted.
+local function retain_all(usual) -- By 'c' and 'f', or only one of them, how long finished jobs are kept: how many were deleted.
   local gone = 0
   for kept, usual_ms in pairs(usual) do gone = gone + retain(kept, kept, usual_ms, usual_ms) end
   for _, type in ipairs(call('SMEMBERS', P .. ':keeps')) do
@@ -95,28 +95,29 @@ local function retain_all(usual) -- By 'c' and 'f', how long finished jobs are k
       lists[#lists + 1] = P .. ':old:' .. list
       lists[#lists + 1] = P .. ':loaded:' .. list
     end
-    if not (t.keep_c or t.keep_f) and call('EXISTS', unpack(lists)) == 0 then call('SREM', P .. ':keeps', type) end
+    if #lists == 4 and not (t.keep_c or t.keep_f) and call('EXISTS', unpack(lists)) == 0 then call('SREM', P .. ':keeps', type) end
   end
   return gone
 end
 
-local function come_back(id, record, r, t) -- Unless it was rejected, or has come back as often as it may.
+local function come_back(id, record, r, t) -- Unless it was rejected, its time is over, or it has come back as often as it may.
   local rounds = tonumber(call('HGET', AGAIN .. sub(id, 1, 13), id) or 0)
-  if r.kind == 'reject' or rounds >= t.again_rounds then return 0 end
+  if r.kind == 'reject' or r.expires ~= '' and tonumber(r.expires) <= now or rounds >= t.again_rounds then return 0 end
   put(AGAIN, id, rounds + 1)
   requeue(id, record, r, r.created_max, 'by itself')
   return 1
 end
 
 local function return_dead() -- Requeues dead letters whose time has come: how many, and whether there are more.
-  local back, left = 0, STEP
+  local back, left, dropped = 0, STEP, {}
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do dropped[queue] = true end
   for _, type in ipairs(call('SMEMBERS', P .. ':agains')) do
     local t, key = trait_of(type), P .. ':again:' .. type
     local ids = t.again_ms and call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - t.again_ms), 'LIMIT', 0, left) or {}
     many('ZREM', key, ids)
     for i, record in ipairs(fetch(S, ids)) do
       local r = record and parse(sub(record, 31))
-      if r and r.state == 'f' then back = back + come_back(ids[i], record, r, t) end
+      if r and r.state == 'f' and not dropped[r.queue] then back = back + come_back(ids[i], record, r, t) end
     end
     left = left - #ids
     if left == 0 then return back, true end

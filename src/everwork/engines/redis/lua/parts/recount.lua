@@ -1,0 +1,102 @@
+-- Purpose: count anew what runs of types with limits, and which lanes are full, in bounded steps while jobs start and end.
+-- Inputs: records, traits, running, effects, endings. Who starts and ends jobs adds to a number and takes from it, so a wrong number
+--   stays wrong by as much: what was leased at the beginning is taken from a copy of the numbers, and what remains is the error.
+local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases that are left to take; the queues.
+local RECOUNT_EVERY_MS = 60000
+
+local function was_full_key(queue) return P .. ':wasfull:' .. queue end
+
+local function all_queues_of(t) -- Those of dropped groups, too.
+  local queues = queues_of(t)
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do if type_of(queue) == t.type then queues[#queues + 1] = queue end end
+  return queues
+end
+
+local function forget_recount(queue)
+  call('UNLINK', error_key(queue), was_full_key(queue))
+  call('SREM', RECOUNTED, queue)
+end
+
+local function copy_numbers(t)
+  if not (t.max_running or t.max_per_key) then return end
+  for _, queue in ipairs(all_queues_of(t)) do
+    call('COPY', run_key(queue), error_key(queue), 'REPLACE')
+    call('HSET', error_key(queue), FILLER, 0) -- It is there as long as anybody may add to it.
+    if t.max_per_key then call('COPY', full_key(queue), was_full_key(queue), 'REPLACE') end
+    call('SADD', RECOUNTED, queue)
+  end
+end
+
+local function begin_recount()
+  for _, queue in ipairs(call('SMEMBERS', RECOUNTED)) do forget_recount(queue) end
+  for _, type in ipairs(call('SMEMBERS', P .. ':types')) do copy_numbers(trait_of(type)) end
+  if call('EXISTS', RECOUNTED) == 1 then call('COPY', LEASES, RECOUNT, 'REPLACE') else call('UNLINK', RECOUNT) end
+end
+
+local function take_from(errors, r) -- A job that was leased at the beginning; its queue and lane are always the same.
+  local mine = errors[r.queue]
+  if mine == nil then
+    mine = call('EXISTS', error_key(r.queue)) == 1 and {} or false
+    errors[r.queue] = mine
+  end
+  if not mine then return end
+  mine['\n'] = (mine['\n'] or 0) - 1
+  if trait_for(r.queue).max_per_key and has_limit_key(r.lane) then mine[r.lane] = (mine[r.lane] or 0) - 1 end
+end
+
+local function take_leases() -- A bounded number; false if one of these jobs has been deleted, so that nobody knows its queue.
+  local popped, ids, errors = call('ZPOPMIN', RECOUNT, STEP), {}, {}
+  for i = 1, #popped, 2 do if popped[i] ~= FILLER then ids[#ids + 1] = popped[i] end end
+  for _, record in ipairs(fetch(S, ids)) do
+    if not record then return false end
+    take_from(errors, parse(sub(record, 31)))
+  end
+  for queue, mine in pairs(errors) do
+    for lane, by in pairs(mine or {}) do
+      if call('HINCRBY', error_key(queue), lane, by) == 0 then call('HDEL', error_key(queue), lane) end
+    end
+  end
+  return true
+end
+
+local function mend_numbers(queue) -- Of a bounded number of lanes: how many.
+  local wrong, lanes = call('HRANDFIELD', error_key(queue), STEP, 'WITHVALUES'), {}
+  for i = 1, #wrong, 2 do
+    lanes[#lanes + 1] = wrong[i]
+    if wrong[i] ~= FILLER then run_more(queue, wrong[i], -wrong[i + 1]) end
+  end
+  many('HDEL', error_key(queue), lanes)
+  return #lanes
+end
+
+local function mend_full(queue) -- Opens full lanes that have room: at how many it has looked, a bounded number.
+  local popped, limit, lanes = call('ZPOPMIN', was_full_key(queue), STEP), trait_for(queue).max_per_key, {}
+  for i = 1, #popped, 2 do lanes[#lanes + 1] = popped[i] end
+  local numbers = numbers_of(queue, lanes)
+  for _, lane in ipairs(lanes) do if numbers[lane] < limit then reopen_lane(queue, lane) end end
+  return #lanes
+end
+
+local function mend_some() -- Whether there is more.
+  for _, queue in ipairs(call('SMEMBERS', RECOUNTED)) do
+    if mend_numbers(queue) >= STEP then return true end
+    take_in_running()
+    if mend_full(queue) >= STEP then return true end
+    forget_recount(queue)
+  end
+  return false
+end
+
+local function recount_some() -- Whether there is more.
+  if not take_leases() then begin_recount() end
+  return call('EXISTS', RECOUNT) == 1 or mend_some()
+end
+
+local function recount(is_wanted) -- Goes on with it, or begins it: whether there is more.
+  local since = now - (call('HGET', P .. ':turns', '\ncounted') or 0)
+  if is_wanted or since < 0 or since >= RECOUNT_EVERY_MS then
+    call('HSET', P .. ':turns', '\ncounted', NOW)
+    begin_recount()
+  end
+  return recount_some()
+end
