@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from uuid import UUID
 
 from everwork.engines.base import Clock
@@ -19,15 +18,6 @@ from everwork.engines.values import Demand
 START = (0, 0, 0)
 
 
-class Seen(NamedTuple):
-    """The dead letters of a queue that were looked at by a rule: those up to an instant and key."""
-
-    requeue_ms: int
-    rounds: int
-    at_ms: int = 0
-    key: int = 0
-
-
 @dataclass(slots=True)
 class Broom:
     """Where the sweep stands: the last finished job it looked at, when it tidied last, what it has not vacuumed yet."""
@@ -35,8 +25,6 @@ class Broom:
     after: tuple[int, int, int] = START
     is_thorough: bool = True
     """Whether this pass looks at every finished job, and not only at the oldest of each queue and state."""
-    seen_dead: dict[int, Seen] = field(default_factory=dict)
-    """How far dead letters were looked at, by queue: each is met once, when its time has come."""
     tidied_at_ms: int = 0
     unvacuumed: int = 0
     vacuuming: asyncio.Task[None] | None = None

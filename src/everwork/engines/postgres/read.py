@@ -96,7 +96,7 @@ async def stats(parts: Parts, hours: int) -> Stats:
 
 async def explain(parts: Parts, key: int) -> Explanation | None:
     """Read what a claim would look at; what it means is said in one place for every engine."""
-    rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX)
+    rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX, parts.now_ms())
     if not rows:
         return None
     state, type, group, run_at_ms, is_paused, failures, open_until_ms, probe_key, *facts = rows[0]

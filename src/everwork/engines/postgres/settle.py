@@ -27,6 +27,8 @@ from everwork.exceptions import EngineBusy
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 LOCKED = Judged(Verdict.LEASE_LOST, State.PROCESSING)
 DECIDE_AGAIN_MAX = 100
+NOTES = 2
+"""The version of the notes that this client understands, see functions/activate.sql."""
 
 
 Policies = tuple[str | None, str | None]
@@ -140,6 +142,7 @@ async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, Policies
 
 async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Demand]) -> Step:
     """Send one document and read the answer."""
+    document["v"] = NOTES
     now_ms = parts.now_ms()
     if now_ms is not None:
         document["now"] = now_ms

@@ -24,6 +24,11 @@ PLAN: Final = {
 LOCK_TIMEOUT: Final = "10s"
 """How long a row is waited for that somebody else has locked; whoever keeps it longer has forgotten a transaction."""
 
+COUNT_EVERY_MS: Final = 60_000
+"""How often what runs of a limited type is counted from the first job on, and not from a mark."""
+COUNT_PASSED_MAX: Final = 200
+"""So many entries that a count has passed for nothing are worth a new mark."""
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -52,6 +57,8 @@ def filled(text: str, schema: str) -> str:
         "promote_max": PROMOTE_MAX,
         "asked_every_ms": ASKED_EVERY_MS,
         "breaker_open_ms": CircuitBreaker().open_ms,
+        "count_every_ms": COUNT_EVERY_MS,
+        "count_passed_max": COUNT_PASSED_MAX,
         "lock_timeout": f"'{LOCK_TIMEOUT}'",
     }
     for name, value in values.items():

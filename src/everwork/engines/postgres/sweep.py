@@ -13,7 +13,7 @@ from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
 from everwork.engines.postgres import change, registry
-from everwork.engines.postgres.dead import requeue_dead
+from everwork.engines.postgres.dead import Due, requeue_dead
 from everwork.engines.postgres.parts import START, Parts
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.settle import end_lapsed
@@ -43,8 +43,11 @@ async def sweep(parts: Parts, holder: str) -> Swept:
     if left_ms < TURN_MS // 2 and not await registry.take_turn(parts, TURN, holder, TURN_MS):
         return swept
     rules = await parts.connections.look(parts.sql("sweep")["rules"])
-    swept = await _sweep_dead(parts, swept, rules)
-    swept = await _sweep_finished(parts, swept, {queue: keeps for queue, _, _, *keeps in rules})
+    now_ms = await server_now_ms(parts)
+    requeued, has_more = await _sweep_dead(parts, rules, now_ms)
+    swept = replace(swept, requeued=requeued, more=swept.more or has_more)
+    if not has_more:  # Of those that are to come back, none is deleted for its age.
+        swept = await _sweep_finished(parts, swept, {queue: keeps for queue, *keeps, _, _, _, _ in rules}, now_ms)
     await _fold(parts)
     await _tidy(parts)
     return swept
@@ -65,26 +68,25 @@ async def _sweep_lapsed(parts: Parts) -> Swept:
     return Swept(lapsed=lapsed, expired=len(expired), more=is_full)
 
 
-async def _sweep_dead(parts: Parts, swept: Swept, rules: Sequence[Any]) -> Swept:
-    """Bring dead letters back whose time has come, before they are too old."""
-    due = [(queue, requeue_ms, rounds) for queue, requeue_ms, rounds, *_ in rules if requeue_ms is not None]
-    requeued, has_more = await requeue_dead(parts, due, await server_now_ms(parts)) if due else (0, False)
-    return replace(swept, requeued=requeued, more=swept.more or has_more)
+async def _sweep_dead(parts: Parts, rules: Sequence[Any], now_ms: int) -> tuple[int, bool]:
+    """Bring dead letters back whose time has come: how many, and whether there may be more."""
+    due = [Due(queue, *rule) for queue, _, _, *rule in rules if rule[0] is not None]
+    return await requeue_dead(parts, due, now_ms) if due else (0, False)
 
 
-async def _sweep_finished(parts: Parts, swept: Swept, keeps: Mapping[int, Keeps]) -> Swept:
+async def _sweep_finished(parts: Parts, swept: Swept, keeps: Mapping[int, Keeps], now_ms: int) -> Swept:
     """Delete what is past its retention among the next finished jobs."""
     broom = parts.broom
-    old = await _old(parts, keeps)
+    old = await _old(parts, keeps, now_ms)
     if not old and broom.after > START:
-        old = await _old(parts, keeps)  # Behind many that one type keeps long, another may have some that are old.
+        old = await _old(parts, keeps, now_ms)  # Behind many that one type keeps long, another may have some that are old.
     deleted = await change.delete(parts, old) if old else []
     return replace(swept, deleted=len(deleted), more=swept.more or (bool(old) and broom.after > START))
 
 
-async def _old(parts: Parts, keeps: Mapping[int, Keeps]) -> list[int]:
+async def _old(parts: Parts, keeps: Mapping[int, Keeps], now_ms: int) -> list[int]:
     """Those of the next finished jobs that are past their retention."""
-    broom, now_ms = parts.broom, await server_now_ms(parts)
+    broom = parts.broom
     rows = await parts.connections.look(parts.sql("sweep")["finished"], *broom.after, SWEEP_STEP_MAX)
     old = [key for queue, state, key, at_ms in rows if at_ms + _keep_ms(State(state), keeps.get(queue)) <= now_ms]
     broom.after, broom.is_thorough = _next(rows, bool(old), broom.is_thorough)
@@ -141,4 +143,4 @@ async def _tidy(parts: Parts) -> None:
         await parts.connections.rows(sql["forget_registered"], parts.now_ms())
         parts.broom.tidied_at_ms = now_ms
         parts.broom.is_thorough = True
-        parts.broom.seen_dead.clear()
+        await parts.connections.rows(sql["look_back"])

@@ -1,5 +1,5 @@
 -- Purpose: promote what is due and lease the first jobs of each lane in the order of G9; and, first, settle: one step for both.
--- Inputs: one document {"now": instant or null, "done", "back", "ended", "lapsed", "events": see complete.sql and settle.sql,
+-- Inputs: one document {"now": instant or null, "v": 2 from clients that understand the notes 'room' and 'due', "done", "back", "ended", "lapsed", "events": see complete.sql and settle.sql,
 --   "claims": [{"t": type, "g": group, "n": limit, "w": workers, "l": leases, "d": how many jobs are for each of these, in their order,
 --     or null when they are one, "i": tenants or null, "c": the lane after which turns begin,
 --     "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
@@ -50,7 +50,7 @@ BEGIN
   IF is_watched OR failed <> '{}' THEN
     is_roomy := tell_breakers(done, done_queues, failed, failed_queues, at_ms) OR is_roomy;
   END IF;
-  IF is_roomy THEN
+  IF is_roomy AND given ? 'v' THEN
     RETURN QUERY SELECT * FROM note('room', 0);
   END IF;
   keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
@@ -84,7 +84,9 @@ BEGIN
     END IF;
     IF found_queue.held THEN
       RETURN QUERY SELECT * FROM claim_held(found_queue.id, found_queue.solo_lane, found_queue.fair, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c,
-        claim.m, claim.o, at_ms);
+        claim.m, claim.o, at_ms, given->>'now' IS NULL) x
+        -- Clients of version 1 take every note that they do not know for a claim's end.
+        WHERE x.attempt IS NOT NULL OR x.type <> 'due' OR given ? 'v';
     ELSIF found_queue.fair THEN
       RETURN QUERY SELECT * FROM claim_by_turns(found_queue.id, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c, claim.o, at_ms);
     ELSE
@@ -165,7 +167,7 @@ END $$;
 
 -- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
 -- shared is written but the jobs; no note of which lane has work can be stale, because the index itself is asked.
--- rooms: see limits.sql, lane_rooms; NULL: lanes have no limit.
+-- rooms: see limits.sql, running; it lets one round pass. NULL: lanes have no limit.
 CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int, number smallint, at_ms bigint,
   rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL)
 RETURNS SETOF {schema}.leased
@@ -209,10 +211,7 @@ BEGIN
     rest := rest - got;
     -- Others hold what these lanes have: asking again at once finds the lanes behind them.
     is_cut_short := got = 0;
-    EXIT WHEN is_cut_short OR rest = 0;
-    IF rooms IS NOT NULL THEN
-      rooms := lane_rooms(queue, lane_max);
-    END IF;
+    EXIT WHEN is_cut_short OR rest = 0 OR rooms IS NOT NULL;
   END LOOP;
   RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms
     ELSE (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1) END, 0);

@@ -2,7 +2,7 @@
 -- Inputs: jobs whose attempts have just ended, with their queues; the instant. Returns: whether a breaker was closed.
 
 -- `done_queues` names each queue of the completions, `failed_queues` the queue of each counted failure. Types stand in the order of
--- their names: two steps cannot lock each other out. A success beside no failures, and types without a rule, write and lock nothing.
+-- their names: two steps cannot lock each other out. A success beside no failures, and failures of types without a rule, write and lock nothing.
 CREATE OR REPLACE FUNCTION {schema}.tell_breakers(done bigint[], done_queues int[], failed bigint[], failed_queues int[], at_ms bigint) RETURNS boolean
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
@@ -16,7 +16,7 @@ BEGIN
       FROM queue q WHERE q.id = ANY(done_queues || failed_queues) GROUP BY q.type) c
     JOIN type t ON t.name = c.type
     WHERE CASE WHEN t.breaker_open_until_ms IS NOT NULL THEN t.breaker_probe_key = ANY(done || failed)
-      ELSE t.breaker_failures_max IS NOT NULL AND (c.failures > 0 OR t.breaker_failures > 0) END
+      ELSE c.is_done AND t.breaker_failures > 0 OR c.failures > 0 AND t.breaker_failures_max IS NOT NULL END
     ORDER BY t.name
   LOOP
     SELECT t.breaker_failures AS failures, t.breaker_open_until_ms AS until_ms, t.breaker_probe_key AS probe, t.breaker_probe_attempt AS attempt,

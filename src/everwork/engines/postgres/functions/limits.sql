@@ -1,22 +1,31 @@
 -- Purpose: claims of types that are held back: by a breaker that is not closed, by how many jobs may run, by their rate.
 -- Inputs: as claim_straight and claim_by_turns in activate.sql. Returns: leased jobs and notes, as they do.
+-- Functions that only claim_held calls have its settings: to set them anew costs more than what they do.
 
 -- Claims of one queue of a limited type pass its gate one after the other: each statement behind it sees what those before it have
 -- leased. Locks are taken in this order: jobs, breakers, gates by type and group; nobody who holds a gate waits for a breaker.
+-- is_real: at_ms is the server's time, which goes on while a statement waits.
 CREATE OR REPLACE FUNCTION {schema}.claim_held(queue int, lane int, fair boolean, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int,
-  mark jsonb, number smallint, at_ms bigint)
+  mark jsonb, number smallint, at_ms bigint, is_real boolean)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
 DECLARE
   held record;
-  ends_ms bigint;
+  door {schema}.gate;
+  busy record;
+  since bigint;
   begun int;
+  low bigint := 0;
+  lowest bigint;
+  passed bigint;
   room int := n;
   rooms jsonb;
   is_probe boolean := false;
   got int := 0;
+  before int;
   one {schema}.leased;
+  last {schema}.leased;
 BEGIN
   SELECT * INTO held FROM type x WHERE x.name = t;
   IF held.breaker_open_until_ms <= at_ms THEN
@@ -39,55 +48,114 @@ BEGIN
   END IF;
 
   IF coalesce(held.max_running, held.lane_max_running, held.rate_jobs) IS NOT NULL THEN
+    IF fair AND held.lane_max_running IS NOT NULL AND is_full(queue, held.lane_max_running, tenants, at_ms) THEN
+      RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int,
+        (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1), 0);
+      RETURN;
+    END IF;
     FOR round IN 1..2 LOOP
-      SELECT x.until_ms, x.started INTO ends_ms, begun FROM gate x WHERE x.queue_id = queue FOR UPDATE;
+      SELECT * INTO door FROM gate x WHERE x.queue_id = queue FOR UPDATE;
       EXIT WHEN FOUND;
       INSERT INTO gate (queue_id) VALUES (queue) ON CONFLICT DO NOTHING;
     END LOOP;
+    since := door.since_ms;
+    begun := door.started;
     IF held.rate_jobs IS NOT NULL THEN
-      -- An end that is far away was written before the clock was set back.
-      IF ends_ms IS NULL OR ends_ms NOT BETWEEN at_ms + 1 AND at_ms + held.rate_ms + 60000 THEN
-        ends_ms := at_ms + held.rate_ms;
-        begun := 0;
-      END IF;
+      -- Windows follow each other in the order of the gate, and not of the statements' beginnings.
+      DECLARE
+        gate_ms bigint := CASE WHEN is_real THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint ELSE at_ms END;
+      BEGIN
+        -- A beginning that is far ahead was written before the clock was set back.
+        IF since IS NULL OR abs(gate_ms - since) >= held.rate_ms THEN
+          since := gate_ms;
+          begun := 0;
+        END IF;
+      END;
       room := least(room, held.rate_jobs - begun);
       IF room <= 0 THEN
-        RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, ends_ms));
+        RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, since + held.rate_ms));
         RETURN;
       END IF;
     END IF;
-    IF held.max_running IS NOT NULL THEN
-      room := least(room, held.max_running - (SELECT count(*)::int FROM (SELECT 1 FROM live j WHERE j.state = 2 AND j.queue_id = queue LIMIT held.max_running) b));
+    -- The mark heals: it may miss a job that was leased while the policy changed.
+    IF abs(at_ms - door.counted_at_ms) < {count_every_ms} THEN
+      low := door.low_key;
     END IF;
-    IF held.lane_max_running IS NOT NULL THEN
-      rooms := lane_rooms(queue, held.lane_max_running);
+    IF held.max_running IS NOT NULL OR held.lane_max_running IS NOT NULL THEN
+      SELECT * INTO busy FROM running(queue, low, held.max_running, held.lane_max_running);
+      room := least(room, held.max_running - busy.jobs);
+      rooms := busy.rooms;
+      lowest := busy.lowest;
+      passed := busy.passed;
       IF NOT fair AND EXISTS (SELECT 1 FROM lane x WHERE x.id = lane AND x.limit_key <> '') THEN
         room := least(room, coalesce((rooms->>(lane::text))::int, held.lane_max_running));
       END IF;
     END IF;
-    IF room <= 0 THEN
-      RETURN;
-    END IF;
   END IF;
 
-  FOR one IN
-    SELECT * FROM claim_by_turns(queue, t, g, w, l, whom, room, tenants, visited, number, at_ms, rooms, held.lane_max_running) WHERE fair
-    UNION ALL SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms) WHERE NOT fair
-  LOOP
-    IF one.attempt IS NOT NULL THEN
-      got := got + 1;
-      IF is_probe THEN
-        UPDATE type x SET breaker_probe_key = one.key, breaker_probe_attempt = one.attempt WHERE x.name = t;
+  WHILE room > got LOOP
+    before := got;
+    FOR one IN
+      SELECT * FROM claim_by_turns(queue, t, g, w, l, whom[got + 1:], room - got, tenants, visited, number, at_ms, rooms, held.lane_max_running) WHERE fair
+      UNION ALL SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms) WHERE NOT fair
+    LOOP
+      IF one.attempt IS NULL THEN
+        last := one;
+      ELSE
+        got := got + 1;
+        lowest := least(lowest, one.key);
+        IF is_probe THEN
+          UPDATE type x SET breaker_probe_key = one.key, breaker_probe_attempt = one.attempt WHERE x.name = t;
+        END IF;
+        RETURN NEXT one;
       END IF;
-    END IF;
-    RETURN NEXT one;
+    END LOOP;
+    EXIT WHEN NOT fair OR rooms IS NULL OR got = before OR got = room;
+    visited := last.key;
+    SELECT x.rooms INTO rooms FROM running(queue, least(low, lowest), NULL, held.lane_max_running) x;
   END LOOP;
-  IF held.rate_jobs IS NOT NULL AND got > 0 THEN
-    UPDATE gate x SET until_ms = ends_ms, started = begun + got WHERE x.queue_id = queue;
-    IF got < n AND begun + got >= held.rate_jobs THEN
-      RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, ends_ms));
+  IF last.type IS NOT NULL THEN
+    RETURN NEXT last;
+  END IF;
+
+  IF door.queue_id IS NOT NULL THEN
+    PERFORM leave_gate(door, CASE WHEN got > 0 AND held.rate_jobs IS NOT NULL THEN since END, begun + got, low, lowest, passed, rooms IS NOT NULL AND got = 0, at_ms);
+    IF got > 0 AND begun + got >= held.rate_jobs THEN
+      RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, since + held.rate_ms));
     END IF;
   END IF;
+END $$;
+
+-- What the next claim of the queue is to know; nothing is written that is known already. Jobs that run stand from `lowest` on: to begin there
+-- spares the next count what stands before, which under a snapshot that somebody holds is every job that ever ran.
+CREATE OR REPLACE FUNCTION {schema}.leave_gate(door {schema}.gate, since bigint, begun int, low bigint, lowest bigint, passed bigint, is_full boolean, at_ms bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+  IF lowest < low OR passed > {count_passed_max} THEN
+    door.counted_at_ms := CASE WHEN low = 0 THEN at_ms ELSE door.counted_at_ms END;
+    low := coalesce(lowest, low);
+  END IF;
+  IF since IS NOT NULL OR low <> door.low_key OR is_full <> door.is_full THEN
+    UPDATE gate x SET since_ms = coalesce(since, x.since_ms), started = CASE WHEN since IS NULL THEN x.started ELSE begun END,
+      low_key = low, counted_at_ms = door.counted_at_ms, is_full = leave_gate.is_full WHERE x.queue_id = door.queue_id;
+  END IF;
+END $$;
+
+-- Whether every lane that has work is at its limit, as the latest claim found it and a look without the gate confirms: while that lasts, those who ask
+-- do not hold each other up.
+CREATE OR REPLACE FUNCTION {schema}.is_full(queue int, lane_max int, tenants text[], at_ms bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  low bigint := (SELECT x.low_key FROM gate x WHERE x.queue_id = queue AND x.is_full);
+  mine int[];
+BEGIN
+  IF low IS NULL THEN
+    RETURN false;
+  END IF;
+  IF tenants IS NOT NULL THEN
+    mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
+  END IF;
+  RETURN cardinality(lanes_with_work(queue, mine, 0, 1, at_ms, (SELECT x.rooms FROM running(queue, low, NULL, lane_max) x))) = 0;
 END $$;
 
 -- When asking again may find work that is held back until an instant; NULL: there is none.
@@ -99,10 +167,21 @@ BEGIN
   RETURN (SELECT greatest(until_ms, j.run_at_ms) FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1);
 END $$;
 
--- How many more jobs may run of each lane that has a limit key and jobs that run: {"lane": number, ...}.
-CREATE OR REPLACE FUNCTION {schema}.lane_rooms(queue int, most int) RETURNS jsonb LANGUAGE plpgsql {plan} AS $$
+-- What runs of a queue, from a key on: how many jobs (if lanes have no limit, no more than `most` are counted), the lowest key, how many entries of no use
+-- the count has passed, and how many more jobs may run of each lane that has a limit key and jobs that run: {"lane": number, ...}.
+CREATE OR REPLACE FUNCTION {schema}.running(queue int, low bigint, most int, lane_max int, OUT jobs int, OUT lowest bigint, OUT passed bigint, OUT rooms jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+  entries bigint := pg_stat_get_xact_tuples_returned('live_busy'::regclass);
 BEGIN
-  RETURN (SELECT coalesce(jsonb_object_agg(b.lane_id, greatest(0, most - b.n)), '{}')
-    FROM (SELECT j.lane_id, count(*) AS n FROM live j WHERE j.state = 2 AND j.queue_id = queue GROUP BY j.lane_id) b
-    JOIN lane x ON x.id = b.lane_id AND x.limit_key <> '');
+  IF lane_max IS NULL THEN
+    SELECT count(*), min(b.key) INTO jobs, lowest
+    FROM (SELECT j.key FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low ORDER BY j.key LIMIT most) b;
+  ELSE
+    SELECT coalesce(sum(b.n), 0), min(b.lowest), coalesce(jsonb_object_agg(b.lane_id, greatest(0, lane_max - b.n)) FILTER (WHERE x.id IS NOT NULL), '{}')
+    INTO jobs, lowest, rooms
+    FROM (SELECT j.lane_id, count(*) AS n, min(j.key) AS lowest FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low GROUP BY j.lane_id) b
+    LEFT JOIN lane x ON x.id = b.lane_id AND x.limit_key <> '';
+  END IF;
+  passed := pg_stat_get_xact_tuples_returned('live_busy'::regclass) - entries - jobs;
 END $$;

@@ -58,6 +58,11 @@ BEGIN
     VALUES (job_key, (job->>'run_at_ms')::bigint, (job->>'finished_at_ms')::bigint, (job->>'activated_at_ms')::bigint, queue, lane,
       (job->>'attempt')::int, state, -(job->>'priority')::smallint, (job->>'attempts')::smallint, (job->>'max_attempts')::smallint,
       job->>'worker', record->>'kind', job->>'last_error', job->>'error_code');
+    UPDATE queue q SET back_at_ms = (job->>'finished_at_ms')::bigint - 1, back_key = 0
+    WHERE state = 4 AND q.id = queue AND q.back_at_ms >= (job->>'finished_at_ms')::bigint;
+  END IF;
+  IF state = 2 THEN  -- Claims that count what runs must not pass it over.
+    UPDATE gate g SET low_key = 0, counted_at_ms = 0 WHERE g.queue_id = queue;
   END IF;
   INSERT INTO result (key, body) SELECT job_key, job->>'result' WHERE job->>'result' IS NOT NULL;
   IF record->'history' <> '[]' THEN

@@ -4,9 +4,14 @@ ALTER TABLE {schema}.type
   ADD breaker_probe_attempt int, ADD breaker_failures_max int, ADD breaker_open_ms bigint,
   ADD requeue_ms bigint, ADD requeue_rounds smallint, ADD keep_completed_ms bigint, ADD keep_failed_ms bigint;
 
--- Claims of a queue of a limited type pass one after the other, by the lock on its row. The rate's window: its end, and how many jobs have
--- started in it.
-CREATE TABLE {schema}.gate (queue_id int PRIMARY KEY, until_ms bigint, started int NOT NULL DEFAULT 0) WITH (fillfactor = 50);
+-- Claims of a queue of a limited type pass one after the other, by the lock on its row. The rate's window: its beginning, and how many jobs
+-- have started in it. low_key: no job below it runs, as was found by a count from 0 on at counted_at_ms. is_full: the latest claim found
+-- every lane full.
+CREATE TABLE {schema}.gate (queue_id int PRIMARY KEY, since_ms bigint, low_key bigint NOT NULL DEFAULT 0, counted_at_ms bigint NOT NULL DEFAULT 0,
+  started int NOT NULL DEFAULT 0, is_full boolean NOT NULL DEFAULT false) WITH (fillfactor = 50);
+
+-- How far the dead letters of a queue were looked at by the rule that lets them come back: up to this instant and key.
+ALTER TABLE {schema}.queue ADD back_at_ms bigint NOT NULL DEFAULT 0, ADD back_key bigint NOT NULL DEFAULT 0;
 
 -- How often a dead letter came back by itself.
 ALTER TABLE {schema}.job ADD rounds smallint;
@@ -15,9 +20,9 @@ ALTER TABLE {schema}.job ADD rounds smallint;
 ALTER TABLE {schema}.finished ADD untold boolean;
 CREATE INDEX finished_failed ON {schema}.finished (queue_id, finished_at_ms, key) WHERE state = 4 AND kind <> 'reject';
 
--- What runs of a type and group, and of a lane, is counted; and every lease is looked at by sweeps.
+-- What runs of a type and group is counted, from a key on; and every lease is looked at by sweeps.
 DROP INDEX {schema}.live_busy;
-CREATE INDEX live_busy ON {schema}.live (queue_id, lane_id) WHERE state = 2;
+CREATE INDEX live_busy ON {schema}.live (queue_id, key) WHERE state = 2;
 
 -- Functions that answer more than they did, or take more.
 DROP FUNCTION IF EXISTS {schema}.complete_jobs(jsonb, bigint);

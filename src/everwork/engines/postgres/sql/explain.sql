@@ -1,5 +1,5 @@
 -- Purpose: why a job is not running.
--- Inputs: key. Returns: its place, the type's switches, breaker and limits, who asked when, and how many stand ahead in the lane; all in one snapshot.
+-- Inputs: key, bound, now. Returns: its place, the type's switches, breaker and limits, who asked when, and how many stand ahead in the lane; all in one snapshot.
 
 -- name: explain
 SELECT coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), q.type, q.grp, coalesce(f.run_at_ms, l.run_at_ms), t.paused,
@@ -10,7 +10,7 @@ SELECT coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), q.type, q.grp, 
   CASE WHEN t.max_running IS NULL THEN 0 ELSE (SELECT count(*) FROM {schema}.live a WHERE a.state = 2 AND a.queue_id = l.queue_id) END,
   CASE WHEN t.lane_max_running IS NULL THEN 0 ELSE (SELECT count(*) FROM {schema}.live a WHERE a.state = 2 AND a.queue_id = l.queue_id AND a.lane_id = l.lane_id) END,
   p.key IS NOT NULL,
-  CASE WHEN g.started >= t.rate_jobs THEN g.until_ms END
+  CASE WHEN g.started >= t.rate_jobs AND abs({schema}.now_ms($3) - g.since_ms) < t.rate_ms THEN g.since_ms + t.rate_ms END
 FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.type t ON t.name = q.type
 JOIN {schema}.lane x ON x.id = j.lane_id LEFT JOIN {schema}.gate g ON g.queue_id = j.queue_id
 LEFT JOIN LATERAL (SELECT * FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true

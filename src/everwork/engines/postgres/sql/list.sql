@@ -11,7 +11,7 @@ SELECT key FROM (
    ORDER BY key DESC LIMIT $3)
   UNION ALL
   (SELECT b.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
-     SELECT a.key FROM {schema}.live a WHERE 2 = ANY($4::smallint[]) AND a.queue_id = q.id AND a.key < $2 AND a.state = 2 ORDER BY a.lane_id OFFSET 0) b
+     SELECT a.key FROM {schema}.live a WHERE 2 = ANY($4::smallint[]) AND a.queue_id = q.id AND a.key < $2 AND a.state = 2 ORDER BY a.key DESC LIMIT $3) b
    ORDER BY b.key DESC LIMIT $3)
   UNION ALL
   (SELECT f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN unnest($4::smallint[]) AS s(state) CROSS JOIN LATERAL (

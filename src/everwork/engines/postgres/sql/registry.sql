@@ -16,15 +16,18 @@ WHERE t.name = o.name RETURNING o.breaker_open_until_ms IS NOT NULL;
 UPDATE {schema}.type SET breaker_open_until_ms = {schema}.now_ms($3) + $2::bigint, breaker_probe_key = NULL WHERE name = $1;
 
 -- name: set_policy
--- Also what statements decide by. A window of the rate that has begun gets the length that the policy says now.
+-- Also what statements decide by. A rule for dead letters that has changed begins with the first of them. What runs is counted anew:
+-- while a type has no limit, its claims pass no gate.
 WITH said AS (
-  SELECT name, rate_ms AS old_rate_ms FROM {schema}.type WHERE name = $1 FOR UPDATE),
+  SELECT name, requeue_ms, requeue_rounds FROM {schema}.type WHERE name = $1 FOR UPDATE),
 kept AS (
   UPDATE {schema}.type t SET policy = $2, max_attempts = $3, breaker_failures_max = $4, breaker_open_ms = $5, max_running = $6, lane_max_running = $7,
     rate_jobs = $8, rate_ms = $9, requeue_ms = $10, requeue_rounds = $11, keep_completed_ms = $12, keep_failed_ms = $13
-  FROM said s WHERE t.name = s.name)
-UPDATE {schema}.gate g SET until_ms = g.until_ms + $9::bigint - s.old_rate_ms FROM said s, {schema}.queue q
-WHERE q.type = s.name AND g.queue_id = q.id;
+  FROM said s WHERE t.name = s.name),
+looked AS (
+  UPDATE {schema}.queue q SET back_at_ms = 0, back_key = 0 FROM said s WHERE q.type = s.name AND q.back_at_ms > 0
+    AND (s.requeue_ms, s.requeue_rounds) IS DISTINCT FROM ($10::bigint, $11::smallint))
+UPDATE {schema}.gate g SET low_key = 0, counted_at_ms = 0 FROM {schema}.queue q WHERE q.type = $1 AND g.queue_id = q.id AND g.low_key > 0;
 
 -- name: add_group
 INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
@@ -41,7 +44,8 @@ UNION ALL (SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 1 LIMIT
 SELECT t.name, t.paused, t.policy,
   ARRAY(SELECT q.grp FROM {schema}.queue q WHERE q.type = t.name AND q.grp <> '' AND NOT q.dropped ORDER BY q.grp),
   (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name),
-  (SELECT max(g.until_ms) FROM {schema}.queue q JOIN {schema}.gate g ON g.queue_id = q.id WHERE q.type = t.name AND g.started >= t.rate_jobs),
+  (SELECT max(g.since_ms + t.rate_ms) FROM {schema}.queue q JOIN {schema}.gate g ON g.queue_id = q.id
+    WHERE q.type = t.name AND g.started >= t.rate_jobs AND abs({schema}.now_ms($1) - g.since_ms) < t.rate_ms),
   t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key,
   p.key IS NOT NULL, {schema}.now_ms($1)
 FROM {schema}.type t

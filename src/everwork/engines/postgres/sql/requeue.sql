@@ -1,6 +1,6 @@
 -- Purpose: bring dead letters back.
 -- Inputs: keys in their order, now, max_attempts (NULL: as created), what the history says. Returns: those brought back, as they were found.
--- Where the history is to say something, they come back by themselves: only if the policies of their types let them.
+-- Where the history is to say something, they come back by themselves: only if the policies of their types let them, and they could still run.
 
 -- name: requeue
 -- By LATERAL and LIMIT, as in get.sql.
@@ -9,7 +9,8 @@ WITH gone AS (
     CROSS JOIN LATERAL (SELECT a.ctid, a.finished_at_ms, a.kind FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state = 4 AND a.key = j.key LIMIT 1) p
     CROSS JOIN LATERAL (SELECT t.requeue_ms, t.requeue_rounds FROM {schema}.queue q JOIN {schema}.type t ON t.name = q.type WHERE q.id = j.queue_id LIMIT 1) r
     WHERE j.key = ANY($1::bigint[])
-      AND ($4::text IS NULL OR (p.finished_at_ms <= {schema}.now_ms($2) - r.requeue_ms AND coalesce(j.rounds, 0) < r.requeue_rounds AND p.kind <> 'reject')))) RETURNING f.*),
+      AND ($4::text IS NULL OR (p.finished_at_ms <= {schema}.now_ms($2) - r.requeue_ms AND coalesce(j.rounds, 0) < r.requeue_rounds AND p.kind <> 'reject'
+        AND coalesce(j.expires_at_ms > {schema}.now_ms($2), true))))) RETURNING f.*),
 placed AS (
   INSERT INTO {schema}.live (key, run_at_ms, activated_at_ms, expires_at_ms, queue_id, lane_id, attempt, state, rank, max_attempts)
   SELECT g.key, {schema}.now_ms($2), {schema}.now_ms($2), j.expires_at_ms, g.queue_id, g.lane_id, g.attempt, 1, g.rank, coalesce($3::smallint, j.max_attempts)

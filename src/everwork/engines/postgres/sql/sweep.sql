@@ -20,7 +20,7 @@ SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
 
 -- name: rules
 -- The queues whose policies say when dead letters come back by themselves, or how long finished jobs are kept.
-SELECT q.id, CASE WHEN NOT q.dropped THEN t.requeue_ms END, t.requeue_rounds, t.keep_completed_ms, t.keep_failed_ms
+SELECT q.id, t.keep_completed_ms, t.keep_failed_ms, CASE WHEN NOT q.dropped THEN t.requeue_ms END, t.requeue_rounds, q.back_at_ms, q.back_key
 FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name WHERE coalesce(t.requeue_ms, t.keep_completed_ms, t.keep_failed_ms) IS NOT NULL;
 
 -- name: dead
@@ -30,6 +30,16 @@ CROSS JOIN LATERAL (
   SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.state = 4 AND a.kind <> 'reject' AND a.queue_id = q.id
     AND (a.finished_at_ms, a.key) > (q.at_ms, q.key) AND a.finished_at_ms <= q.until_ms ORDER BY a.finished_at_ms, a.key LIMIT $5) f
 CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMIT 1) j LIMIT $5;
+
+-- name: looked_back
+-- Inputs: queues, where each look at their dead letters began, and where it ended. Where somebody has set it back meanwhile, it stays.
+UPDATE {schema}.queue q SET back_at_ms = s.end_ms, back_key = s.end_key
+FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s(id, at_ms, key, end_ms, end_key)
+WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);
+
+-- name: look_back
+-- From the first dead letter on.
+UPDATE {schema}.queue SET back_at_ms = 0, back_key = 0 WHERE back_at_ms > 0;
 
 -- name: finished
 SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)
