@@ -41,7 +41,11 @@ WITHOUT_FILE: Final = {
 }
 """The operations of the contract that need no file of their own, and why."""
 FURTHER: Final = {
-    "sqlite": {"registry": "its operations", "shared": "what several operations write"},
+    "sqlite": {
+        "registry": "its operations",
+        "shared": "what several operations write",
+        "recount": "what runs, counted anew by set_policy and sweep",
+    },
     "postgres": {"registry": "its operations", "complete": "one document that every driver can send"},
     "redis": {
         "registry": "its operations",
