@@ -80,6 +80,7 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
         ("requeue 17 --all", 2, "key: must not be given together with a filter, --all or --dry-run"),
         ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
         ("list --since soon", 2, "since: must be a stretch of time such as 12h (so long ago), a day, or a time"),
+        ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, not all of them spaces, not ''"),
         ("list --limit 0", 2, "limit: must be a whole number from 1 to 1000, not 0"),
     ],
 )

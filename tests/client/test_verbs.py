@@ -135,6 +135,8 @@ async def test_dead_letters_are_requeued_by_filter(client: Client) -> None:
     for call in (client.requeue_matching(), client.requeue_matching(all=True, type="b")):
         with pytest.raises(InvalidInput, match="all: must"):
             await call
+    with pytest.raises(InvalidInput, match="error_text: must"):
+        await client.requeue_matching(error_text="")
     assert await client.requeue_matching(all=True) == (1, 1)
 
 

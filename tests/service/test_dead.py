@@ -102,6 +102,9 @@ async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, s
     for wanted, all in ((DeadFilter(), False), (DeadFilter(type=TYPE), True)):
         with pytest.raises(InvalidInput, match="all: must "):
             await office(service).change_dead(Act.PURGE, wanted, all=all)
+    for act in Act:
+        with pytest.raises(InvalidInput, match="error: must "):
+            await office(service).change_dead(act, DeadFilter(error_text=""))
     assert await the_state(engine, job.key) is State.FAILED
     assert await office(service).change_dead(Act.REQUEUE, DeadFilter(), all=True) == BulkChange(1, 1)
 

@@ -31,6 +31,7 @@ from everwork.core.limits import (
 from everwork.core.states import State
 from everwork.engines.values import Explanation, JobFilter, Page
 from everwork.exceptions import InvalidInput, JobError
+from everwork.service.intake import sought_text
 from everwork.service.report import explanation_report, job_report
 from everwork.service.service import JobService
 
@@ -280,9 +281,7 @@ def _instant(field: str, text: str | None) -> int | None:
 
 def error_part(text: str | None) -> str | None:
     """A text that is looked for in errors, if one was given."""
-    if text is not None and not 1 <= len(text) <= ERROR_CHARS_MAX:
-        raise InvalidInput("error", f"must have 1 to {ERROR_CHARS_MAX:,} characters, not {len(text):,}")
-    return text
+    return None if text is None else sought_text("error", text)
 
 
 def now_ms() -> int:

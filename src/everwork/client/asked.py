@@ -20,7 +20,6 @@ from everwork.core.limits import (
     CREATE_BATCH_MAX,
     DEFAULT_GROUP,
     DELAY_MS_MAX,
-    ERROR_CHARS_MAX,
     LEASE_MS_MAX,
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
@@ -31,7 +30,7 @@ from everwork.core.texts import error_text
 from everwork.engines.codec import decode_json, decode_object, encode, encode_object
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
-from everwork.service.intake import instant, new_job
+from everwork.service.intake import instant, new_job, sought_text
 
 JobAsked = NewJob | tuple[str, Mapping[str, Any]]
 """A job to be created: as `new_job` makes it, or a type and its variables."""
@@ -126,7 +125,7 @@ def a_filter(
         correlation_id=None if correlation_id is None else checks.name("correlation_id", correlation_id),
         created_after_ms=None if created_after is None else instant("created_after", created_after),
         created_before_ms=None if created_before is None else instant("created_before", created_before),
-        error_text=None if error_text is None else checks.text("error_text", error_text, ERROR_CHARS_MAX),
+        error_text=None if error_text is None else sought_text("error_text", error_text),
         due=bool(due),
     )
 

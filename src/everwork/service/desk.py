@@ -15,6 +15,7 @@ from everwork.engines.codec import decode, encode_object
 from everwork.engines.values import Count, Created, Demand, Explanation, JobFilter, Judged, Page, Stats
 from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access import Permission, Principal
+from everwork.service.intake import sought_text
 from everwork.service.service import JobService
 
 
@@ -207,6 +208,8 @@ class Desk:
             raise foreign_job(min(foreign))
 
     def _confined(self, wanted: JobFilter) -> JobFilter:
+        if wanted.error_text is not None:
+            sought_text("error", wanted.error_text)
         return replace(wanted, tenants=self.principal.tenants_for(wanted.tenants))
 
     # Last in the class, because its name hides the builtin in the annotations below it.

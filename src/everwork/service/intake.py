@@ -13,6 +13,7 @@ from everwork.core.limits import (
     ATTEMPTS_MAX,
     DEFAULT_TENANT,
     DELAY_MS_MAX,
+    ERROR_CHARS_MAX,
     HEADERS_BYTES_MAX,
     INSTANT_MS_MAX,
     LEASE_MS_MAX,
@@ -116,6 +117,15 @@ def instant(field: str, value: object) -> int:
     if value.tzinfo is None:
         raise InvalidInput(field, f"must have a time zone (for example timezone.utc), not {value.isoformat()}")
     return checks.whole_number(field, instant_ms(value), 0, INSTANT_MS_MAX)
+
+
+def sought_text(field: str, value: object) -> str:
+    """A text that is looked for in errors; one that is empty or blank would mean (nearly) every job, unsaid."""
+    found = checks.text(field, value, ERROR_CHARS_MAX)
+    if not found.strip():
+        allowed = f"must have 1 to {ERROR_CHARS_MAX:,} characters, not all of them spaces"
+        raise InvalidInput(field, f"{allowed}, not {checks.shown(value)}")
+    return found
 
 
 def _type(value: object) -> str:

@@ -38,6 +38,17 @@ async def test_a_filter_that_matches_nothing_is_refused(local: Rest) -> None:
     assert (await local.refused(422, "GET", DEAD, params={"fingerprint": "17"}))["field"] == "fingerprint"
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\t\n"])
+async def test_an_empty_text_is_refused_as_a_filter_and_means_no_job_at_all(local: Rest, blank: str) -> None:
+    await local.dead_letter("refused")
+    for path in (f"{DEAD}/requeue", f"{DEAD}/purge", f"{JOBS}/requeue"):
+        assert (await local.refused(422, "POST", path, {"error": blank}))["field"] == "error"
+        assert (await local.refused(422, "POST", path, {"type": "email-send", "tenant": []}))["field"] == "tenant"
+    for path in (DEAD, JOBS):
+        assert (await local.refused(422, "GET", path, params={"error": blank}))["field"] == "error"
+    assert (await local.ok("GET", "/api/v1/stats"))["by_state"]["failed"] == 1
+
+
 async def test_a_policy_is_set_as_a_whole_or_changed_in_parts(local: Rest) -> None:
     rules = [{"strategy": "permanent", "exception": "ValueError"}]
     put = {"max_running": 5, "rate_jobs": 100, "errors": rules, "strict": True}

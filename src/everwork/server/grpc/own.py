@@ -10,7 +10,6 @@ from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.limits import (
     ACTIVATE_MAX,
-    ERROR_CHARS_MAX,
     INSTANT_MS_MAX,
     KEY_MAX,
     LEASE_MS_DEFAULT,
@@ -34,6 +33,7 @@ from everwork.server.grpc.work_intake import outcome as checked_outcome
 from everwork.service.access import Permission
 from everwork.service.administration import Administration
 from everwork.service.desk import Desk
+from everwork.service.intake import sought_text
 
 SERVICE: Final = "everwork.v1.DeskService"
 DOOR: Final = "desk"
@@ -213,21 +213,21 @@ async def _outcome(desk: Desk, at: int, message: pb.Outcome) -> Outcome:
 def _filter(asked: pb.JobFilter) -> JobFilter:
     states = [checks.whole_number("states", number, State.PENDING, State.CANCELLED) for number in asked.states]
     return JobFilter(
-        type=_said(asked, "type", NAME_CHARS_MAX),
-        group=_said(asked, "group", NAME_CHARS_MAX),
+        type=_name(asked, "type"),
+        group=checks.text("group", asked.group, NAME_CHARS_MAX) if asked.HasField("group") else None,
         states=frozenset(State(number) for number in states),
         tenants=tenant_names("tenants", asked.tenants),
-        worker=_said(asked, "worker", NAME_CHARS_MAX),
-        correlation_id=_said(asked, "correlation_id", NAME_CHARS_MAX),
+        worker=_name(asked, "worker"),
+        correlation_id=_name(asked, "correlation_id"),
         created_after_ms=_instant(asked, "created_after_ms"),
         created_before_ms=_instant(asked, "created_before_ms"),
-        error_text=_said(asked, "error_text", ERROR_CHARS_MAX),
+        error_text=sought_text("error_text", asked.error_text) if asked.HasField("error_text") else None,
         due=asked.due,
     )
 
 
-def _said(asked: pb.JobFilter, name: str, chars_max: int) -> str | None:
-    return checks.text(name, getattr(asked, name), chars_max) if asked.HasField(name) else None
+def _name(asked: pb.JobFilter, name: str) -> str | None:
+    return checks.name(name, getattr(asked, name)) if asked.HasField(name) else None
 
 
 def _instant(asked: pb.JobFilter, name: str) -> int | None:

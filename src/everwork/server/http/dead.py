@@ -7,9 +7,8 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from everwork.core.fingerprint import FINGERPRINT_CHARS
-from everwork.core.limits import ERROR_CHARS_MAX
 from everwork.server.http.jobs import TENANTS_MAX
-from everwork.server.http.kinds import FLAG, INSTANT, NAME, ListOf, Schema, Text, Whole
+from everwork.server.http.kinds import FLAG, INSTANT, NAME, SOUGHT, ListOf, Schema, Whole
 from everwork.server.http.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.server.http.schemas import ref
 from everwork.service.access import Permission
@@ -67,8 +66,8 @@ def _filter(sent: dict[str, Any]) -> DeadFilter:
 
 _FILTER: Final = (
     Field("type", NAME, "Dead letters of this type."),
-    Field("tenant", ListOf(NAME, TENANTS_MAX), "Dead letters of these tenants.", default=()),
-    Field("error", Text(ERROR_CHARS_MAX), "Those whose error contains this text."),
+    Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Dead letters of these tenants.", default=()),
+    Field("error", SOUGHT, "Those whose error contains this text."),
     Field("fingerprint", Fingerprint(), "Those whose error is of this kind."),
     Field("failed_after", INSTANT, "Those that failed at this moment or later."),
     Field("failed_before", INSTANT, "Those that failed before this moment."),

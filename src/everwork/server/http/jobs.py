@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from everwork.core import checks
 from everwork.core.job import Job
-from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.engines.values import JobFilter, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.bodies import BULK_BYTES_MAX, read_json
 from everwork.server.http.created import brief, full_answer
-from everwork.server.http.kinds import INSTANT, NAME, STATE, ListOf, Text, Whole
+from everwork.server.http.kinds import INSTANT, NAME, SOUGHT, STATE, ListOf, Whole
 from everwork.server.http.new_jobs import NEW_JOB, read_jobs
 from everwork.server.http.operations import Answer, Call, Field, Operation, answer
 from everwork.server.http.schemas import list_of, ref
@@ -30,11 +30,11 @@ STATES_MAX: Final = 20
 FILTER: Final = (
     Field("type", NAME, "Jobs of this type."),
     Field("worker", NAME, "Jobs that this worker holds or held last."),
-    Field("tenant", ListOf(NAME, TENANTS_MAX), "Jobs of these tenants.", default=()),
+    Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Jobs of these tenants.", default=()),
     Field("correlation_id", NAME, "Jobs with this correlation id."),
     Field("created_after", INSTANT, "Jobs created at this moment or later."),
     Field("created_before", INSTANT, "Jobs created before this moment."),
-    Field("error", Text(ERROR_CHARS_MAX), "Jobs whose last error contains this text."),
+    Field("error", SOUGHT, "Jobs whose last error contains this text."),
 )
 _LIST_QUERY: Final = (
     Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states; activatable: pending and due.", default=()),

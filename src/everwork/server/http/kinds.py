@@ -8,11 +8,12 @@ from typing import Any, Final, Protocol
 
 from everwork.core import checks
 from everwork.core.instants import moment_ms
-from everwork.core.limits import KEY_MAX, NAME_CHARS_MAX
+from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import SYNONYMS
 from everwork.core.texts import error_text
 from everwork.engines.codec import encode_object, require_object
 from everwork.exceptions import InvalidInput
+from everwork.service.intake import sought_text
 
 Schema = dict[str, Any]
 ACTIVATABLE: Final = "ACTIVATABLE"
@@ -111,6 +112,21 @@ class Text:
     def read(self, name: str, value: object) -> str:
         """The checked text."""
         return checks.text(name, value, self.chars_max)
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A text that is looked for in errors."""
+
+    schema: Schema = field(
+        default_factory=lambda: {"type": "string", "maxLength": ERROR_CHARS_MAX, "pattern": r"\S", "format": "text"}
+    )
+
+    def read(self, name: str, value: object) -> str:
+        """The checked text."""
+        return sought_text(name, value)
 
     parse = read
 
@@ -237,6 +253,7 @@ class ListOf:
 
 
 NAME: Final = Name()
+SOUGHT: Final = Sought()
 MESSAGE: Final = Message()
 FLAG: Final = Flag()
 INSTANT: Final = Instant()
