@@ -96,10 +96,10 @@ class Demo:
         self._stop = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(signal_number, self._ask_to_stop)
-        if seconds is not None:
-            loop.call_later(seconds, self._stop.set)
         server = serving()
         opened = await server.open_server(self._settings, makes_key=True)
+        if seconds is not None:
+            loop.call_later(seconds, self._stop.set)  # Not from the start on: a busy machine may take as long to open.
         try:
             self._view.greet(server.lines(opened), server.facts(opened))
             async with self._app:
