@@ -63,6 +63,16 @@ async def test_a_running_job_is_held_by_its_worker_until_its_lease_ends(engine: 
     assert "w7" in why.text
 
 
+async def test_a_lease_that_nobody_has_taken_back_yet_is_said_to_have_lapsed(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    job = await a_processing_job(engine, worker="w7")
+    clock.advance(ms=LEASE_MS)
+    why = await explained(engine, job.key)
+    assert why.reason is Reason.RUNNING
+    assert why.text.startswith("the lease of worker 'w7' has lapsed at ")
+
+
 @pytest.mark.parametrize("stage", [a_completed_job, a_dead_letter, a_cancelled_job])
 async def test_a_finished_job_is_finished(engine: Engine, stage: Stage) -> None:
     job = await stage(engine)

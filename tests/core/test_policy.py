@@ -42,7 +42,7 @@ FULL: dict[str, Any] = {
     "failed_job_retry_hours": 24.0,
     "failed_job_retry_rounds": 2,
     "keep_completed_hours": 1.0,
-    "keep_failed_hours": 2.0,
+    "keep_failed_hours": 48.0,
     "max_running": 5,
     "max_running_per_key": 1,
     "rate_jobs": 100,
@@ -72,7 +72,7 @@ def test_every_field_may_be_said_and_is_told_back() -> None:
         failed_job_retry_hours=24.0,
         failed_job_retry_rounds=2,
         keep_completed_hours=1.0,
-        keep_failed_hours=2.0,
+        keep_failed_hours=48.0,
         max_running=5,
         max_running_per_key=1,
         rate=Rate(100, 1.0),
@@ -105,7 +105,7 @@ def test_hours_become_milliseconds() -> None:
     policy = policy_from(FULL)
     assert policy.failed_job_retry_ms == 24 * HOUR_MS
     kept = [policy.keep_ms(state) for state in (State.COMPLETED, State.CANCELLED, State.FAILED)]
-    assert kept == [HOUR_MS, HOUR_MS, 2 * HOUR_MS]
+    assert kept == [HOUR_MS, HOUR_MS, 48 * HOUR_MS]
     assert DEFAULT_TYPE_POLICY.keep_ms(State.FAILED) is None
 
 
@@ -155,6 +155,7 @@ BAD: list[tuple[str, object]] = [
     ("errors", ["permanent"]),
     ("errors", [RULE] * (ERROR_RULES_MAX + 1)),
     ("errors", [{"strategy": "permanent"}]),
+    ("failed_job_retry_hours", 90 * 24),
 ]
 
 
@@ -163,6 +164,18 @@ def test_a_bad_value_is_refused_by_its_field(field: str, value: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         policy_from({field: value})
     assert caught.value.field == field
+
+
+def test_dead_letters_that_come_back_must_be_kept_until_then() -> None:
+    with pytest.raises(InvalidInput, match="failed_job_retry_hours: must be less than keep_failed_hours, 24"):
+        policy_from({"failed_job_retry_hours": 24, "keep_failed_hours": 24})
+    assert policy_from({"failed_job_retry_hours": 24, "keep_failed_hours": 25}).failed_job_retry_hours == 24
+
+
+@pytest.mark.parametrize("name", ["a b", "", ".", "requests.", "3rd.Error", "permanent!"])
+def test_a_name_that_no_class_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"errors\.exception"):
+        policy_from({"errors": [{"strategy": "permanent", "exception": name}]})
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, -1, float("nan"), "60", 10**9])

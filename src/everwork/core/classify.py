@@ -108,7 +108,10 @@ def _class_name(value: object) -> str:
         return value.__qualname__ if is_bare else f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, type):
         raise InvalidInput("errors.exception", f"must be a class of exceptions or its name, not {checks.shown(value)}")
-    return _part("errors.exception", value)
+    name = _part("errors.exception", value)
+    if not all(part.isidentifier() or part == "<locals>" for part in name.split(".")):
+        raise InvalidInput("errors.exception", f"must be the name of a class, as in Python, not {checks.shown(name)}")
+    return name
 
 
 def _part(field: str, value: object) -> str:

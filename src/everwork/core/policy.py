@@ -11,6 +11,7 @@ from everwork.core.breaker import CircuitBreaker
 from everwork.core.classify import ErrorRule
 from everwork.core.limits import (
     ERROR_RULES_MAX,
+    FAILED_KEEP_MS,
     FAILED_RETRY_HOURS_MAX,
     FAILED_RETRY_ROUNDS_MAX,
     HOUR_MS,
@@ -76,9 +77,16 @@ class TypePolicy:
         for name in ("keep_completed_hours", "keep_failed_hours"):
             if getattr(self, name) is not None:
                 checks.number(name, getattr(self, name), 0.001, KEEP_HOURS_MAX)
+        self._require_return_before_removal()
         for name in ("max_running", "max_running_per_key"):
             if getattr(self, name) is not None:
                 checks.whole_number(name, getattr(self, name), 1, RUNNING_MAX)
+
+    def _require_return_before_removal(self) -> None:
+        kept_ms = self.keep_ms(State.FAILED) or FAILED_KEEP_MS
+        if self.failed_job_retry_ms is not None and self.failed_job_retry_ms >= kept_ms:
+            problem = f"must be less than keep_failed_hours, {kept_ms / HOUR_MS:g}: they would be removed before that"
+            raise InvalidInput("failed_job_retry_hours", f"{problem}, not {self.failed_job_retry_hours:g}")
 
     @property
     def failed_job_retry_ms(self) -> int | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
-from everwork.core.job import Job
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.outcome import Lapse, Outcome, kind_of
+from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
 from everwork.engines.values import Explanation, JobFilter, Judged, Reason, TypeInfo, Verdict
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts behind every name: it is no printable character."""
+BY_ITSELF: Final = "by itself"
+"""What the history says of a requeue that nobody asked for."""
 AHEAD_MAX: Final = 10_000
 """How many jobs ahead are counted."""
 ASKED_LATELY_MS: Final = 60_000
@@ -62,7 +66,10 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
     """The first reason, in the order in which a claim would meet them."""
     key, state = facts.key, facts.state
     if state is State.PROCESSING and facts.lease_until_ms is not None:
-        text = f"running: worker '{facts.worker}' holds the lease until {utc_text(facts.lease_until_ms)}"
+        until = utc_text(facts.lease_until_ms)
+        text = f"running: worker '{facts.worker}' holds the lease until {until}"
+        if facts.lease_until_ms <= now_ms:
+            text = f"the lease of worker '{facts.worker}' has lapsed at {until}: the next worker or tick takes it back"
         return Explanation(key, state, Reason.RUNNING, text, facts.lease_until_ms, facts.worker)
     if state is not State.PENDING:
         return Explanation(key, state, Reason.FINISHED, f"it is {state.label} and will not run again by itself")
@@ -73,6 +80,20 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
         text = f"type '{facts.type}' is paused; resume it to let its jobs start"
         return Explanation(key, state, Reason.PAUSED, text)
     return _stopped_by_breaker(facts, now_ms) or _limited(facts, now_ms) or _waiting(facts, now_ms)
+
+
+def coming_back(explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy) -> Explanation:
+    """Why a dead letter rests: when it comes back by itself, if it does."""
+    rounds = sum((entry.kind, entry.error) == ("requeue", BY_ITSELF) for entry in history)
+    is_rejected = any(entry.kind == "reject" for entry in history[-1:])
+    wait_ms, finished_ms = policy.failed_job_retry_ms, job.finished_at_ms
+    if wait_ms is None or finished_ms is None or is_rejected or rounds >= policy.failed_job_retry_rounds:
+        return explanation
+    if job.expires_at_ms is not None and job.expires_at_ms <= finished_ms + wait_ms:
+        return explanation
+    which = f"round {rounds + 1} of {policy.failed_job_retry_rounds}"
+    text = f"it is failed and comes back by itself from {utc_text(finished_ms + wait_ms)} on ({which})"
+    return replace(explanation, text=text, until_ms=finished_ms + wait_ms)
 
 
 def _stopped_by_breaker(facts: Facts, now_ms: int) -> Explanation | None:

@@ -70,7 +70,16 @@ async def _put(engine: Engine, policies: Mapping[str, Said]) -> None:
         before = said_of_stored(stored.get(type))
         after = put_over(before, said)
         if after != before:
+            _require_whole(type, after)
             await engine.set_policy(type, encode_said(after) if after else None)
+
+
+def _require_whole(type: str, said: Said) -> None:
+    """What was said before and what is said now must go together."""
+    try:
+        policy_from(said)
+    except InvalidInput as error:
+        raise InvalidInput(f"types.{checks.shown(type)}.{error.field}", error.problem) from None
 
 
 async def _pause(engine: Engine, declared: Declared) -> None:

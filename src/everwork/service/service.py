@@ -27,6 +27,8 @@ from everwork.core.limits import (
 from everwork.core.outcome import Outcome, Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
+from everwork.engines.codec import decode_policy
+from everwork.engines.rules import coming_back
 from everwork.engines.values import (
     Created,
     Demand,
@@ -219,10 +221,17 @@ class JobService:
         explanation = await self.engine.explain(checks.job_key(key))
         if explanation is None:
             raise JobNotFound(key)
+        if explanation.state is State.FAILED:
+            return await self._explain_dead(explanation)
         if explanation.reason not in (Reason.QUEUED, Reason.NOT_ASKED):
             return explanation
         job = await self.get(key)
         return switched_off(explanation, await Fleet(self.engine).off_workers_of(job.type, job.group))
+
+    async def _explain_dead(self, explanation: Explanation) -> Explanation:
+        job, history = await self.get(explanation.key), await self.history(explanation.key)
+        policy = next((info.policy for info in await self.engine.types() if info.type == job.type), None)
+        return coming_back(explanation, job, history, decode_policy(policy))
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""
