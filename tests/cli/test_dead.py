@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +14,16 @@ from everwork.cli.bench import TYPE as BENCH_TYPE
 from everwork.cli.main import run
 from everwork.core.fingerprint import fingerprint
 from everwork.core.states import State
+from everwork.engines.open import open_engine
+from everwork.service.desk import Desk
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from everwork.engines.base import Engine
+    from everwork.engines.values import Judged
     from tests.cli.conftest import Cli
 
 
@@ -92,6 +100,43 @@ def test_a_wrong_word_about_dead_letters(
     capsys.readouterr()
     assert run(["dead", *words.split(), *engine]) == code
     assert capsys.readouterr().err.startswith(f"everwork: {complaint}")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_requeue_says_how_far_it_came_and_stands_in_the_audit_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    asyncio.run(_two_dead_letters(url))
+    requeue = Desk.requeue_many
+
+    async def requeue_interrupted(desk: Desk, keys: Sequence[int]) -> list[Judged]:
+        os.kill(os.getpid(), number)
+        return await requeue(desk, keys)
+
+    monkeypatch.setattr("everwork.service.dead.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr(Desk, "requeue_many", requeue_interrupted)
+    assert _code(["dead", "requeue", "--all", "--engine", url]) == code
+    said = "interrupted: 1 of 2 dead letters requeued; the same command goes on with the rest"
+    assert capsys.readouterr() == ("", f"everwork: {said}\n")
+    assert run(["audit", "--engine", url, "--json"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)["entries"]
+    assert entry["detail"] == {"filter": {}, "matched": 1, "changed": 1, "broken_off": True}
+
+
+async def _two_dead_letters(url: str) -> None:
+    engine = open_engine(url)
+    await engine.open()
+    for _ in range(2):
+        await a_dead_letter(engine)
+    await engine.close()
+
+
+def _code(words: list[str]) -> object:
+    try:
+        return run(words)
+    except SystemExit as end:
+        return end.code
 
 
 async def test_an_engine_is_measured_and_nothing_is_left_behind(cli: Cli, engine: Engine) -> None:

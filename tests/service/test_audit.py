@@ -305,6 +305,33 @@ async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
     assert entry[2] == {"matched": 1, "changed": 1, "filter": {"error_text": "o"}, "broken_off": True}
 
 
+async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_step_is_written_down(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = [await a_dead_letter(office.engine) for _ in range(3)]
+    monkeypatch.setattr("everwork.service.desk.LIST_LIMIT_MAX", 1)
+    requeue, times, go_on = office.engine.requeue, itertools.count(1), asyncio.Event()
+
+    async def waits_the_second_time(keys: Any) -> Any:
+        if next(times) == 2:
+            await go_on.wait()
+        return await requeue(keys)
+
+    monkeypatch.setattr(office.engine, "requeue", waits_the_second_time)
+    caller = asyncio.create_task(office.of(Permission.JOBS).requeue_matching(JobFilter(), all=True))
+    await until(office.said)
+    assert (await office.said())[0][2] == {"matched": 1, "changed": 1, "filter": {}, "unfinished": True}
+    caller.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    [entry] = await office.said()
+    assert entry[2] == {"matched": 2, "changed": 2, "filter": {}, "broken_off": True}
+    states = [await the_state(office.engine, job.key) for job in letters]
+    assert states == [State.FAILED, State.PENDING, State.PENDING]
+
+
 # The log ------------------------------------------------------------------------------------------------
 
 

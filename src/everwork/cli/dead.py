@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
@@ -257,13 +258,27 @@ async def _look(service: JobService, which: str) -> _Look:
 
 def _changed(engine: str | None, act: Act, wanted: DeadFilter, *, all: bool, dry_run: bool) -> BulkChange:
     async def change(service: JobService) -> BulkChange:
-        total = await _total(service, wanted)
-        with watched() as look:
-            return await administration_of(service).change_dead(
-                act, wanted, all=all, dry_run=dry_run, told=lambda done: look(Step(done.matched, total))
-            )
+        total, done = await _total(service, wanted), BulkChange(0, 0)
+
+        def heard(step: BulkChange) -> None:
+            nonlocal done
+            done = step
+            look(Step(done.matched, total))
+
+        try:
+            with watched() as look:
+                office = administration_of(service)
+                return await office.change_dead(act, wanted, all=all, dry_run=dry_run, told=heard)
+        except asyncio.CancelledError:
+            tell("interrupted: nothing was changed" if dry_run else _interrupted(act, done.changed, total))
+            raise
 
     return use(engine, change)
+
+
+def _interrupted(act: Act, changed: int, total: int | None) -> str:
+    letters = _letters(changed) if total is None else f"{changed:,} of {_letters(total)}"
+    return f"interrupted: {letters} {DONE[act]}; the same command goes on with the rest"
 
 
 async def _total(service: JobService, wanted: DeadFilter) -> int | None:

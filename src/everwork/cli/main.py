@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -92,6 +93,8 @@ def main() -> None:
     """Run one command and exit."""
     _fill_closed_streams()
     code = run(sys.argv[1:])
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # It is ending; a second one would only change its exit code.
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -6,7 +6,9 @@ import asyncio
 import getpass
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -24,6 +26,7 @@ from everwork.service.service import JobService
 
 T = TypeVar("T")
 ORIGIN: Final = "cli"
+TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates: bool = False) -> T:
@@ -60,9 +63,15 @@ def checked(url: str | None) -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work; standard output is for the answer, whatever happens."""
+    """Run a command's work; standard output is for the answer, whatever happens.
+
+    SIGTERM lets it end as SIGINT does: what it must leave in order it leaves in order.
+    """
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="everwork: %(message)s")
-    return asyncio.run(work)
+    try:
+        return asyncio.run(_terminable(work))
+    except asyncio.CancelledError:
+        raise SystemExit(TERMINATED) from None
 
 
 @asynccontextmanager
@@ -74,6 +83,13 @@ async def opened(url: str, *, creates: bool = False) -> AsyncIterator[Engine]:
         yield engine
     finally:
         await engine.close()
+
+
+async def _terminable(work: Coroutine[Any, Any, T]) -> T:
+    this = asyncio.current_task()
+    if this is not None and threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    return await work
 
 
 async def _use(url: str, work: Callable[[JobService], Awaitable[T]], *, creates: bool) -> T:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
@@ -16,7 +14,7 @@ from everwork.core.policy import TypePolicy, policy_from
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy, encode_said, require_object
 from everwork.engines.values import JobFilter, TypeInfo
-from everwork.exceptions import EngineError, NotFound
+from everwork.exceptions import NotFound
 from everwork.service import dead
 from everwork.service.access import Permission, Principal
 from everwork.service.api_key import ApiKey, NewKey
@@ -25,9 +23,9 @@ from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, Trigge
 from everwork.service.desk import BulkChange, Desk
 from everwork.service.fleet import Fleet
 from everwork.service.keys import KeyRing
-from everwork.service.loops import through_outage
 from everwork.service.policies import put_over, said_of_stored
 from everwork.service.service import JobService
+from everwork.service.steps import to_the_end, walk
 
 T = TypeVar("T")
 
@@ -220,7 +218,7 @@ class Administration:
             await self._record("triggers.fire", card.name, {**_title(card), "key": str(key)})
             return key
 
-        return card, await _to_the_end(fire())
+        return card, await to_the_end(fire())
 
     # Keys and audit -----------------------------------------------------------------------------
 
@@ -243,7 +241,7 @@ class Administration:
             await self._record("keys.create", new.key.id, detail | limits)
             return new
 
-        return await _to_the_end(create())
+        return await to_the_end(create())
 
     async def list_keys(self) -> Sequence[ApiKey]:
         """Every API key, without anything secret."""
@@ -269,7 +267,7 @@ class Administration:
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; the desk says who may, and that `all` must be said."""
         steps = self._desk.requeue_in_steps(wanted, all=all)
-        return await _to_the_end(self._in_steps(steps, "jobs.requeue", wanted.type, _told(wanted)))
+        return await self._in_steps(steps, "jobs.requeue", wanted.type, _told(wanted))
 
     async def change_dead(
         self,
@@ -286,7 +284,7 @@ class Administration:
         """
         steps = dead.in_steps(self._desk, act, wanted, all=all, dry_run=dry_run)
         action = None if dry_run else f"dead.{act.value}"
-        return await _to_the_end(self._in_steps(steps, action, wanted.type, {"filter": wanted.told()}, told))
+        return await self._in_steps(steps, action, wanted.type, {"filter": wanted.told()}, told)
 
     async def purge_one(self, key: int) -> State:
         """Remove one dead letter."""
@@ -323,7 +321,7 @@ class Administration:
             await self._record(action, target, detail)
             return result
 
-        return await _to_the_end(act_and_record())
+        return await to_the_end(act_and_record())
 
     async def _in_steps(
         self,
@@ -333,22 +331,14 @@ class Administration:
         about: Mapping[str, Any],
         told: Callable[[BulkChange], None] | None = None,
     ) -> BulkChange:
-        """Do what is to be done, and write it down, also if it was broken off."""
-        change = BulkChange(0, 0)
-        try:
-            async for done in steps:
-                change = done
-                if told is not None:
-                    told(done)
-        except EngineError:
-            if change.matched and action:  # What was done must be known, above all when the rest was not.
-                detail = {**change._asdict(), **about, "broken_off": True}
-                with suppress(EngineError):
-                    await through_outage(lambda: self._record(action, type or "*", detail), None)
-            raise
-        if action:
-            await self._record(action, type or "*", {**change._asdict(), **about})
-        return change
+        """Do what is to be done, and write it down in one entry, as far as it has come."""
+        name = self._audit.new_name()
+
+        async def write(done: Mapping[str, Any]) -> None:
+            detail = {**about, **done}
+            await self._audit.record(self.principal, action or "", type or "*", self.origin, detail, name=name)
+
+        return await walk(steps, told, write if action else None)
 
     async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
         await self._audit.record(self.principal, action, target, self.origin, detail)
@@ -378,14 +368,3 @@ def _told(wanted: JobFilter) -> dict[str, Any]:
 
 def _policy_of(info: TypeInfo) -> PolicyView:
     return PolicyView(decode_policy(info.policy), said_of_stored(info.policy))
-
-
-async def _to_the_end(work: Awaitable[T]) -> T:
-    """What has begun is done and written down, also when the caller goes away in between."""
-    task = asyncio.ensure_future(work)
-    _unfinished.add(task)
-    task.add_done_callback(_unfinished.discard)
-    return await asyncio.shield(task)
-
-
-_unfinished: Final[set[asyncio.Future[Any]]] = set()

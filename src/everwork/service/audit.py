@@ -45,9 +45,16 @@ class Audit:
         self._number = itertools.count()
 
     async def record(
-        self, who: Principal, action: str, target: str, origin: str, detail: Mapping[str, Any] | None = None
+        self,
+        who: Principal,
+        action: str,
+        target: str,
+        origin: str,
+        detail: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
-        """Note an action that has been done."""
+        """Note an action that has been done; with a `name` that was used before, in the place of that entry."""
         at_ms = self._clock()
         said = {
             "at_ms": at_ms,
@@ -58,7 +65,7 @@ class Audit:
             "origin": _line(origin, NAME_CHARS_MAX),
             "detail": _bounded(detail or {}),
         }
-        await self._engine.register(AUDIT_KIND, self._name(at_ms), orjson.dumps(said).decode(), AUDIT_KEEP_MS)
+        await self._engine.register(AUDIT_KIND, name or self.new_name(), orjson.dumps(said).decode(), AUDIT_KEEP_MS)
 
     async def last(self, limit: int, below: str | None = None) -> list[AuditEntry]:
         """The newest entries, or those older than the entry `below`; newest first."""
@@ -67,9 +74,9 @@ class Audit:
             checks.name("cursor", below)
         return [_entry(found) for found in await self._engine.last_registered(AUDIT_KIND, limit, below)]
 
-    def _name(self, at_ms: int) -> str:
+    def new_name(self) -> str:
         """Sorts by time, then by the order inside a process; the rest makes it one of a kind."""
-        return f"{at_ms:015d}-{next(self._number) % 1_000_000:06d}-{secrets.token_hex(4)}"
+        return f"{self._clock():015d}-{next(self._number) % 1_000_000:06d}-{secrets.token_hex(4)}"
 
 
 def _line(text: str, chars_max: int) -> str:
