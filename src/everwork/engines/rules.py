@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -11,7 +11,7 @@ from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.policy import TypePolicy
-from everwork.core.states import State
+from everwork.core.states import Cause, State
 from everwork.engines.codec import decode_policy
 from everwork.engines.values import Explanation, JobFilter, Judged, Reason, TypeInfo, Verdict
 
@@ -82,9 +82,14 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
     return _stopped_by_breaker(facts, now_ms) or _limited(facts, now_ms) or _waiting(facts, now_ms)
 
 
+def rounds_in(history: Iterable[HistoryEntry]) -> int:
+    """How often a job came back by itself, as far as its history goes back."""
+    return sum((entry.kind, entry.error) == (Cause.REQUEUE.value, BY_ITSELF) for entry in history)
+
+
 def coming_back(explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy) -> Explanation:
     """Why a dead letter rests: when it comes back by itself, if it does."""
-    rounds = sum((entry.kind, entry.error) == ("requeue", BY_ITSELF) for entry in history)
+    rounds = rounds_in(history)
     is_rejected = any(entry.kind == "reject" for entry in history[-1:])
     wait_ms, finished_ms = policy.failed_job_retry_ms, job.finished_at_ms
     if wait_ms is None or finished_ms is None or is_rejected or rounds >= policy.failed_job_retry_rounds:

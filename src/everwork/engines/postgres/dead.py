@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from everwork.core.limits import SWEEP_STEP_MAX
 from everwork.engines.postgres import change
 from everwork.engines.postgres.parts import Parts
-
-BY_ITSELF: Final = "by itself"
-"""What the history says of such a requeue."""
+from everwork.engines.rules import BY_ITSELF
 
 
 class Due(NamedTuple):

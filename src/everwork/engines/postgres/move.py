@@ -9,10 +9,10 @@ from typing import Any
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.create import packed
-from everwork.engines.postgres.dead import BY_ITSELF
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.read import histories, job_of
 from everwork.engines.postgres.wake import ANY_TYPE
+from everwork.engines.rules import rounds_in
 from everwork.engines.values import JobRecord
 
 
@@ -45,6 +45,6 @@ def _document(record: JobRecord) -> dict[str, Any]:
         "created_max_attempts": record.created_max_attempts,
         "retry": record.retry,
         "kind": None if record.job.state is State.COMPLETED else end,
-        "rounds": sum((entry.kind, entry.error) == (Cause.REQUEUE.value, BY_ITSELF) for entry in record.past) or None,
+        "rounds": rounds_in(record.past) or None,
         "history": [{**entry._asdict(), "step": int(entry.kind == Cause.REQUEUE.value)} for entry in record.past],
     }

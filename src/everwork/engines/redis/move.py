@@ -22,12 +22,12 @@ from everwork.engines.redis.texts import (
     queue_of,
 )
 from everwork.engines.redis.wire import Word
+from everwork.engines.rules import rounds_in
 from everwork.engines.values import JobRecord
 from everwork.exceptions import InvalidInput
 
 KEY_MAX = 2**53 - 1
 """Numbers in Lua are exact up to here."""
-BY_ITSELF = ("requeue", "by itself")
 """The kind and the error of an entry of the history that says that a dead letter came back without being asked."""
 
 
@@ -62,7 +62,7 @@ def _words(record: JobRecord) -> list[Word]:
     rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
     error = "" if job.last_error is None else f"={job.error_code or ''}\0{job.last_error}"
     result = "" if job.result is None else f"={job.result}"
-    rounds = sum(entry[1:5:3] == BY_ITSELF for entry in record.history)
+    rounds = rounds_in(record.history)
     lease = "" if job.lease_until_ms is None else job.lease_until_ms
     return [
         id_of(job.key), _state(record), payload_of(job.variables, rare), error, result, field, record.retry or "",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
+from everwork.engines.rules import BY_ITSELF
 from everwork.engines.sqlite.finish import (
     REQUEUED,
     Ended,
@@ -27,8 +28,6 @@ from everwork.engines.values import Judged, Verdict
 SHARED = statements("shared")
 RETRIES = statements("set_retries")
 DELETE = statements("delete")
-BY_ITSELF = "by itself"
-"""What the history says of a requeue that nobody asked for."""
 
 
 def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import Cause, State
-from everwork.engines.sqlite.change import BY_ITSELF
+from everwork.engines.rules import rounds_in
 from everwork.engines.sqlite.finish import ENDED, REQUEUED, Ended, Pending, enter_pending, record
 from everwork.engines.sqlite.lanes import lane_of
 from everwork.engines.sqlite.read import get
@@ -72,7 +72,7 @@ def _load(tx: Transaction, loaded: JobRecord) -> None:
     else:
         _insert_finished(tx, loaded, queue)
     record(tx, [_ended(job.key, entry) for entry in loaded.past])
-    rounds = sum((entry.kind, entry.error) == (Cause.REQUEUE.value, BY_ITSELF) for entry in loaded.past)
+    rounds = rounds_in(loaded.past)
     if rounds:
         tx.cursor.execute(LOAD["insert_rounds"], (job.key, rounds))
     tx.count(queue, lane, job.state, 1)
