@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.core.breaker import BreakerState
 from everwork.core.limits import AUDIT_KEEP_MS
 from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
-from everwork.engines.values import JobFilter
+from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, NotFound, PermissionDenied
 from everwork.service.access import Permission, Principal
 from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
@@ -162,6 +163,41 @@ async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, adm
     assert await admin.policy(TYPE) == (TypePolicy(), {})
     actions = [action for action, _, _ in await office.said()]
     assert actions == ["types.policy", "types.policy", "types.policy", "types.policy-clear"]
+
+
+@pytest.mark.parametrize("is_half_open", [False, True], ids=["open", "half-open"])
+@pytest.mark.parametrize(
+    "take_away",
+    [
+        lambda admin: admin.set_policy(TYPE, {"breaker_failures": None, "breaker_seconds": None}, changes_only=True),
+        lambda admin: admin.set_policy(TYPE, {"base": 1}),
+        lambda admin: admin.clear_policy(TYPE),
+    ],
+    ids=["off", "another policy", "clear"],
+)
+async def test_a_breaker_goes_with_its_rule(
+    office: Office, admin: Administration, clock: VirtualClock, take_away: Act, is_half_open: bool
+) -> None:
+    await admin.set_policy(TYPE, {"breaker_failures": 1})
+    await a_dead_letter(office.engine)
+    await a_pending_job(office.engine)
+    if is_half_open:
+        clock.advance(ms=61_000)
+        assert (await office.engine.activate([Demand(TYPE, "w", 1)])).jobs
+    await admin.set_policy(TYPE, {"base": 2}, changes_only=True)
+    assert (await office.engine.types())[0].breaker is not BreakerState.CLOSED
+    await take_away(admin)
+    assert (await office.engine.types())[0].breaker is BreakerState.CLOSED
+
+
+async def test_a_breaker_that_was_opened_by_hand_without_a_rule_stays_open(
+    office: Office, admin: Administration
+) -> None:
+    await a_pending_job(office.engine)
+    await admin.open_breaker(TYPE, 60)
+    await admin.set_policy(TYPE, {"base": 1})
+    await admin.clear_policy(TYPE)
+    assert (await office.engine.types())[0].breaker is BreakerState.OPEN
 
 
 @pytest.mark.parametrize(

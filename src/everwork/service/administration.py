@@ -131,21 +131,19 @@ class Administration:
     async def set_policy(self, type: str, said: Mapping[str, Any], *, changes_only: bool = False) -> PolicyView:
         """Give a type a policy. What is not said is as usual or, with `changes_only`, stays as it is."""
         self._may_change(type=type)
-        before: Mapping[str, Any] = {}
-        if changes_only:
-            stored = (info.policy for info in await self._engine.types() if info.type == type)
-            before = said_of_stored(next(stored, None))
-        after = put_over(before, require_object("policy", said))
+        require_object("policy", said)
+        stored = next((info.policy for info in await self._engine.types() if info.type == type), None)
+        after = put_over(said_of_stored(stored) if changes_only else {}, said)
         view = PolicyView(policy_from(after), after)
         text = encode_said(after) if after else None
-        await self._noted("types.policy", type, lambda: self._engine.set_policy(type, text), after)
+        await self._noted("types.policy", type, lambda: self._put_policy(type, stored, text), after)
         return view
 
     async def clear_policy(self, type: str) -> None:
         """Take a type's policy away: the default one holds."""
         self._may_change(type=type)
-        await self._known(type)
-        await self._noted("types.policy-clear", type, lambda: self._engine.set_policy(type, None))
+        stored = (await self._known(type)).policy
+        await self._noted("types.policy-clear", type, lambda: self._put_policy(type, stored, None))
 
     # Groups -------------------------------------------------------------------------------------
 
@@ -339,6 +337,12 @@ class Administration:
             await self._audit.record(self.principal, action or "", type or "*", self.origin, detail, name=name)
 
         return await walk(steps, told, write if action else None)
+
+    async def _put_policy(self, type: str, before: str | None, after: str | None) -> None:
+        """Set a policy. With its rule a breaker goes, too: one that stayed open would stop a type that has none."""
+        await self._engine.set_policy(type, after)
+        if decode_policy(before).breaker is not None and decode_policy(after).breaker is None:
+            await self._engine.reset_breaker(type)
 
     async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
         await self._audit.record(self.principal, action, target, self.origin, detail)
