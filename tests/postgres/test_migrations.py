@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -18,6 +19,7 @@ from everwork.core.states import State
 from everwork.engines.postgres import migrate
 from everwork.engines.postgres import opened as opening
 from everwork.engines.postgres.engine import PostgresEngine
+from everwork.engines.postgres.statements import functions
 from everwork.engines.values import Schema
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from tests.conformance.observe import count_of, every_job
@@ -126,6 +128,9 @@ async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is
     first = migrate.migrations()[:1]
     with monkeypatch.context() as patched:
         patched.setattr(migrate, "migrations", lambda: first)
+        patched.setattr(
+            migrate, "functions", lambda schema: [text for text in functions(schema) if ".gate" not in text]
+        )
         async with opened(url, clock) as engine:
             dead, _ = await a_processing_job(engine), await engine.create([a_new_job(tenant=t) for t in "ab"])
     own.execute(OLD_FUNCTIONS.format(schema=schema_of(url)).encode())
@@ -139,6 +144,27 @@ async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is
         clock.advance(seconds=3_600)
         assert (await engine.sweep("s")).requeued == 1
         assert (await engine.types())[0].breaker_failures == 1  # The lease that lapsed meanwhile.
+
+
+async def test_a_migration_gives_way_to_who_is_at_work_and_tries_again(
+    url: str, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(url):
+        own.execute(f"BEGIN; SELECT count(*) FROM {schema_of(url)}.lane".encode())
+    run, tries = migrate._run_missing, 0
+
+    async def run_missing(connection: asyncpg.Connection, schema: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            own.execute("COMMIT")
+        await run(connection, schema)
+
+    know_a_next_version(monkeypatch)
+    monkeypatch.setattr(migrate, "_run_missing", run_missing)
+    monkeypatch.setattr(migrate, "PAUSE_SECONDS", 0)
+    async with opened(url) as engine:
+        assert ((await engine.health()).schema_version, tries) == (3, 2)
 
 
 async def test_functions_are_written_anew_when_the_version_rises(

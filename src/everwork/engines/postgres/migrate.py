@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.resources import files
 from typing import Final
 
@@ -12,6 +13,11 @@ from everwork.engines.postgres.statements import filled, functions
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 
 SERVER_VERSION_MIN: Final = 140_000
+LOCK_MS: Final = 500
+"""How long a table is waited for: less than the server waits before it looks for deadlocks and ends somebody's work."""
+LOCK_TRIES: Final = 20
+PAUSE_SECONDS: Final = 0.5
+"""Between two tries: whoever stood behind the lock goes on meanwhile."""
 
 
 def migrations() -> list[str]:
@@ -47,11 +53,7 @@ async def migrate(connection: asyncpg.Connection, address: Address, *, create: b
     if version is None and not create:
         raise EngineUnavailable(f"{address.shown} holds no jobs in schema {address.schema!r}; check the URL")
     if version is None or version < latest:
-        async with connection.transaction():
-            await connection.execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"everwork {address.schema}"
-            )
-            await _run_missing(connection, address.schema)
+        await _run_between_others(connection, address.schema)
         version = latest
     if version > latest:
         raise SchemaMismatch(
@@ -72,7 +74,24 @@ async def stored_version(connection: asyncpg.Connection, schema: str) -> int | N
 # Not to_regclass and its kin: they answer from a cache that does not know what was waited for.
 _HAS_STORE: Final = """SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'store')"""
+# Before anything is changed, so that whoever must wait holds little.
+_LOCK: Final = """SET LOCAL lock_timeout = {wait_ms}; SET LOCAL search_path = {schema};
+LOCK TABLE live, finished, job, queue, lane, type IN ACCESS EXCLUSIVE MODE; SET LOCAL search_path = DEFAULT"""
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)"
+
+
+async def _run_between_others(connection: asyncpg.Connection, schema: str) -> None:
+    """Run what is missing beside processes at work: no order of locks suits them all, so this one gives way."""
+    for left in reversed(range(LOCK_TRIES)):
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"everwork {schema}")
+                await _run_missing(connection, schema)
+            break
+        except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):
+            if not left:
+                raise
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _run_missing(connection: asyncpg.Connection, schema: str) -> None:
@@ -80,6 +99,8 @@ async def _run_missing(connection: asyncpg.Connection, schema: str) -> None:
     if version is None and not await connection.fetchval(_HAS_SCHEMA, schema):
         await connection.execute(f"CREATE SCHEMA {schema}")
     missing = migrations()[version or 0 :]
+    if version and missing:
+        await connection.execute(_LOCK.format(schema=schema, wait_ms=LOCK_MS))
     for text in missing:
         await connection.execute(filled(text, schema))
     if missing:

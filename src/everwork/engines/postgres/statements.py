@@ -26,7 +26,7 @@ LOCK_TIMEOUT: Final = "10s"
 
 COUNT_EVERY_MS: Final = 60_000
 """How often what runs of a limited type is counted from the first job on, and not from a mark."""
-COUNT_PASSED_MAX: Final = 200
+COUNT_PASSED_MAX: Final = 2_000
 """So many entries that a count has passed for nothing are worth a new mark."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)

@@ -79,7 +79,8 @@ async def _sweep_finished(parts: Parts, swept: Swept, keeps: Mapping[int, Keeps]
     broom = parts.broom
     old = await _old(parts, keeps, now_ms)
     if not old and broom.after > START:
-        old = await _old(parts, keeps, now_ms)  # Behind many that one type keeps long, another may have some that are old.
+        # Behind many that one type keeps long, another may have some that are old.
+        old = await _old(parts, keeps, now_ms)
     deleted = await change.delete(parts, old) if old else []
     return replace(swept, deleted=len(deleted), more=swept.more or (bool(old) and broom.after > START))
 

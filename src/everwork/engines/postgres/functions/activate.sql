@@ -167,9 +167,9 @@ END $$;
 
 -- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
 -- shared is written but the jobs; no note of which lane has work can be stale, because the index itself is asked.
--- rooms: see limits.sql, running; it lets one round pass. NULL: lanes have no limit.
+-- rooms: see limits.sql, running; NULL: lanes have no limit.
 CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int, number smallint, at_ms bigint,
-  rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL)
+  rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL, rounds int DEFAULT 1000000)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
@@ -196,7 +196,7 @@ BEGIN
         SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
           AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
         ORDER BY j.rank, j.run_at_ms, j.key LIMIT CASE WHEN rooms IS NULL THEN share ELSE least(share, coalesce((rooms->>(r.lane::text))::int,
-          (SELECT lane_max FROM lane x WHERE x.id = r.lane AND x.limit_key <> ''))) END FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
+          CASE WHEN share > lane_max THEN (SELECT lane_max FROM lane x WHERE x.id = r.lane AND x.limit_key <> '') END)) END FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
       WHERE j.ctid = p.id
       RETURNING p.place, j.key, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms),
     counted AS (
@@ -211,7 +211,11 @@ BEGIN
     rest := rest - got;
     -- Others hold what these lanes have: asking again at once finds the lanes behind them.
     is_cut_short := got = 0;
-    EXIT WHEN is_cut_short OR rest = 0 OR rooms IS NOT NULL;
+    rounds := rounds - 1;
+    EXIT WHEN is_cut_short OR rest = 0 OR rounds = 0;
+    IF rooms IS NOT NULL THEN
+      SELECT x.rooms INTO rooms FROM running(queue, 0, NULL, lane_max) x;
+    END IF;
   END LOOP;
   RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms
     ELSE (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1) END, 0);

@@ -24,6 +24,7 @@ DECLARE
   is_probe boolean := false;
   got int := 0;
   before int;
+  is_vain boolean := false;
   one {schema}.leased;
   last {schema}.leased;
 BEGIN
@@ -93,10 +94,22 @@ BEGIN
     END IF;
   END IF;
 
+  IF NOT is_probe AND low = 0 AND coalesce(passed, 0) <= {count_passed_max} AND room > 0 THEN
+    -- The usual case: nobody wants to know which jobs these are.
+    IF fair THEN
+      RETURN QUERY SELECT * FROM claim_by_turns(queue, t, g, w, l, whom, room, tenants, visited, number, at_ms, rooms, held.lane_max_running);
+    ELSE
+      RETURN QUERY SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms);
+    END IF;
+    GET DIAGNOSTICS got = ROW_COUNT;
+    got := got - 1;  -- The note.
+    is_vain := got = 0;
+    room := 0;
+  END IF;
   WHILE room > got LOOP
     before := got;
     FOR one IN
-      SELECT * FROM claim_by_turns(queue, t, g, w, l, whom[got + 1:], room - got, tenants, visited, number, at_ms, rooms, held.lane_max_running) WHERE fair
+      SELECT * FROM claim_by_turns(queue, t, g, w, l, whom[got + 1:], room - got, tenants, visited, number, at_ms, rooms, held.lane_max_running, 1) WHERE fair
       UNION ALL SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms) WHERE NOT fair
     LOOP
       IF one.attempt IS NULL THEN
@@ -110,16 +123,19 @@ BEGIN
         RETURN NEXT one;
       END IF;
     END LOOP;
-    EXIT WHEN NOT fair OR rooms IS NULL OR got = before OR got = room;
+    is_vain := got = 0;
+    EXIT WHEN NOT fair OR got = before OR got = room;
     visited := last.key;
-    SELECT x.rooms INTO rooms FROM running(queue, least(low, lowest), NULL, held.lane_max_running) x;
+    IF rooms IS NOT NULL THEN
+      SELECT x.rooms INTO rooms FROM running(queue, least(low, lowest), NULL, held.lane_max_running) x;
+    END IF;
   END LOOP;
   IF last.type IS NOT NULL THEN
     RETURN NEXT last;
   END IF;
 
   IF door.queue_id IS NOT NULL THEN
-    PERFORM leave_gate(door, CASE WHEN got > 0 AND held.rate_jobs IS NOT NULL THEN since END, begun + got, low, lowest, passed, rooms IS NOT NULL AND got = 0, at_ms);
+    PERFORM leave_gate(door, CASE WHEN got > 0 AND held.rate_jobs IS NOT NULL THEN since END, begun + got, low, lowest, passed, rooms IS NOT NULL AND is_vain, at_ms);
     IF got > 0 AND begun + got >= held.rate_jobs THEN
       RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, since + held.rate_ms));
     END IF;

@@ -1,0 +1,113 @@
+"""Claims of limited types: what they read under a held snapshot, whom they wait for, and what old clients are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from everwork.core.outcome import Complete, Fail
+from everwork.engines.postgres.engine import PostgresEngine
+from everwork.engines.postgres.statements import COUNT_EVERY_MS, COUNT_PASSED_MAX
+from tests.factories import TYPE, WORKER, a_new_job, a_policy, a_processing_job, asked, leased_keys
+from tests.postgres.big_store import Watched, watch
+from tests.postgres.conftest import opened, without_options
+from tests.stores import VirtualClock
+
+JOBS = COUNT_PASSED_MAX + 1_000
+LIMITS = ({"max_running": 1_000}, {"max_running_per_key": 1_000})
+
+
+@pytest.mark.parametrize("said", LIMITS, ids=["of the type", "of a key"])
+async def test_under_a_held_snapshot_a_claim_counts_from_the_lowest_job_that_runs_and_misses_none(
+    url: str, clock: VirtualClock, said: dict[str, Any]
+) -> None:
+    async with opened(f"{url}&pool=1", clock) as engine:
+        watched = watch(engine)
+        watched.keeps = True
+        await a_policy(engine, **said)
+        retried = await a_processing_job(engine, limit_key="k")
+        holder = await asyncpg.connect(without_options(url))
+        async with holder.transaction(isolation="repeatable_read"):
+            await holder.fetchval("SELECT 1")
+            await engine.settle([Fail(retried.key, 1, "later")])
+            await engine.reschedule([retried.key], delay_ms=1_000)
+            await drain(engine, JOBS)
+            await entries_counted(engine, watched)
+            assert await entries_counted(engine, watched) < COUNT_PASSED_MAX
+            clock.advance(seconds=1)
+            assert await leased_keys(engine, 10) == [retried.key]
+            await engine.create([a_new_job(limit_key="k") for _ in range(1_000)])
+            leased = (await asked(engine, 1_000)).jobs
+            assert len(leased) == 1_000 - 20 - 1  # Two looks, and the job that came back.
+            await engine.settle(completions(leased))
+            clock.advance(ms=COUNT_EVERY_MS)
+            assert await entries_counted(engine, watched) > JOBS  # What nobody has thought of heals.
+        await holder.close()
+
+
+async def test_who_finds_every_lane_full_waits_at_no_gate_the_next_time(url: str, engine: PostgresEngine) -> None:
+    await a_policy(engine, max_running_per_key=1)
+    await engine.create([a_new_job(limit_key=key) for key in "aabb"])
+    assert len(await leased_keys(engine)) == 2
+    assert await leased_keys(engine) == []
+    gate = f"{engine._parts.address.schema}.gate"
+    holder = await asyncpg.connect(without_options(url))
+    async with holder.transaction():
+        await holder.fetch(f"SELECT * FROM {gate} FOR UPDATE")
+        assert await leased_keys(engine) == []
+    await holder.close()
+    [fresh] = await engine.create([a_new_job(limit_key="c")])
+    assert await leased_keys(engine) == [fresh.key]
+
+
+async def test_a_client_of_version_1_is_told_only_what_it_knows(url: str, engine: PostgresEngine) -> None:
+    await a_policy(engine, max_running=1, rate_jobs=1, rate_seconds=60)
+    job = await a_processing_job(engine)
+    await engine.create([a_new_job()])
+    claims = [{"o": 0, "t": TYPE, "g": "", "n": 1, "w": [WORKER], "l": [1_000], "c": 0}]
+    document = {"done": {str(job.key): [1, None]}, "claims": claims, "now": engine._parts.now_ms()}
+    holder = await asyncpg.connect(without_options(url))
+    old = await notes(holder, engine, document)
+    await holder.execute(f"DELETE FROM {engine._parts.address.schema}.finished")
+    again = await a_second_life(engine)
+    new = await notes(holder, engine, {**document, "done": {str(again): [1, None]}, "v": 2})
+    await holder.close()
+    assert (old, new) == (["now"], ["room", "due", "now"])
+
+
+async def a_second_life(engine: PostgresEngine) -> int:
+    """A job that runs whatever the rate says."""
+    await a_policy(engine)
+    [key] = await leased_keys(engine, 1)
+    await engine.create([a_new_job()])
+    await a_policy(engine, max_running=1, rate_jobs=1, rate_seconds=60)
+    return key
+
+
+async def notes(holder: Any, engine: PostgresEngine, document: dict[str, Any]) -> list[str]:
+    """What a step tells beside jobs."""
+    sql = engine._parts.sql("activate")["step"]
+    return [row["type"] for row in await holder.fetch(sql, json.dumps(document)) if row["attempt"] is None]
+
+
+async def drain(engine: PostgresEngine, jobs: int) -> None:
+    """Let so many jobs pass through."""
+    await engine.create([a_new_job(limit_key="k") for _ in range(jobs)])
+    while leased := (await asked(engine, 1_000)).jobs:
+        await engine.settle(completions(leased))
+
+
+def completions(leased: Sequence[Any]) -> list[Complete]:
+    return [Complete(job.key, job.attempt) for job in leased]
+
+
+async def entries_counted(engine: PostgresEngine, watched: Watched) -> int:
+    """How many entries of what runs a claim of ten jobs reads."""
+    await engine.create([a_new_job(limit_key="k") for _ in range(10)])
+    before = watched.entries["live_busy"]
+    assert len(await leased_keys(engine, 10)) == 10
+    return watched.entries["live_busy"] - before
