@@ -13,9 +13,11 @@ import pytest
 from everwork.cli.bench import TYPE as BENCH_TYPE
 from everwork.cli.main import run
 from everwork.core.fingerprint import fingerprint
+from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.engines.open import open_engine
 from everwork.service.desk import Desk
+from tests.door.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 
 if TYPE_CHECKING:
@@ -89,6 +91,16 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
         ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
         ("list --since soon", 2, "since: must be a stretch of time such as 12h (so long ago), a day, or a time"),
         ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, not all of them spaces, not ''"),
+        (
+            "list --since 2026-13-01",
+            2,
+            (
+                "since: must be a stretch of time such as 12h (so long ago), a day, or a time with a zone (RFC 3339) "
+                "such as 2030-01-31T12:00:00Z, not '2026-13-01'\n"
+            ),
+        ),
+        ("list --limit 1_0", 2, "limit: must be a whole number from 1 to 1000, not '1_0'"),
+        ("list --limit ٣", 2, "limit: must be a whole number from 1 to 1000, not '٣'"),
         ("list --limit 0", 2, "limit: must be a whole number from 1 to 1000, not 0"),
     ],
 )
@@ -112,6 +124,8 @@ def test_an_interrupted_requeue_says_how_far_it_came_and_stands_in_the_audit_log
 
     async def requeue_interrupted(desk: Desk, keys: Sequence[int]) -> list[Judged]:
         os.kill(os.getpid(), number)
+        for _ in range(10):
+            await asyncio.sleep(0)
         return await requeue(desk, keys)
 
     monkeypatch.setattr("everwork.service.dead.LIST_LIMIT_MAX", 1)
@@ -144,6 +158,29 @@ async def test_an_engine_is_measured_and_nothing_is_left_behind(cli: Cli, engine
     assert report["jobs"] == 150
     assert min(report["create_per_second"], report["drain_per_second"], report["latency_ms_median"]) > 0
     assert sum(count.jobs for count in await engine.count()) == 0
-    assert await engine.take_turn(BENCH_TYPE, "another", 60_000)
-    assert cli("bench").complaint == "somebody else measures this store; wait for the end of it"
     assert cli("bench", "--jobs", "0").complaint.startswith("jobs: must be a whole number from 1 to 1000000")
+
+
+async def test_a_bench_that_is_terminated_leaves_nothing_and_one_that_was_killed_is_cleaned_up_by_the_next(
+    cli: Cli, engine: Engine
+) -> None:
+    async def are_there() -> bool:
+        return sum(count.jobs for count in await engine.count()) > 0
+
+    killed = cli.start("bench", "--jobs", "1000000", "--seconds", "600")
+    await until(are_there)
+    killed.kill()
+    killed.communicate()
+    [note] = await engine.registered("bench")
+    assert f"is taken until {utc_text(note.until_ms or 0)} at the latest:" in cli("bench").complaint
+    await engine.take_turn(BENCH_TYPE, f"bench-{killed.pid}", 1)
+    await until(lambda: engine.take_turn(BENCH_TYPE, "another", 1))
+    ended = cli.start("bench", "--jobs", "1000000", "--seconds", "600")
+    await until(lambda: _is_noted(engine, f"bench-{ended.pid}"))
+    ended.terminate()
+    assert (ended.communicate()[0], ended.returncode) == ("", 143)
+    assert (await are_there(), await engine.registered("bench")) == (False, [])
+
+
+async def _is_noted(engine: Engine, holder: str) -> bool:
+    return [note.body for note in await engine.registered("bench")] == [holder]

@@ -40,7 +40,7 @@ BAD_JOBS = {
     "a negative delay": (["x", "--delay", "-1"], "delay: must be a number from 0 to"),
     "a huge delay": (["x", "--delay", "1e30"], "delay: must be a number from 0 to"),
     "a delay that is no number": (["x", "--delay", "nan"], "delay: must be a number from 0 to"),
-    "an endless timeout": (["x", "--timeout", "inf"], "timeout: must be a number from 0.001 to 86400, not inf"),
+    "an endless timeout": (["x", "--timeout", "inf"], "timeout: must be a number from 0.001 to 86400, not 'inf'"),
     "no attempts": (["x", "--max-attempts", "0"], "max_attempts: must be a whole number from 1 to 100, not 0"),
     "too many attempts": (
         ["x", "--max-attempts", "101"],
@@ -67,7 +67,7 @@ BAD_QUESTIONS = {
     "a huge limit": (["list", "--limit", "1001"], "limit: must be a whole number from 1 to 1000, not 1001"),
     "a cursor that is a word": (["list", "--cursor", "next"], "cursor: must be a whole number from 1 to"),
     "a time that is none": (["list", "--created-after", "noon"], "created_after: must be a time from 1970 to 9999"),
-    "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, not 0"),
+    "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, not all"),
     "a key that is a word": (["get", "first"], "key: must be a job key, a whole number from 1 to"),
     "a key of nothing": (["get", "0"], "key: must be a job key, a whole number from 1 to"),
     "one bad key of two": (["cancel", "1", "2x"], "key: must be a job key, a whole number from 1 to"),

@@ -225,6 +225,14 @@ def test_programs_read_from_the_environment_what_holds_for_all_their_types(monke
 @pytest.mark.parametrize(
     ("line", "told"),
     [
+        (
+            "base = 2026-11-01",
+            "types.'x'.base (file everwork.toml): must be a number from 0 to 316224000, not 2026-11-01",
+        ),
+        (
+            "max_running = true",
+            "types.'x'.max_running (file everwork.toml): must be a whole number from 1 to 1000000, not true",
+        ),
         ("max_running = 0", "types.'x'.max_running (file everwork.toml): must be a whole number from 1 to 1000000"),
         (
             "max_runing = 1",

@@ -14,6 +14,7 @@ from everwork.cli.output import write, write_json
 from everwork.cli.progress import Step, watched
 from everwork.cli.session import checked, use
 from everwork.core import checks
+from everwork.core.instants import utc_text
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete
 from everwork.engines.urls import shown_url
@@ -23,6 +24,8 @@ from everwork.service.intake import new_job
 from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
+KIND: Final = "bench"
+"""Of the note in the registry that says until when somebody measures."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500
@@ -77,10 +80,11 @@ def bench(
 
 
 async def _measured(service: JobService, jobs: int, seconds: float, look: Look) -> Measured:
-    holder = f"bench-{os.getpid()}"
-    if not await service.engine.take_turn(TYPE, holder, round(seconds * 3_000) + TIDY_MS):
-        raise EngineBusy("somebody else measures this store; wait for the end of it")
+    holder, ttl_ms = f"bench-{os.getpid()}", round(seconds * 3_000) + TIDY_MS
+    if not await service.engine.take_turn(TYPE, holder, ttl_ms):
+        raise EngineBusy(await _taken(service))
     try:
+        await service.engine.register(KIND, TYPE, holder, ttl_ms)
         await _clean(service)
         created, create_rate = await _create(service, jobs, seconds, look)
         drain_rate = await _drain(service, created, seconds, look)
@@ -89,7 +93,15 @@ async def _measured(service: JobService, jobs: int, seconds: float, look: Look) 
         return Measured(created, create_rate, drain_rate, median, p95)
     finally:
         await _clean(service)
+        await service.engine.unregister(KIND, TYPE)
         await service.engine.take_turn(TYPE, holder, 1)
+
+
+async def _taken(service: JobService) -> str:
+    """Why it cannot be measured now: turns do not tell until when they are taken, so that stands beside."""
+    notes = await service.engine.registered(KIND)
+    until = next((f"until {utc_text(note.until_ms)} at the latest" for note in notes if note.until_ms), "for a moment")
+    return f"the place is taken {until}: somebody else measures this store, or was killed; the next one cleans up"
 
 
 async def _create(service: JobService, jobs: int, seconds: float, look: Look) -> tuple[int, float]:

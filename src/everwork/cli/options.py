@@ -92,12 +92,7 @@ def number(text: str | None) -> Any:
     """A number, if the text is one; otherwise the text, which the check of the field refuses by name."""
     if text is None:
         return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return checks.typed(text)
 
 
 def moment(field: str, text: object) -> datetime:
@@ -127,10 +122,9 @@ def past_instant(field: str, text: str, now_ms: int) -> int:
     """An instant that has been: so long ago, such as 12h, a day (UTC), or a time with its zone."""
     if (stretch := stretch_ms(text)) is not None:
         return max(now_ms - stretch, 0)
-    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-        text = f"{text}T00:00:00Z"
+    is_day = re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text)
     try:
-        return instant_ms(moment(field, text))
+        return instant_ms(moment(field, f"{text}T00:00:00Z" if is_day else text))
     except InvalidInput:
         allowed = "must be a stretch of time such as 12h (so long ago), a day, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None

@@ -86,10 +86,20 @@ async def opened(url: str, *, creates: bool = False) -> AsyncIterator[Engine]:
 
 
 async def _terminable(work: Coroutine[Any, Any, T]) -> T:
-    this = asyncio.current_task()
-    if this is not None and threading.current_thread() is threading.main_thread():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    return await work
+    if threading.current_thread() is not threading.main_thread():
+        return await work
+    this, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+    def end(*_: object) -> None:
+        if this is not None:
+            this.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # It may be asleep.
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        return await work
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _use(url: str, work: Callable[[JobService], Awaitable[T]], *, creates: bool) -> T:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from datetime import date, time
 
 from everwork.core.limits import ATTEMPT_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import ACTIVATABLE, SYNONYMS, State
@@ -22,6 +24,17 @@ def number(field: str, value: object, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidInput(field, f"must be a number from {_figure(low)} to {_figure(high)}, not {shown(value)}")
     return value
+
+
+def typed(text: str) -> int | float | str:
+    """The number that somebody has typed; if it is none, the text, which the check of the field refuses by name.
+
+    Python would take digits of every script, and underscores between them: who types those means something else.
+    """
+    if re.fullmatch(r"[+-]?[0-9]{1,1000}", text):
+        return int(text)
+    is_decimal = re.fullmatch(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", text)
+    return float(text) if is_decimal else text
 
 
 def milliseconds(field: str, seconds: object, low: float, high: float) -> int:
@@ -100,6 +113,8 @@ def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Integers of more than 4,300 digits; containers a thousand levels deep.

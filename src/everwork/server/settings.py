@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from ipaddress import ip_address, ip_network
@@ -16,6 +15,7 @@ from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
 from everwork.engines.urls import HIDDEN, shown_url
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
+from everwork.server.words import as_written
 from everwork.service.keys import require_environment_key
 from everwork.service.policies import DEFAULTED, NOTHING_DECLARED, OFF, PAUSED, Declared, default_from, types_from
 
@@ -181,15 +181,7 @@ def _from_text(name: str, text: str) -> object:
     default = getattr(_DEFAULTS, name)
     if isinstance(default, tuple):
         return [part.strip() for part in text.split(",") if part.strip()]
-    return _number(text) if isinstance(default, int | float) or name in DEFAULTED else text
-
-
-def _number(text: str) -> object:
-    """The number that a text is; if it is none, the text, which the check refuses by name."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
+    return checks.typed(text) if isinstance(default, int | float) or name in DEFAULTED else text
 
 
 # What values may be -----------------------------------------------------------------------------------
@@ -199,7 +191,7 @@ def _value(name: str, given: _Given) -> Any:
     try:
         return _READERS[name](given.value)
     except InvalidInput as error:
-        raise BadConfiguration(f"{error.field or name} ({given.origin}): {error.problem}") from None
+        raise BadConfiguration(f"{error.field or name} ({given.origin}): {as_written(error.problem)}") from None
 
 
 def _whole(low: int, high: int) -> Callable[[object], int]:

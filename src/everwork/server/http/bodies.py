@@ -24,9 +24,11 @@ SLOWLY_MAX: Final = 262_144
 """A body up to this size may be read a second time, slowly, to say what is wrong with it."""
 
 
-async def read_json(request: Request, bytes_max: int) -> Any:
-    """The value that was sent; nothing is as good as an object without fields."""
+async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
+    """The value that was sent; nothing is as good as an object without fields, unless something must be said."""
     raw = await read_body(request, bytes_max)
+    if not raw and is_required:
+        raise InvalidInput("body", "must be sent; {} is an object that says nothing")
     if not raw:
         return {}
     _require_json(request)

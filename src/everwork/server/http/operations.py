@@ -40,16 +40,17 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields of a body; one that requires nothing may be left out as a whole."""
+    """The fields of a body; one that requires nothing may be left out as a whole, unless it `must_be_sent`."""
 
     name: str
     fields: tuple[Field, ...]
     example: Mapping[str, Any] = field(default_factory=dict)
+    must_be_sent: bool = False
 
     @property
     def is_required(self) -> bool:
         """Whether there must be a body."""
-        return any(one.is_required for one in self.fields)
+        return self.must_be_sent or any(one.is_required for one in self.fields)
 
     def read(self, sent: object) -> dict[str, Any]:
         """The checked values by name; what was not given, or given as null, has its default."""
@@ -109,12 +110,15 @@ class Call:
     async def body(self) -> dict[str, Any]:
         """The checked fields of the body."""
         shape = self.operation.body
-        return {} if shape is None else shape.read(await read_json(self.request, BODY_BYTES_MAX))
+        return {} if shape is None else shape.read(await self._json(shape))
 
     async def said(self) -> dict[str, Any]:
         """Those fields of the body that were sent."""
         shape = self.operation.body
-        return {} if shape is None else shape.said(await read_json(self.request, BODY_BYTES_MAX))
+        return {} if shape is None else shape.said(await self._json(shape))
+
+    async def _json(self, shape: Shape) -> Any:
+        return await read_json(self.request, BODY_BYTES_MAX, is_required=shape.must_be_sent)
 
     def named(self, name: str) -> str:
         """A name in the path."""

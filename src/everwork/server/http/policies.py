@@ -119,6 +119,7 @@ _POLICY: Final = Shape(
     "PolicyChange",
     _FIELDS,
     {"max_attempts": 3, "base": 10, "breaker_failures": 3, "breaker_seconds": 60, "max_running": 20},
+    must_be_sent=True,
 )
 _OPENING: Final = Shape(
     "BreakerOpening",

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.server.errors import wire
+from everwork.server.words import as_written
 
 PROBLEM_TYPE: Final = "application/problem+json"
 LINGER_SECONDS: Final = 5.0
@@ -55,7 +56,8 @@ def problem_of(error: EverworkError | Refusal) -> Response:
         return Farewell(said) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else said
     known = wire(error)
     field = error.field if isinstance(error, InvalidInput) else None
-    return problem(known.http, known.code, str(error), field=field, headers=_headers(error))
+    detail = str(error) if field is None else as_written(str(error))
+    return problem(known.http, known.code, detail, field=field, headers=_headers(error))
 
 
 class Farewell(Response):
