@@ -73,8 +73,8 @@ def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]
 
 
 def _as_leased(found: finish.Where) -> dict[str, Any]:
-    known = {name: getattr(found, name) for name in settle.Leased._fields if name != "policy"}
-    return {**known, "activated_at_ms": found.activated_at_ms or 0, "worker": found.worker or "", "policy": None}
+    fields = {name: getattr(found, name, None) for name in settle.Leased._fields}
+    return {**fields, "activated_at_ms": found.activated_at_ms or 0, "worker": found.worker or ""}
 
 
 def _sweep_without_horizon() -> None:
