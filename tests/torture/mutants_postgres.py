@@ -105,8 +105,8 @@ def _attempt_reused_after_release() -> None:
 
 
 def _attempt_reused_after_requeue() -> None:
-    placed = "expires_at_ms, queue_id, lane_id, attempt, 1, rank"
-    replace_text("sql/requeue.sql", placed, placed.replace("attempt,", "0,"))
+    placed = "j.expires_at_ms, g.queue_id, g.lane_id, g.attempt, 1, g.rank"
+    replace_text("sql/requeue.sql", placed, placed.replace("g.attempt,", "0,"))
 
 
 def _dedupe_ignored() -> None:
