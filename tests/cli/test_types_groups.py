@@ -107,14 +107,14 @@ async def test_a_breaker_that_is_not_open_needs_no_reset(cli: Cli, engine: Engin
 async def test_every_field_of_a_policy_is_set_and_taken_back(cli: Cli, engine: Engine) -> None:
     words = (
         "--breaker-failures 4 --breaker-seconds 30 --max-running 20 --max-running-per-key 5 --rate 100/60 --strict "
-        "--failed-job-retry-hours 24 --failed-job-retry-rounds 2 --keep-completed-hours 1 --keep-failed-hours 2 "
+        "--failed-job-retry-hours 24 --failed-job-retry-rounds 2 --keep-completed-hours 1 --keep-failed-hours 48 "
         "--error temporary=text:maintenance --error permanent=exception:ValueError"
     )
     said = cli("types", "policy", TYPE, *words.split(), "--json").json["set"]
     assert said == {
         "breaker_failures": 4, "breaker_seconds": 30, "max_running": 20, "max_running_per_key": 5, "rate_jobs": 100,
         "rate_seconds": 60, "strict": True, "failed_job_retry_hours": 24, "failed_job_retry_rounds": 2,
-        "keep_completed_hours": 1, "keep_failed_hours": 2,
+        "keep_completed_hours": 1, "keep_failed_hours": 48,
         "errors": [
             {"strategy": "temporary", "text": "maintenance"},
             {"strategy": "permanent", "exception": "ValueError"},
