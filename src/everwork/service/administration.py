@@ -23,7 +23,7 @@ from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, Trigge
 from everwork.service.desk import BulkChange, Desk
 from everwork.service.fleet import Fleet
 from everwork.service.keys import KeyRing
-from everwork.service.policies import put_over, said_of_stored
+from everwork.service.policies import put_over, put_policy, said_of_stored
 from everwork.service.service import JobService
 from everwork.service.steps import to_the_end, walk
 
@@ -136,14 +136,14 @@ class Administration:
         after = put_over(said_of_stored(stored) if changes_only else {}, said)
         view = PolicyView(policy_from(after), after)
         text = encode_said(after) if after else None
-        await self._noted("types.policy", type, lambda: self._put_policy(type, stored, text), after)
+        await self._noted("types.policy", type, lambda: put_policy(self._engine, type, stored, text), after)
         return view
 
     async def clear_policy(self, type: str) -> None:
         """Take a type's policy away: the default one holds."""
         self._may_change(type=type)
         stored = (await self._known(type)).policy
-        await self._noted("types.policy-clear", type, lambda: self._put_policy(type, stored, None))
+        await self._noted("types.policy-clear", type, lambda: put_policy(self._engine, type, stored, None))
 
     # Groups -------------------------------------------------------------------------------------
 
@@ -337,12 +337,6 @@ class Administration:
             await self._audit.record(self.principal, action or "", type or "*", self.origin, detail, name=name)
 
         return await walk(steps, told, write if action else None)
-
-    async def _put_policy(self, type: str, before: str | None, after: str | None) -> None:
-        """Set a policy. With its rule a breaker goes, too: one that stayed open would stop a type that has none."""
-        await self._engine.set_policy(type, after)
-        if decode_policy(before).breaker is not None and decode_policy(after).breaker is None:
-            await self._engine.reset_breaker(type)
 
     async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
         await self._audit.record(self.principal, action, target, self.origin, detail)

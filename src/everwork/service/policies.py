@@ -21,7 +21,7 @@ from everwork.core.policy import (
 )
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.base import Engine
-from everwork.engines.codec import encode_said, said_in
+from everwork.engines.codec import decode_policy, encode_said, said_in
 from everwork.exceptions import BadConfiguration, InvalidInput
 
 Said = Mapping[str, Any]
@@ -71,7 +71,14 @@ async def _put(engine: Engine, policies: Mapping[str, Said]) -> None:
         after = put_over(before, said)
         if after != before:
             _require_whole(type, after)
-            await engine.set_policy(type, encode_said(after) if after else None)
+            await put_policy(engine, type, stored.get(type), encode_said(after) if after else None)
+
+
+async def put_policy(engine: Engine, type: str, before: str | None, after: str | None) -> None:
+    """Set a policy. With its rule a breaker goes, too: one that stayed open would stop a type that has none."""
+    await engine.set_policy(type, after)
+    if decode_policy(before).breaker is not None and decode_policy(after).breaker is None:
+        await engine.reset_breaker(type)
 
 
 def _require_whole(type: str, said: Said) -> None:
@@ -147,7 +154,7 @@ def defaults_in(environ: Mapping[str, str]) -> dict[str, Any]:
         variable = f"EVERWORK_{name.upper()}"
         if text := environ.get(variable):
             try:
-                said[name] = default_from(name, _number(text))
+                said[name] = default_from(name, checks.typed(text))
             except InvalidInput as error:
                 raise BadConfiguration(f"{name} (environment variable {variable}): {error.problem}") from None
     return said
@@ -199,13 +206,6 @@ def _table(type: object, table: object) -> dict[str, Any]:
             hint = f"did you mean {meant[0]}? " if meant else ""
             raise InvalidInput(name[:80], f"is no field of a policy; {hint}allowed are {', '.join(allowed)}")
     return dict(table)
-
-
-def _number(text: str) -> object:
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return text
 
 
 def _flag(value: object) -> bool:
