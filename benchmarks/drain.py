@@ -35,8 +35,8 @@ async def measure_drain(bench: Bench) -> list[Row]:
     jobs = bench.jobs(100_000, 10_000)
     measures: dict[str, Measure] = {BARE_LOOP: bare_loop(bench, jobs)}
     for name, own_loop in WAYS[bench.host.name].items():
-        measures[f"{name}: activate, settle"] = _drained(bench, jobs, in_two_calls, own_loop=own_loop)
-        measures[f"{name}: fused"] = _drained(bench, jobs, fused, own_loop=own_loop)
+        measures[f"{name}: activate, settle"] = drained(bench, jobs, in_two_calls, own_loop=own_loop)
+        measures[f"{name}: fused"] = drained(bench, jobs, fused, own_loop=own_loop)
     first, *others = (await interleave(bench, "drain", measures)).items()
     rows = [rate_row("drain", *first)]
     return rows + [rate_row("drain", name, taken, first[1], 0.6) for name, taken in others]
@@ -47,9 +47,9 @@ async def measure_lanes(bench: Bench) -> list[Row]:
     jobs, keys = bench.jobs(50_000, 10_000), bench.jobs(10_000, 2_000)
     measures: dict[str, Measure] = {
         BARE_LOOP: bare_loop(bench, jobs),
-        "1 lane": _drained(bench, jobs, fused),
-        "10 tenants": _drained(bench, jobs, fused, lambda n: a_job(n)._replace(tenant=f"tenant-{n % 10}")),
-        f"{keys:,} limit keys": _drained(bench, jobs, fused, lambda n: a_job(n)._replace(limit_key=f"key-{n % keys}")),
+        "1 lane": drained(bench, jobs, fused),
+        "10 tenants": drained(bench, jobs, fused, lambda n: a_job(n)._replace(tenant=f"tenant-{n % 10}")),
+        f"{keys:,} limit keys": drained(bench, jobs, fused, lambda n: a_job(n)._replace(limit_key=f"key-{n % keys}")),
     }
     first, *others = (await interleave(bench, "lanes", measures)).items()
     rows = [rate_row("lanes", *first)]
@@ -114,10 +114,16 @@ async def check_completed(engine: Engine, jobs: int) -> None:
         raise RuntimeError(f"{jobs} jobs should be completed, the engine says {found}")
 
 
-def _drained(bench: Bench, jobs: int, drain: Drain, make: Make = a_job, *, own_loop: bool = False) -> Measure:
+def drained(
+    bench: Bench, jobs: int, drain: Drain, make: Make = a_job, *, own_loop: bool = False, policy: str | None = None
+) -> Measure:
+    """A load that is drained, as something to be measured in turn with others."""
+
     async def measure() -> Timing:
         with bench.store() as url:
             async with opened(url, own_loop=own_loop) as engine:
+                if policy is not None:
+                    await engine.set_policy(TYPE, policy)
                 await fill(engine, jobs, make)
                 bench.host.loaded(url)
                 with bench.timing(jobs) as timing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.bench import Bench, Measure, Row, Timing, interleave, opened, rate_row
-from benchmarks.drain import TYPE, WAYS, Make, a_job, check_completed, fill, fused
+from benchmarks.bench import Bench, Measure, Row, interleave, rate_row
+from benchmarks.drain import WAYS, Make, a_job, drained, fused
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import NewJob
 from everwork.core.policy import Rate, TypePolicy
@@ -41,18 +41,8 @@ def _keyed(n: int) -> NewJob:
 
 
 def _drained(bench: Bench, jobs: int, make: Make, policy: TypePolicy | None) -> Measure:
-    async def measure() -> Timing:
-        with bench.store() as url:
-            async with opened(url, own_loop=next(iter(WAYS[bench.host.name].values()))) as engine:
-                await engine.set_policy(TYPE, None if policy is None else encode_policy(policy))
-                await fill(engine, jobs, make)
-                bench.host.loaded(url)
-                with bench.timing(jobs) as timing:
-                    await fused(engine, jobs)
-                await check_completed(engine, jobs)
-                return timing
-
-    return measure
+    text = None if policy is None else encode_policy(policy)
+    return drained(bench, jobs, fused, make, own_loop=next(iter(WAYS[bench.host.name].values())), policy=text)
 
 
 ONE_LANE = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.breaker import BreakerState
+from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
 from everwork.engines.values import Demand, Reason
 from tests.conformance.failing import (
@@ -197,12 +198,7 @@ async def test_a_lapsed_probe_opens_the_breaker_again(engine: Engine, clock: Vir
 
 @pytest.mark.parametrize("end", ["complete", "fail"])
 async def test_what_is_not_the_probe_neither_closes_nor_opens_it(engine: Engine, clock: VirtualClock, end: str) -> None:
-    await a_policy(engine, **RULE)
-    old, *bad = await leased(engine, 4)
-    await fail_finally(engine, *bad)
-    await a_pending_job(engine)
-    clock.advance(seconds=60)
-    probe = await a_probe(engine)
+    old, probe = await an_old_attempt_beside_a_probe(engine, clock)
     await settled(engine, Complete(old.key, 1) if end == "complete" else Fail(old.key, 1, "boom", final=True))
     assert await standing(engine) == (HALF_OPEN, 3)
     assert (await info_of(engine)).breaker_probe_key == probe.key
@@ -232,24 +228,25 @@ async def test_the_probe_decides_also_when_its_attempt_is_not_named(
     assert (await info_of(engine)).breaker is state
 
 
-async def test_a_batch_closes_it_by_its_probe_before_other_failures_count(engine: Engine, clock: VirtualClock) -> None:
+async def an_old_attempt_beside_a_probe(engine: Engine, clock: VirtualClock) -> tuple[LeasedJob, LeasedJob]:
+    """An attempt from before the breaker opened, still leased, and the probe."""
     await a_policy(engine, **RULE)
     old, *bad = await leased(engine, 4)
     await fail_finally(engine, *bad)
     await a_pending_job(engine)
     clock.advance(seconds=60)
     probe = await a_probe(engine)
+    return old, probe
+
+
+async def test_a_batch_closes_it_by_its_probe_before_other_failures_count(engine: Engine, clock: VirtualClock) -> None:
+    old, probe = await an_old_attempt_beside_a_probe(engine, clock)
     await engine.settle([Fail(old.key, 1, "boom"), Complete(probe.key, 1)])
     assert await standing(engine) == (CLOSED, 1)
 
 
 async def test_a_batch_with_the_probe_s_failure_opens_it(engine: Engine, clock: VirtualClock) -> None:
-    await a_policy(engine, **RULE)
-    old, *bad = await leased(engine, 4)
-    await fail_finally(engine, *bad)
-    await a_pending_job(engine)
-    clock.advance(seconds=60)
-    probe = await a_probe(engine)
+    old, probe = await an_old_attempt_beside_a_probe(engine, clock)
     await engine.settle([Complete(old.key, 1), Fail(probe.key, 1, "boom")])
     assert (await info_of(engine)).breaker_open_until_ms == clock.now_ms + MINUTE_MS
 
