@@ -46,7 +46,7 @@ def test_a_check_of_a_current_store_is_content(cli: Cli, url: str) -> None:
 
 
 def test_people_are_told_what_was_done(cli: Cli) -> None:
-    assert cli("migrate").out == "sqlite:///everwork.db: created, schema version 1\n"
+    assert cli("migrate").out == "sqlite:///everwork.db: created, schema version 2\n"
     assert cli("migrate").out == "sqlite:///everwork.db: schema version 1 is current, nothing to do\n"
 
 
@@ -65,7 +65,7 @@ def test_a_store_of_a_newer_program_is_refused(cli: Cli) -> None:
     for arguments in (["migrate"], ["jobs", "list"]):
         answer = cli(*arguments)
         assert answer.code == 2
-        assert "has schema version 99, this program knows 1: upgrade everwork" in answer.complaint
+        assert "has schema version 99, this program knows 2: upgrade everwork" in answer.complaint
     answer = cli("migrate", "--check")
     assert answer.code == 1
     assert "schema version 99" in answer.complaint
