@@ -47,7 +47,7 @@ def test_a_check_of_a_current_store_is_content(cli: Cli, url: str) -> None:
 
 def test_people_are_told_what_was_done(cli: Cli) -> None:
     assert cli("migrate").out == "sqlite:///everwork.db: created, schema version 2\n"
-    assert cli("migrate").out == "sqlite:///everwork.db: schema version 1 is current, nothing to do\n"
+    assert cli("migrate").out == "sqlite:///everwork.db: schema version 2 is current, nothing to do\n"
 
 
 def test_an_old_store_is_told_and_brought_up_to_date(cli: Cli) -> None:
