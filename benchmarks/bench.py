@@ -106,12 +106,14 @@ def check_all(done: int, jobs: int) -> None:
 Measure = Callable[[], Awaitable[Timing]]
 
 
-async def interleave(bench: Bench, part: str, measures: Mapping[str, Measure]) -> dict[str, list[Timing]]:
+async def interleave(
+    bench: Bench, part: str, measures: Mapping[str, Measure], rounds: int = ROUNDS
+) -> dict[str, list[Timing]]:
     """Measure everything once, then again: what disturbs the machine disturbs all of them alike."""
     taken: dict[str, list[Timing]] = {name: [] for name in measures}
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, rounds + 1):
         for name, measure in measures.items():
-            bench.say(f"{part}: round {number} of {ROUNDS}: {name}")
+            bench.say(f"{part}: round {number} of {rounds}: {name}")
             gc.collect()
             taken[name].append(await measure())
     return taken

@@ -73,7 +73,9 @@ local function mend_full(queue) -- Opens full lanes that have room: at how many 
   local popped, limit, lanes = call('ZPOPMIN', was_full_key(queue), STEP), trait_for(queue).max_per_key, {}
   for i = 1, #popped, 2 do lanes[#lanes + 1] = popped[i] end
   local numbers = numbers_of(queue, lanes)
-  for _, lane in ipairs(lanes) do if numbers[lane] < limit then reopen_lane(queue, lane) end end
+  local open = {}
+  for _, lane in ipairs(lanes) do if numbers[lane] < limit then open[#open + 1] = lane end end
+  reopen_lanes(queue, open)
   return #lanes
 end
 

@@ -37,24 +37,34 @@ local function numbers_of(queue, lanes) -- How many run of each, by its name; an
   return numbers
 end
 
-local function reopen_lane(queue, lane)
-  local turn = call('ZSCORE', full_key(queue), lane)
-  if not turn then return end
-  call('ZREM', full_key(queue), lane)
-  call('ZADD', lanes_key(queue), turn, lane)
+local function reopen_lanes(queue, lanes) -- Those of them that stand among the full ones.
+  local gone, back = {}, {}
+  for i = 1, #lanes, CHUNK do
+    local turns = call('ZMSCORE', full_key(queue), unpack(lanes, i, math.min(i + CHUNK - 1, #lanes)))
+    for j = 1, #turns do
+      if turns[j] then
+        gone[#gone + 1] = lanes[i + j - 1]
+        back[#back + 1], back[#back + 2] = turns[j], lanes[i + j - 1]
+      end
+    end
+  end
+  if #gone == 0 then return end
+  many('ZREM', full_key(queue), gone)
+  many('ZADD', lanes_key(queue), back)
   freed[queue] = true
 end
 
 local function take_in_lanes(queue, q)
-  local lanes, limit, mine = {}, q.t.max_per_key, changed[queue] or {}
+  local lanes, limit, mine, open = {}, q.t.max_per_key, changed[queue] or {}, {}
   for lane, by in pairs(q.lanes) do if by ~= 0 then lanes[#lanes + 1] = lane end end
   local numbers = numbers_of(queue, lanes)
   for _, lane in ipairs(lanes) do
     local before = numbers[lane]
     local after = before + q.lanes[lane]
     numbers[lane], mine[lane] = after, true
-    if before >= limit and after < limit then reopen_lane(queue, lane) end
+    if before >= limit and after < limit then open[#open + 1] = lane end
   end
+  reopen_lanes(queue, open)
   changed[queue] = mine
 end
 
