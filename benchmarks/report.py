@@ -110,7 +110,7 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
 
     make bench ARGS="--engine {host.name}{only} --write"
 
-{"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {ROUNDS} rounds. {bare}
+{"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {ROUNDS} rounds, unless the text says more. {bare}
 
 {table}
 """
