@@ -144,7 +144,7 @@ class Demo:
             f"Stopped cleanly after {clock(look.seconds)}; {self._traffic.created:,} jobs created. In the store:\n"
             f"  {look.of_state(State.COMPLETED):,} completed, {look.of_state(State.FAILED):,} failed (dead letters), "
             f"{waiting:,} waiting for the next run\n"
-            f"  see them: everwork jobs list --state failed --engine {shown_url(self._url)}\n"
+            f"  see them: everwork dead list --engine {shown_url(self._url)}\n"
         )
 
 
