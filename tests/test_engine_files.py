@@ -19,7 +19,7 @@ SHARED_PARTS: Final = ("postgres/functions", "redis/lua/parts")
 
 REGISTRY: Final = (
     "pause", "set_policy", "add_group", "drop_group", "types", "register", "unregister", "registered",
-    "last_registered", "take_turn", "reset_breaker", "subscribe", "trigger_marks",
+    "last_registered", "take_turn", "open_breaker", "reset_breaker", "subscribe", "trigger_marks",
 )  # fmt: skip
 WITHOUT_FILE: Final = {
     "open": "the migrations, or what a store is met with",

@@ -285,9 +285,9 @@ class Engine(ABC):
     async def pause(self, type: str, paused: bool) -> None:
         """Stop or resume the activation of a type; what is running goes on. Doing it twice changes nothing."""
 
+    @abstractmethod
     async def open_breaker(self, type: str, open_ms: int) -> None:
         """Let a type's breaker be open for so long from now, also if its policy has none; then it is half-open."""
-        raise NotImplementedError
 
     @abstractmethod
     async def reset_breaker(self, type: str) -> bool:
