@@ -6,6 +6,7 @@ from typing import NamedTuple, assert_never
 
 from everwork.core.classify import Strategy, classify, delay_ms
 from everwork.core.limits import ERROR_CHARS_MAX
+from everwork.core.measures import ASKED, LAPSED, REJECTED, THROWN, UNCLASSIFIED
 from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import raised_attempts
@@ -36,6 +37,8 @@ class Decision(NamedTuple):
     variables: str | None = None
     is_counted: bool = False
     """The type's breaker counts it."""
+    sort: str = UNCLASSIFIED
+    """What sort of failure it was, for the figures (`core.measures`)."""
 
 
 def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decision:
@@ -45,30 +48,32 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
             return _failed(known, outcome, policy)
         case Retry():
             rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
-            return _retried(known, rest, outcome.delay_ms, policy)
+            return _retried(known, rest._replace(sort=ASKED), outcome.delay_ms, policy)
         case Lapse():
             error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
-            rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True)
+            rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True, sort=LAPSED)
             return _retried(known, rest, None, policy)
         case Reject():
-            return _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
+            rest = _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
+            return rest._replace(sort=REJECTED)
         case Throw():
             rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
-            return rest._replace(code=outcome.code, variables=outcome.variables)
+            return rest._replace(code=outcome.code, variables=outcome.variables, sort=THROWN)
         case _:
             assert_never(outcome)
 
 
 def _failed(known: Known, outcome: Fail, policy: TypePolicy) -> Decision:
     rest = _rest(known, outcome, Cause.FAIL, outcome.error)
-    rest = rest._replace(variables=outcome.variables, is_counted=outcome.is_counted)
+    strategy = None if outcome.classes is None else classify(outcome.classes, outcome.error, policy.errors)
+    sort = UNCLASSIFIED if strategy is None else strategy.value
+    rest = rest._replace(variables=outcome.variables, is_counted=outcome.is_counted, sort=sort)
     if outcome.retries is not None:
         rest = rest._replace(max_attempts=raised_attempts(known.attempts, outcome.retries))
     if outcome.final:
         return rest
     backoff_ms = outcome.backoff_ms
     if outcome.classes is not None:
-        strategy = classify(outcome.classes, outcome.error, policy.errors)
         if strategy is Strategy.PERMANENT or (strategy is None and policy.strict):
             return rest
         if strategy is not None and backoff_ms is None:

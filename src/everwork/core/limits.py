@@ -43,6 +43,8 @@ PAGE_BYTES_MAX: Final = 16 * 1_048_576
 ASKED_EVERY_MS: Final = 10_000
 """How exactly an engine remembers when a type was last asked for."""
 
+OLDEST_LOOK_MAX: Final = 1_000
+"""Of how many lanes and priorities of a type the longest waiting job is looked for."""
 PROMOTE_MAX: Final = 1_000
 SWEEP_STEP_MAX: Final = 1_000
 HISTORY_ENTRIES_MAX: Final = 200

@@ -38,6 +38,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Oldest,
     Page,
     Registered,
     Schema,
@@ -245,7 +246,20 @@ class Engine(ABC):
 
     @abstractmethod
     async def stats(self, hours: int) -> Stats:
-        """The counts, and what workers did in the last `hours` hours, by hour, type and worker."""
+        """The counts, and what workers did in the last `hours` hours, by hour, type and worker.
+
+        Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
+        waits (`core.measures`), those that failed or were retried are also counted by the sort of their failure; all
+        in the transaction that ends them. Releases and cancellations are not counted. Kept as long as the hours.
+        """
+
+    @abstractmethod
+    async def oldest(self) -> list[Oldest]:
+        """Since when the longest waiting due job of each type and group waits, by type and group; none if none does.
+
+        Paused types and open breakers make no difference. Its cost does not grow with the number of waiting jobs, but
+        with their lanes and priorities: of these at most OLDEST_LOOK_MAX are looked at for each type and group.
+        """
 
     @abstractmethod
     async def explain(self, key: int) -> Explanation | None:

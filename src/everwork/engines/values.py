@@ -175,6 +175,23 @@ class WorkerHour(NamedTuple):
     wait_ms: int
 
 
+class Measure(NamedTuple):
+    """How many attempts at jobs of a type ended in one hour that are counted as `what`; see `core.measures`."""
+
+    hour: int
+    type: str
+    what: str
+    jobs: int
+
+
+class Oldest(NamedTuple):
+    """Since when the longest waiting due job of a type and group could have been running."""
+
+    type: str
+    group: str
+    run_at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Counts by state as they stand, and what workers did in the hours asked for."""
@@ -184,6 +201,8 @@ class Stats:
     generated_at_ms: int
     partial: bool = False
     """A server has left out the smallest counts and the oldest hours, for want of room in its message."""
+    measures: list[Measure] = field(default_factory=list)
+    """How long attempts waited and ran, and of what sort failures were, in these hours. Remote clients have none."""
 
 
 class Reason(Enum):

@@ -1,0 +1,154 @@
+"""stats and oldest: how long attempts waited and ran, of what sort failures were, and since when work waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from everwork.core import measures
+from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.engines.values import Measure, Oldest
+from tests.factories import (
+    TYPE,
+    a_new_job,
+    a_pending_job,
+    a_processing_job,
+    a_scheduled_job,
+    activated,
+    asked,
+    settled,
+)
+from tests.stores import HOUR_MS, SECOND_MS, START_MS
+
+if TYPE_CHECKING:
+    from everwork.engines.base import Engine
+    from tests.stores import VirtualClock
+
+THIS_HOUR = START_MS // HOUR_MS
+
+
+async def counted_as(engine: Engine, hours: int = 1) -> dict[str, int]:
+    return {measure.what: measure.jobs for measure in (await engine.stats(hours)).measures}
+
+
+async def test_a_completed_attempt_is_in_the_buckets_of_its_wait_and_its_duration(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    job = await a_pending_job(engine)
+    clock.advance(ms=300)
+    await activated(engine, job)
+    clock.advance(ms=2_000)
+    await settled(engine, Complete(job.key, 1))
+    assert sorted((await engine.stats(1)).measures) == [
+        Measure(THIS_HOUR, TYPE, measures.execution(8), 1),
+        Measure(THIS_HOUR, TYPE, measures.wait(6), 1),
+    ]
+
+
+@pytest.mark.parametrize("bucket", [0, 5, len(measures.BOUNDS_MS) - 1])
+async def test_the_end_of_a_bucket_belongs_to_it(engine: Engine, clock: VirtualClock, bucket: int) -> None:
+    bound_ms = measures.BOUNDS_MS[bucket]
+    jobs = [await a_processing_job(engine, lease_ms=HOUR_MS), await a_processing_job(engine, lease_ms=HOUR_MS)]
+    clock.advance(ms=bound_ms)
+    await settled(engine, Complete(jobs[0].key, 1))
+    clock.advance(ms=1)
+    await settled(engine, Complete(jobs[1].key, 1))
+    told = measures.measured((measure.what, measure.jobs) for measure in (await engine.stats(2)).measures)
+    assert {at: jobs for at, jobs in enumerate(told.execution) if jobs} == {bucket: 1, bucket + 1: 1}
+
+
+async def test_each_job_of_a_batch_is_in_a_bucket_of_its_own(engine: Engine, clock: VirtualClock) -> None:
+    for _ in range(3):
+        await engine.create([a_new_job(), a_new_job(type="other")])
+        clock.advance(ms=100)
+    jobs = (await asked(engine)).jobs + (await asked(engine, type="other")).jobs
+    clock.advance(ms=3)
+    await engine.settle([Complete(job.key, job.attempt) for job in jobs])
+    found = [tuple(measure[1:]) for measure in (await engine.stats(1)).measures]
+    waited = [(measures.wait(4), 1), (measures.wait(5), 1), (measures.wait(6), 1)]
+    assert sorted(found) == [(type, *one) for type in (TYPE, "other") for one in ((measures.execution(0), 3), *waited)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sort"),
+    [
+        (Fail(0, 1, "boom"), measures.UNCLASSIFIED),
+        (Fail(0, 1, "boom", final=True), measures.UNCLASSIFIED),
+        (Fail(0, 1, "too many requests", classes=()), "rate_limited"),
+        (Fail(0, 1, "boom", classes=("TimeoutError",), final=True), "retryable"),
+        (Reject(0, 1), measures.REJECTED),
+        (Throw(0, 1, "E42"), measures.THROWN),
+        (Retry(0, 1), measures.ASKED),
+    ],
+    ids=str,
+)
+async def test_a_failed_attempt_is_counted_by_the_sort_of_its_failure(
+    engine: Engine, outcome: Outcome, sort: str
+) -> None:
+    job = await a_processing_job(engine)
+    await settled(engine, outcome._replace(key=job.key))
+    expected = {measures.execution(0): 1, measures.wait(0): 1, measures.failure(sort): 1}
+    assert await counted_as(engine) == expected
+
+
+async def test_a_lapsed_lease_is_counted_as_such(engine: Engine, clock: VirtualClock) -> None:
+    await a_processing_job(engine, lease_ms=SECOND_MS)
+    clock.advance(ms=2 * SECOND_MS)
+    await engine.sweep("s")
+    assert (await counted_as(engine))[measures.failure(measures.LAPSED)] == 1
+
+
+async def test_a_release_and_what_is_refused_or_repeated_are_not_measured(engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    await settled(engine, Release(job.key, 1))
+    assert await counted_as(engine) == {}
+    await activated(engine, job)
+    await settled(engine, Complete(job.key, 2))
+    await engine.settle([Complete(job.key, 2), Fail(job.key, 1, "late"), Complete(999_999, 1)])
+    assert await counted_as(engine) == {measures.execution(0): 1, measures.wait(0): 1}
+
+
+async def test_measures_are_kept_by_hour_and_folded_without_loss(engine: Engine, clock: VirtualClock) -> None:
+    for _ in range(2):
+        job = await a_processing_job(engine)
+        await settled(engine, Complete(job.key, 1))
+        await engine.sweep("s")
+        clock.advance(ms=HOUR_MS)
+    found = [(one.hour - THIS_HOUR, one.what, one.jobs) for one in (await engine.stats(24)).measures]
+    names = (measures.execution(0), measures.wait(0))
+    assert sorted(found) == [(hour, name, 1) for hour in (0, 1) for name in names]
+    assert await counted_as(engine, 1) == {}
+
+
+# oldest -------------------------------------------------------------------------------------------
+
+
+async def test_nothing_waits_in_an_empty_store(engine: Engine) -> None:
+    assert await engine.oldest() == []
+
+
+async def test_the_longest_waiting_job_is_found_whatever_its_priority_and_lane(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await engine.create([a_new_job(priority=-3, limit_key="c", tenant="acme"), a_new_job(type="other", delay_ms=50)])
+    clock.advance(ms=SECOND_MS)
+    await engine.create([a_new_job(priority=9), a_new_job(tenant="acme"), a_new_job(priority=9, limit_key="c")])
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS), Oldest("other", "", START_MS + 50)]
+
+
+async def test_only_work_that_is_due_and_not_begun_waits(engine: Engine, clock: VirtualClock) -> None:
+    await a_processing_job(engine)
+    await a_scheduled_job(engine, delay_ms=60_000)
+    assert await engine.oldest() == []
+    clock.advance(ms=60_000)
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS + 60_000)]
+
+
+async def test_groups_wait_apart(engine: Engine, clock: VirtualClock) -> None:
+    await engine.add_group(TYPE, "audit")
+    await a_pending_job(engine)
+    await asked(engine)
+    clock.advance(ms=SECOND_MS)
+    await a_pending_job(engine)
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS + SECOND_MS), Oldest(TYPE, "audit", START_MS)]
