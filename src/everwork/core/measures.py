@@ -1,4 +1,4 @@
-"""What engines count by hour and type besides jobs: how long attempts waited and took, and of what sort failures were."""
+"""What engines count by hour and type besides jobs: how long attempts waited and ran, and why they failed."""
 
 from __future__ import annotations
 
