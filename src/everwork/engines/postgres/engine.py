@@ -36,6 +36,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Oldest,
     Page,
     Registered,
     Schema,
@@ -218,6 +219,9 @@ class PostgresEngine(Engine):
 
     async def stats(self, hours: int) -> Stats:
         return await read.stats(self._parts, hours)
+
+    async def oldest(self) -> list[Oldest]:
+        return await read.oldest(self._parts)
 
     async def explain(self, key: int) -> Explanation | None:
         return await read.explain(self._parts, key)

@@ -1,4 +1,4 @@
-"""get, history, list, count, stats, explain: questions."""
+"""get, history, list, count, stats, oldest, explain: questions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, OLDEST_LOOK_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.pages import Filling, needs_a_look, parted
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
-from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
+from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
 LOOK_STEP = 500
 """Errors are looked at in full, and may be long."""
@@ -90,8 +90,16 @@ async def count(parts: Parts) -> list[Count]:
 async def stats(parts: Parts, hours: int) -> Stats:
     """Counts, and the hourly rows of the hours asked for."""
     now_ms = await server_now_ms(parts)
-    rows = await parts.connections.look(parts.sql("stats")["hours"], now_ms // 3_600_000 - hours)
-    return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms)
+    sql, before = parts.sql("stats"), now_ms // 3_600_000 - hours
+    rows = await parts.connections.look(sql["hours"], before)
+    measures = [Measure(*row) for row in await parts.connections.look(sql["measures"], before)]
+    return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms, measures=measures)
+
+
+async def oldest(parts: Parts) -> list[Oldest]:
+    """Since when work waits."""
+    rows = await parts.connections.look(parts.sql("oldest")["oldest"], parts.now_ms(), OLDEST_LOOK_MAX)
+    return [Oldest(*row) for row in rows]
 
 
 async def explain(parts: Parts, key: int) -> Explanation | None:

@@ -233,7 +233,7 @@ def _ended(known: Known, decision: Decision) -> dict[str, Any]:
     ended: dict[str, Any] = {
         "a": known.attempt, "n": known.attempts, "m": known.max_attempts, "s": int(decision.state),
         "b": decision.backoff_ms, "x": decision.max_attempts, "i": decision.kind, "e": decision.error,
-        "c": decision.code,
+        "c": decision.code, "t": decision.sort,
     }  # fmt: skip
     if decision.variables is not None:
         ended["v"] = decision.variables

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from everwork.core import measures
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import ASKED_EVERY_MS, ATTEMPTS_DEFAULT, HISTORY_ENTRIES_MAX, PROMOTE_MAX
 
@@ -60,10 +62,27 @@ def filled(text: str, schema: str) -> str:
         "count_every_ms": COUNT_EVERY_MS,
         "count_passed_max": COUNT_PASSED_MAX,
         "lock_timeout": f"'{LOCK_TIMEOUT}'",
+        **_measures(),
     }
     for name, value in values.items():
         text = text.replace("{" + name + "}", str(value))
     return text
+
+
+def _measures() -> dict[str, str]:
+    """How durations and failures are counted, as literals."""
+    buckets = range(measures.BUCKETS)
+    return {
+        "bounds_ms": _array(measures.BOUNDS_MS) + "::bigint[]",
+        "execution_names": _array(map(measures.execution, buckets)) + "::text[]",
+        "wait_names": _array(map(measures.wait, buckets)) + "::text[]",
+        "failure_name": f"'{measures.failure('')}'",
+        "unclassified": f"'{measures.UNCLASSIFIED}'",
+    }
+
+
+def _array(values: Iterable[object]) -> str:
+    return "'{" + ",".join(map(str, values)) + "}'"
 
 
 def _bare(body: str) -> str:

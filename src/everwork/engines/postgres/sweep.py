@@ -117,6 +117,7 @@ async def _fold(parts: Parts) -> None:
         return
     [(_, finished)] = await parts.connections.tidy(sql["fold_counts"], FOLD_MAX)
     await parts.connections.tidy(sql["fold_work"], FOLD_MAX)
+    await parts.connections.tidy(sql["fold_measures"], FOLD_MAX)
     broom.unvacuumed += finished
     if broom.unvacuumed >= VACUUM_EVERY_JOBS:
         broom.unvacuumed = 0

@@ -17,14 +17,18 @@ BEGIN
   answered AS (
     INSERT INTO result (key, body) SELECT g.key, done->(g.key::text)->>1 FROM gone g WHERE done->(g.key::text)->>1 IS NOT NULL),
   summed AS MATERIALIZED (
-    SELECT g.queue_id, g.lane_id, g.worker, count(*) AS n, sum(greatest(0, at_ms - g.activated_at_ms)) AS execution_ms,
-      sum(greatest(0, g.activated_at_ms - g.run_at_ms)) AS wait_ms FROM gone g GROUP BY 1, 2, 3),
+    SELECT g.queue_id, g.lane_id, g.worker, bucket_of(at_ms - g.activated_at_ms) AS execution, bucket_of(g.activated_at_ms - g.run_at_ms) AS wait,
+      count(*) AS n, sum(greatest(0, at_ms - g.activated_at_ms)) AS execution_ms, sum(greatest(0, g.activated_at_ms - g.run_at_ms)) AS wait_ms
+    FROM gone g GROUP BY 1, 2, 3, 4, 5),
   counted AS (
     INSERT INTO count_delta (queue_id, tenant, processing, completed)
     SELECT s.queue_id, l.tenant, -sum(s.n), sum(s.n) FROM summed s JOIN lane l ON l.id = s.lane_id GROUP BY 1, 2),
   worked AS (
     INSERT INTO work_delta (hour, queue_id, worker, completed, execution_ms, wait_ms)
-    SELECT at_ms / 3600000, s.queue_id, s.worker, sum(s.n), sum(s.execution_ms), sum(s.wait_ms) FROM summed s GROUP BY 2, 3)
+    SELECT at_ms / 3600000, s.queue_id, s.worker, sum(s.n), sum(s.execution_ms), sum(s.wait_ms) FROM summed s GROUP BY 2, 3),
+  measured AS (
+    INSERT INTO measure_delta (hour, queue_id, jobs, execution, wait)
+    SELECT at_ms / 3600000, s.queue_id, sum(s.n), s.execution, s.wait FROM summed s GROUP BY 2, 4, 5)
   SELECT coalesce((SELECT array_agg(g.key) FROM gone g), '{}'), array_agg(s.queue_id),
     bool_or(t.breaker_failures > 0 OR t.breaker_open_until_ms IS NOT NULL), bool_or(t.max_running IS NOT NULL OR t.lane_max_running IS NOT NULL)
   INTO accepted, queues, is_watched, is_limited FROM (SELECT DISTINCT a.queue_id FROM summed a) s

@@ -26,7 +26,7 @@ BEGIN
 END $$;
 
 -- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew, "s": 1 pending or 4 failed,
--- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "v": new variables, if there are any, "f": if a breaker counts it}, ...}. `lapsed`: only leases that ran out may end so, and
+-- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "v": new variables, if there are any, "f": if a breaker counts it, "t": the sort of failure, if the client knows it}, ...}. `lapsed`: only leases that ran out may end so, and
 -- a job that somebody is settling this moment, perhaps in a transaction of the user's that lasts, is not waited for.
 -- Whoever changed attempts or max_attempts meanwhile makes the guard fail, and the caller decides again.
 -- Beside the keys that passed: those that breakers count, and the queue of each.
@@ -68,7 +68,11 @@ BEGIN
   worked AS (
     INSERT INTO work_delta (hour, queue_id, worker, failed, retried, execution_ms, wait_ms)
     SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'), count(*) FILTER (WHERE h.o->>'s' = '1'),
-      sum(greatest(0, at_ms - h.activated_at_ms)), sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3)
+      sum(greatest(0, at_ms - h.activated_at_ms)), sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3),
+  measured AS (
+    INSERT INTO measure_delta (hour, queue_id, jobs, execution, wait, sort)
+    SELECT at_ms / 3600000, h.queue_id, count(*), bucket_of(at_ms - h.activated_at_ms), bucket_of(h.activated_at_ms - h.run_at_ms),
+      coalesce(h.o->>'t', {unclassified}) FROM held h GROUP BY 2, 4, 5, 6)
   SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'), coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}')
   INTO accepted, failed, queues FROM held h;
   UPDATE job j SET variables = ended->(j.key::text)->>'v'

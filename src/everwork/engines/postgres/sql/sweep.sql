@@ -66,10 +66,20 @@ SELECT hour, queue_id, worker, sum(completed), sum(failed), sum(retried), sum(ex
 ON CONFLICT (hour, queue_id, worker) DO UPDATE SET completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,
   retried = t.retried + excluded.retried, execution_ms = t.execution_ms + excluded.execution_ms, wait_ms = t.wait_ms + excluded.wait_ms;
 
+-- name: fold_measures
+WITH d AS (
+  DELETE FROM {schema}.measure_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.measure_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
+s AS MATERIALIZED (SELECT hour, queue_id, execution, wait, sort, sum(jobs) AS jobs FROM d GROUP BY 1, 2, 3, 4, 5)
+INSERT INTO {schema}.measure_hour AS t (hour, queue_id, what, jobs)
+SELECT s.hour, s.queue_id, n.what, sum(s.jobs) FROM s CROSS JOIN LATERAL unnest({schema}.measures_of(s.execution, s.wait, s.sort)) AS n(what)
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+ON CONFLICT (hour, queue_id, what) DO UPDATE SET jobs = t.jobs + excluded.jobs;
+
 -- name: forget_zeros
 DELETE FROM {schema}.count_total WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
 
 -- name: forget_hours
+WITH measured AS (DELETE FROM {schema}.measure_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint)
 DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint;
 
 -- name: forget_registered
@@ -80,4 +90,4 @@ DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
 
 -- name: vacuum_deltas
-VACUUM (SKIP_LOCKED, TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.count_total, {schema}.registry;
+VACUUM (SKIP_LOCKED, TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.measure_delta, {schema}.count_total, {schema}.registry;
