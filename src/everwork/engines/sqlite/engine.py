@@ -19,6 +19,7 @@ from everwork.engines.sqlite.calls import in_daemon
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
+from everwork.engines.sqlite.oldest import oldest
 from everwork.engines.sqlite.opened import Opened
 from everwork.engines.sqlite.own_transaction import complete_in, create_in
 from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
@@ -42,6 +43,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Oldest,
     Page,
     Registered,
     Schema,
@@ -219,6 +221,9 @@ class SqliteEngine(Engine):
 
     async def stats(self, hours: int) -> Stats:
         return await self._parts.ask(lambda cursor, now_ms: read.stats(cursor, hours, now_ms))
+
+    async def oldest(self) -> list[Oldest]:
+        return await self._parts.ask(oldest)
 
     async def explain(self, key: int) -> Explanation | None:
         return await self._parts.ask(lambda cursor, now_ms: read.explain(cursor, key, now_ms))

@@ -19,7 +19,7 @@ from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
+from everwork.engines.values import Count, Explanation, JobFilter, Measure, Page, Stats, WorkerHour
 
 GET = statements("get")
 LIST = statements("list")
@@ -90,10 +90,12 @@ def count(cursor: sqlite3.Cursor) -> list[Count]:
 
 
 def stats(cursor: sqlite3.Cursor, hours: int, now_ms: int) -> Stats:
-    """Counts, and the hourly rows of the hours asked for."""
+    """Counts, and the hourly rows and measures of the hours asked for."""
     first = now_ms // 3_600_000 - hours
-    rows = cursor.execute(statements("stats")["hours"], (first,)).fetchall()
-    return Stats(count(cursor), [WorkerHour._make(row) for row in rows], now_ms)
+    sql = statements("stats")
+    hourly = [WorkerHour._make(row) for row in cursor.execute(sql["hours"], (first,)).fetchall()]
+    measures = [Measure._make(row) for row in cursor.execute(sql["measures"], (first,)).fetchall()]
+    return Stats(count(cursor), hourly, now_ms, measures=measures)
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:

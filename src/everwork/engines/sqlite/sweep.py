@@ -182,5 +182,7 @@ def _must_recount(broom: Broom, now_ms: int) -> bool:
 def _tidy(tx: Transaction) -> None:
     tx.cursor.execute(SQL["forget_zeros"])
     tx.cursor.execute(SQL["forget_lanes"])
-    tx.cursor.execute(SQL["forget_hours"], (tx.now_ms // 3_600_000 - STATISTICS_KEEP_HOURS,))
+    first_hour = tx.now_ms // 3_600_000 - STATISTICS_KEEP_HOURS
+    tx.cursor.execute(SQL["forget_hours"], (first_hour,))
+    tx.cursor.execute(SQL["forget_measures"], (first_hour,))
     tx.cursor.execute(SQL["forget_registered"], (tx.now_ms,))

@@ -36,7 +36,9 @@ class Work(NamedTuple):
 class Transaction:
     """Handed to every operation. Operations only run statements; begin and commit are the writer's."""
 
-    __slots__ = ("_counts", "_open_lanes", "_types", "_work", "cursor", "finished", "holds", "now_ms", "woken")
+    __slots__ = (
+        "_counts", "_measures", "_open_lanes", "_types", "_work", "cursor", "finished", "holds", "now_ms", "woken",
+    )  # fmt: skip
 
     def __init__(self, cursor: sqlite3.Cursor, now_ms: int) -> None:
         self.cursor = cursor
@@ -48,6 +50,7 @@ class Transaction:
         self._types: dict[str, TypeRow] = {}
         self._open_lanes: set[tuple[int, str]] = set()
         self._work: dict[tuple[int, str], Work] = {}
+        self._measures: defaultdict[tuple[int, str], int] = defaultdict(int)
 
     def count(self, queue: int, lane: str, state: State, jobs: int) -> None:
         """Add to the number of jobs in a state."""
@@ -69,6 +72,10 @@ class Transaction:
         """Add to what a worker did this hour."""
         known = self._work.get((queue, worker))
         self._work[queue, worker] = work if known is None else Work(*map(sum, zip(known, work, strict=True)))
+
+    def measured(self, queue: int, what: str, jobs: int = 1) -> None:
+        """Add to the attempts that are counted this hour as `what`."""
+        self._measures[queue, what] += jobs
 
     def type(self, name: str) -> TypeRow:
         """The type's queues; a type that was never seen is made here."""
@@ -113,9 +120,14 @@ class Transaction:
             self.cursor.executemany(SQL["append_delta"], deltas)
             self._counts.clear()
         if self._work:
-            hour = self.now_ms // 3_600_000
-            self.cursor.executemany(SQL["add_hourly"], [(hour, *who, *work) for who, work in self._work.items()])
-            self._work.clear()
+            self._flush_statistics(self.now_ms // 3_600_000)
+
+    def _flush_statistics(self, hour: int) -> None:
+        """Whoever worked has ended attempts: there is no measure without work."""
+        self.cursor.executemany(SQL["add_hourly"], [(hour, *who, *work) for who, work in self._work.items()])
+        self.cursor.executemany(SQL["add_measure"], [(hour, *key, jobs) for key, jobs in self._measures.items()])
+        self._work.clear()
+        self._measures.clear()
 
     def _read_type(self, name: str) -> TypeRow:
         row = self.cursor.execute(SQL["read_type"], (name,)).fetchone()

@@ -39,6 +39,9 @@ ON CONFLICT DO UPDATE SET completed = completed + excluded.completed, failed = f
   retried = retried + excluded.retried, execution_ms = execution_ms + excluded.execution_ms,
   wait_ms = wait_ms + excluded.wait_ms;
 
+-- name: add_measure
+INSERT INTO ew_measure (hour, queue, what, jobs) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs;
+
 -- name: insert_ready
 INSERT INTO ew_ready (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 

@@ -54,6 +54,9 @@ DELETE FROM ew_tally WHERE jobs = 0;
 -- name: forget_hours
 DELETE FROM ew_hourly WHERE hour < ?;
 
+-- name: forget_measures
+DELETE FROM ew_measure WHERE hour < ?;
+
 -- name: forget_lanes
 -- A closed lane has no ready work: its row only remembers when it was served last.
 DELETE FROM ew_lane WHERE open = 0 AND busy = 0 AND served < (SELECT turn - 100000 FROM ew_queue q WHERE q.id = queue);
