@@ -13,15 +13,16 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test lint proto bench torture docs clean
+.PHONY: help up test lint proto bench torture docs screenshots clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(RUNTIME) ## install and start everything, with demo workers
 	$(BIN)/everwork up --demo $(ARGS)
 
 test: lint ## all checks, then all tests: what CI runs
+	-@$(BIN)/python -m tools.browser --install
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 lint: $(DEV) ## ruff, formatting, types, import rules
@@ -41,6 +42,10 @@ torture: $(DEV) ## kill real processes for a while and count what was lost
 
 docs: $(DEV) ## check links, examples and commands in the documentation
 	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
+screenshots: $(DEV) ## pictures of every page of the dashboard, in build/screenshots
+	$(BIN)/python -m tools.browser --install
+	$(BIN)/python -m tools.screenshots $(ARGS)
 
 clean: ## remove .venv, caches and build results
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

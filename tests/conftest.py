@@ -11,6 +11,7 @@ import pytest
 
 from tests import shared_servers
 from tests.stores import ENGINES, VirtualClock, drop_stores, open_store
+from tools.browser import find_browser, why_none
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MEMORY: Final = "/dev/shm"
 MEMORY_BYTES_MIN: Final = 4 * 2**30
 LONG: Final = (
+    "tests/browser/",
     "tests/torture/test_torture",
     "tests/server/http/test_fuzz",
     "tests/server/grpc/test_storm",
@@ -34,18 +36,20 @@ LONG: Final = (
 """What takes longest begins first, so that nobody waits for it alone in the end."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """The main process begins the run before it starts others, so that they all find the same servers.
 
     Files of tests are in memory where there is plenty: thousands of them sync what nobody keeps.
     """
+    if find_browser() is None:
+        config.issue_config_time_warning(pytest.PytestWarning(f"the dashboard is not tested: {why_none()}"), 2)
     if os.path.ismount(MEMORY) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     shared_servers.begin_run()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first, each file's by another process; the others in their order.
+    """Long tests first, each file's by another process, all with a browser by one; the others in their order.
 
     At first each process gets the next part of the list, a share of its quarter; what follows goes to whoever is free.
     """
@@ -54,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = [item for item in items if item.nodeid.startswith(LONG)]
     others = [item for item in items if not item.nodeid.startswith(LONG)]
     piles: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    for number, (_, tests) in enumerate(groupby(long, key=lambda item: item.path)):
+    for number, (_, tests) in enumerate(groupby(long, key=_belongs_to)):
         piles[number % processes] += tests
     items.clear()
     for pile in piles:
@@ -62,6 +66,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items += pile + others[:room]
         del others[:room]
     items += others
+
+
+def _belongs_to(item: pytest.Item) -> Path:
+    """One browser is enough: it takes more memory than all the rest."""
+    return item.path.parent if item.nodeid.startswith("tests/browser/") else item.path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Nobody shall think that the dashboard was tested when it was not."""
+    if find_browser() is None:
+        terminalreporter.write_sep("!", "THE DASHBOARD WAS NOT TESTED", red=True, bold=True)
+        terminalreporter.write_line(f"No browser: {why_none()}", red=True)
 
 
 def pytest_unconfigure() -> None:

@@ -1,0 +1,1 @@
+"""Tests that look at the dashboard with a real browser."""

@@ -1,0 +1,73 @@
+"""A browser for each test process, servers to look at, and visitors who look.
+
+Everything runs in one event loop for all tests: the browser is driven from the loop that it was started in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright
+
+from tests.browser.watching import Visitor, visiting
+from tests.server.whole import Whole, running
+from tests.stores import url_of
+from tools.browser import find_browser
+
+HERE: Final = Path(__file__).parent
+collect_ignore_glob = [] if find_browser() else ["test_*.py"]
+"""Without a browser nothing of this runs; the end of the run says so, see tests/conftest.py."""
+
+Visit = Callable[..., Awaitable[Visitor]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of these share the loop of the browser."""
+    for item in items:
+        if HERE in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """The system's Chromium, without a window."""
+    # Root cannot have Chromium's sandbox; all pages here are ours.
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(
+            executable_path=find_browser(), chromium_sandbox=os.geteuid() != 0, args=["--disable-dev-shm-usage"]
+        )
+        yield started
+        await started.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Whole]:
+    """A server on a file, for all tests of a module."""
+    async with running(url_of("sqlite", tmp_path_factory.mktemp("browser"))) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visit(browser: Browser, whole: Whole) -> AsyncIterator[Visit]:
+    """Makes visitors; what they met that a good page never does fails the test."""
+    visitors: list[Visitor] = []
+
+    async def make(**more: Any) -> Visitor:
+        visitors.append(one := await visiting(browser, f"http://127.0.0.1:{whole.ports.http}", **more))
+        return one
+
+    yield make
+    for one in visitors:
+        await one.context.close()
+    assert [problem for one in visitors for problem in one.watch.problems] == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visitor(visit: Visit) -> Visitor:
+    """One visitor, who has not logged in."""
+    return await visit()
