@@ -1,0 +1,190 @@
+"""What ended in each minute, by type, out of what engines count by hour: charts, rates and percentiles."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import orjson
+
+from everwork.core.limits import HOUR_MS
+from everwork.core.measures import Measured, measured, percentile_ms
+from everwork.engines.values import Stats
+
+MINUTE_MS: Final = 60_000
+MINUTE_TYPES_MAX: Final = 200
+"""So many types of a minute are told apart, those with the most work."""
+OTHER_TYPES: Final = "(other)"
+
+Counts = Mapping[str, Mapping[str, int]]
+"""By type: how much was completed, failed, retried, and what `core.measures` names."""
+
+
+class Work(NamedTuple):
+    """How many attempts ended in which way, and how long they ran and had waited altogether."""
+
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    execution_ms: int = 0
+    wait_ms: int = 0
+
+    @property
+    def ended(self) -> int:
+        """All attempts that ended."""
+        return self.completed + self.failed + self.retried
+
+
+def work_of(counts: Mapping[str, int]) -> Work:
+    """The work that counts of one type tell of."""
+    return Work(*(counts.get(name, 0) for name in Work._fields))
+
+
+@dataclass(frozen=True)
+class Minute:
+    """One minute since the epoch. The types with the least work may be summed up as OTHER_TYPES."""
+
+    minute: int
+    counts: Counts
+
+    @cached_property
+    def by_type(self) -> Mapping[str, Work]:
+        """What ended, by type."""
+        return {type: work_of(counts) for type, counts in self.counts.items()}
+
+    @cached_property
+    def measured(self) -> Mapping[str, Measured]:
+        """How long it took and why it failed, by type."""
+        return {type: measured(counts.items()) for type, counts in self.counts.items()}
+
+    @cached_property
+    def total(self) -> Work:
+        """What ended, of all types."""
+        return Work(*(sum(values) for values in zip(*self.by_type.values(), strict=True))) if self.counts else Work()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What ended in a stretch of so many seconds, of one type or of all."""
+
+    seconds: float
+    work: Work
+    measured: Measured
+
+    def execution_ms(self, share: float) -> float | None:
+        """How long attempts ran that are not among the longest: 0.95 leaves one in twenty out."""
+        return percentile_ms(self.measured.execution, share)
+
+    def wait_ms(self, share: float) -> float | None:
+        """How long jobs waited that are not among the longest."""
+        return percentile_ms(self.measured.wait, share)
+
+    @property
+    def per_second(self) -> float:
+        """How many attempts ended in a second."""
+        return self.work.ended / self.seconds if self.seconds else 0.0
+
+
+def span_of(minutes: Iterable[Minute], seconds: float, type: str | None = None) -> Span:
+    """What ended in these minutes, of one type or of all."""
+    counts: Counter[str] = Counter()
+    for minute in minutes:
+        for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
+            counts.update(some)
+    return Span(seconds, work_of(counts), measured(counts.items()))
+
+
+def bounded_minute(number: int, grown: Counts) -> Minute:
+    """A minute of what has grown in it, with as many types as are told apart."""
+    kept = dict(grown)
+    if len(grown) > MINUTE_TYPES_MAX:
+        by_load = sorted(grown, key=lambda name: (-work_of(grown[name]).ended, name))
+        kept = {type: grown[type] for type in by_load[:MINUTE_TYPES_MAX]}
+        rest = Counter[str](kept.pop(OTHER_TYPES, {}))
+        for type in by_load[MINUTE_TYPES_MAX:]:
+            rest.update(grown[type])
+        kept[OTHER_TYPES] = rest
+    return Minute(number, {type: dict(counts) for type, counts in kept.items()})
+
+
+class Growth:
+    """Turns what engines count by hour into what was added since it was asked before."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, str, str], int] = {}
+        self._from_hour: int | None = None
+        self._until_hour = 0
+
+    def hours(self, at_ms: int | None) -> int:
+        """How many hours must be read at this time; None if nobody knows it: then at least so many."""
+        if self._from_hour is None or at_ms is None:
+            return 2
+        # Who began before the hour's end may end after it, so the last one is watched for another minute.
+        first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
+        return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
+
+    def step(self, stats: Stats, hours: int) -> dict[str, Counter[str]]:
+        """What was added, by type; nothing the first time."""
+        is_first, hour = self._from_hour is None, stats.generated_at_ms // HOUR_MS
+        first = hour - hours + 1 if self._from_hour is None else self._from_hour
+        now = {key: jobs for key, jobs in _flat(stats).items() if key[0] >= first}
+        grown: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for key, jobs in now.items() if not is_first else ():
+            if (more := jobs - self._before.get(key, 0)) > 0:
+                grown[key[1]][key[2]] += more
+        self._until_hour = max(self._until_hour, hour)
+        self._from_hour = max(first, self._until_hour - 1)
+        self._before.update(now)
+        if self._from_hour > first:
+            self._before = {key: jobs for key, jobs in self._before.items() if key[0] >= self._from_hour}
+        return grown
+
+
+HOURS_MAX: Final = 24
+"""Who has heard nothing of the engine for longer does not catch up with all of it."""
+
+
+def _flat(stats: Stats) -> Counter[tuple[int, str, str]]:
+    flat: Counter[tuple[int, str, str]] = Counter()
+    for row in stats.hours:
+        for name, value in zip(Work._fields, row[3:], strict=True):
+            if value:
+                flat[row.hour, row.type, name] += value
+    for hour, type, what, jobs in stats.measures:
+        flat[hour, type, what] += jobs
+    return flat
+
+
+# How minutes are stored ---------------------------------------------------------------------------------
+
+
+def minute_name(number: int) -> str:
+    """The name of a minute in the registry: in order of time."""
+    return f"{number:010d}"
+
+
+def minute_body(minute: Minute) -> str:
+    """A minute as the registry keeps it."""
+    return orjson.dumps(minute.counts).decode()
+
+
+def minute_from(name: str, body: str) -> Minute | None:
+    """A minute that the registry has kept; None if another version has written it in a way of its own."""
+    try:
+        stored = orjson.loads(body)
+        counts = {str(type): {str(what): int(jobs) for what, jobs in some.items()} for type, some in stored.items()}
+        return Minute(int(name), counts)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def merged(minutes: Sequence[Minute]) -> dict[str, Counter[str]]:
+    """Counts of several minutes, as one that goes on needs them."""
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for minute in minutes:
+        for type, counts in minute.counts.items():
+            sums[type].update(counts)
+    return sums
