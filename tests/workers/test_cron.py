@@ -12,13 +12,8 @@ import pytest
 
 from everwork.core.schedule import Awaited, Calendar, Every
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.workers.cron import (
-    AbstractCronSchedule,
-    CronSchedule,
-    matches,
-    scheduled_triggers,
-    time_points,
-)
+from everwork.service.cron_points import matches
+from everwork.workers.cron import AbstractCronSchedule, CronSchedule, scheduled_triggers, time_points
 from everwork.workers.firing import function_trigger
 from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings
 

@@ -5,25 +5,18 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
-
-from cronsim import CronSim
 
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.schedule import Awaited, Calendar, Every, Plan, Schedule
 from everwork.engines.codec import encode_object
 from everwork.exceptions import BadConfiguration
+from everwork.service.cron_points import EPOCH, MILLISECOND, at, matches, ms_of
 from everwork.service.triggers import Scheduled
 from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings, check_expression
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_SECOND: Final = timedelta(seconds=1)
-_WEEK: Final = timedelta(weeks=1)
-"""No zone changes its clocks twice within less."""
 
 
 class AbstractCronSchedule(ABC):
@@ -57,8 +50,8 @@ class CronSchedule(AbstractCronSchedule):
     ) -> datetime:
         """The first match after `after`, or after now, in the zone named or in that of `after`."""
         zone = ZoneInfo(timezone) if timezone else (after.tzinfo if after else None) or UTC
-        for point_ms in matches(cron_expression, zone, _ms_of(after or datetime.now(UTC))):
-            return _at(point_ms).astimezone(zone)
+        for point_ms in matches(cron_expression, zone, ms_of(after or datetime.now(UTC))):
+            return at(point_ms).astimezone(zone)
         raise ValueError(f"nothing ever matches {cron_expression!r}")
 
     def check(self, cron_expression: str) -> None:
@@ -97,58 +90,6 @@ def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) 
     return Awaited(_Awaited(schedule, cron_schedule))
 
 
-def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """The instants after one at which an expression matches in a zone, in order."""
-    walk = CronSim(expression, _at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone))
-    return _in_real_time(expression, zone, after_ms) if walk.fixup_tz is None else _as_debian_does(walk, after_ms)
-
-
-def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:
-    """What stands at fixed times runs once a day, whatever clocks do."""
-    last_ms = after_ms
-    for found in walk:
-        # Begun inside an hour that comes twice, it answers the first of both again.
-        if (point_ms := _ms_of(found)) > last_ms:
-            last_ms = point_ms
-            yield point_ms
-
-
-def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """Whenever the clock shows it. From one change to the next, a clock is like any other that never changes.
-
-    CronSim itself leaves points out after a change that is no whole hour.
-    """
-    after = begin = _at(after_ms)
-    while True:
-        offset, change = _offset(zone, begin), None
-        for found in CronSim(expression, after + offset):
-            change = _change(zone, begin, found - offset)
-            if change is not None:
-                break
-            yield _ms_of(found - offset)
-            begin = found - offset
-        if change is None:
-            return
-        after, begin = change - _SECOND, change
-
-
-def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
-    """The first second after one instant, up to another, at which clocks have changed; None if they do not."""
-    offset, early, late = _offset(zone, begin), begin.replace(microsecond=0), begin
-    while late < end and _offset(zone, late) == offset:
-        early, late = late.replace(microsecond=0), min(late + _WEEK, end)
-    if _offset(zone, late) == offset:
-        return None
-    while late - early > _SECOND:
-        middle = (early + (late - early) / 2).replace(microsecond=0)
-        early, late = (middle, late) if _offset(zone, middle) == offset else (early, middle)
-    return late
-
-
-def _offset(zone: tzinfo, instant: datetime) -> timedelta:
-    return instant.astimezone(zone).utcoffset() or timedelta(0)
-
-
 class _Matches:
     """The next match of an expression; whoever goes from point to point pays for one walk."""
 
@@ -175,11 +116,11 @@ class _Asked:
     def __call__(self, after_ms: int) -> int | None:
         point_ms = self._ask(after_ms)
         if point_ms <= after_ms:
-            raise BadConfiguration(f"{self._call} must answer an instant after {_at(after_ms)}, not {_at(point_ms)}")
+            raise BadConfiguration(f"{self._call} must answer an instant after {at(after_ms)}, not {at(point_ms)}")
         return point_ms
 
     def _ask(self, after_ms: int) -> int:
-        taken = _taken(self._schedule, _at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
+        taken = _taken(self._schedule, at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
         found = self._schedule.next_execution(self._cron.expression, **taken)
         if not isinstance(found, datetime):
             raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
@@ -240,13 +181,5 @@ def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
 
-def _ms_of(instant: datetime) -> int:
-    return (instant - _EPOCH) // _MILLISECOND
-
-
 def _ms_up(instant: datetime) -> int:
-    return -((_EPOCH - instant) // _MILLISECOND)
-
-
-def _at(instant_ms: int) -> datetime:
-    return _EPOCH + instant_ms * _MILLISECOND
+    return -((EPOCH - instant) // MILLISECOND)

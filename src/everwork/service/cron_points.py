@@ -1,0 +1,77 @@
+"""The instants at which a cron expression matches in a time zone, also when its clocks change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+
+from cronsim import CronSim
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_WEEK: Final = timedelta(weeks=1)
+"""No zone changes its clocks twice within less."""
+
+
+def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
+    """The instants after one at which an expression matches in a zone, in order."""
+    walk = CronSim(expression, at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone))
+    return _in_real_time(expression, zone, after_ms) if walk.fixup_tz is None else _as_debian_does(walk, after_ms)
+
+
+def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:
+    """What stands at fixed times runs once a day, whatever clocks do."""
+    last_ms = after_ms
+    for found in walk:
+        # Begun inside an hour that comes twice, it answers the first of both again.
+        if (point_ms := ms_of(found)) > last_ms:
+            last_ms = point_ms
+            yield point_ms
+
+
+def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
+    """Whenever the clock shows it. From one change to the next, a clock is like any other that never changes.
+
+    CronSim itself leaves points out after a change that is no whole hour.
+    """
+    after = begin = at(after_ms)
+    while True:
+        offset, change = _offset(zone, begin), None
+        for found in CronSim(expression, after + offset):
+            change = _change(zone, begin, found - offset)
+            if change is not None:
+                break
+            yield ms_of(found - offset)
+            begin = found - offset
+        if change is None:
+            return
+        after, begin = change - _SECOND, change
+
+
+def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
+    """The first second after one instant, up to another, at which clocks have changed; None if they do not."""
+    offset, early, late = _offset(zone, begin), begin.replace(microsecond=0), begin
+    while late < end and _offset(zone, late) == offset:
+        early, late = late.replace(microsecond=0), min(late + _WEEK, end)
+    if _offset(zone, late) == offset:
+        return None
+    while late - early > _SECOND:
+        middle = (early + (late - early) / 2).replace(microsecond=0)
+        early, late = (middle, late) if _offset(zone, middle) == offset else (early, middle)
+    return late
+
+
+def _offset(zone: tzinfo, instant: datetime) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta(0)
+
+
+def ms_of(instant: datetime) -> int:
+    """An instant in milliseconds."""
+    return (instant - EPOCH) // MILLISECOND
+
+
+def at(instant_ms: int) -> datetime:
+    """The instant of milliseconds."""
+    return EPOCH + instant_ms * MILLISECOND
