@@ -37,6 +37,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Oldest,
     Page,
     Registered,
     Schema,
@@ -207,6 +208,9 @@ class RedisEngine(Engine):
 
     async def stats(self, hours: int) -> Stats:
         return await read.stats(self._link, hours)
+
+    async def oldest(self) -> list[Oldest]:
+        return await read.oldest(self._link)
 
     async def explain(self, key: int) -> Explanation | None:
         return await read.explain(self._link, key)

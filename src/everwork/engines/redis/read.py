@@ -1,9 +1,9 @@
-"""get, history, list, count, stats, explain: questions."""
+"""get, history, list, count, stats, oldest, explain: questions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, LIST_SCAN_MAX
@@ -21,10 +21,13 @@ from everwork.engines.redis.texts import (
     queue_parts,
 )
 from everwork.engines.redis.traits import breaker_of, fields_of, rate_full_until_ms
+from everwork.engines.redis.wire import Word
 from everwork.engines.rules import AHEAD_MAX, Facts, explained, states_sought
-from everwork.engines.values import Count, Explanation, JobFilter, Page, Stats, WorkerHour
+from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
 TOP: Final = "9" * 16
+WORK: Final = ("completed", "failed", "retried", "execution", "wait")
+"""What is summed up by worker, in the order of `WorkerHour`; what else stands there, without a worker, is measured."""
 GET_STEP: Final = 500
 LIST_STEP_MAX: Final = 2_000
 """How many short states one script reads: nobody else is served meanwhile."""
@@ -66,8 +69,19 @@ async def count(link: Link) -> list[Count]:
 async def stats(link: Link, hours: int) -> Stats:
     """Counts, and the sums of the hours asked for."""
     now, counts, *told = await link.read("stats", hours)
-    rows = [row for at in range(0, len(told), 2) for row in _hour(int(told[at]), told[at + 1])]
-    return Stats(_counts(counts), sorted(rows), int(now))
+    fields = list(_fields(told))
+    return Stats(_counts(counts), _hours(fields), int(now), measures=_measures(fields))
+
+
+async def oldest(link: Link) -> list[Oldest]:
+    """Look at some types after the others: nobody else is served meanwhile."""
+    found: list[Oldest] = []
+    behind: Word = ""
+    while True:
+        behind, *told = await link.read("oldest", behind)
+        found += [Oldest(*queue_parts(queue.decode()), int(run_at)) for queue, run_at in _pairs(told)]
+        if not behind:
+            return sorted(found)
 
 
 async def explain(link: Link, key: int) -> Explanation | None:
@@ -150,16 +164,36 @@ def _counts(told: Sequence[Any]) -> list[Count]:
     return sorted(counts, key=lambda one: (one.type, one.group, one.tenant, one.state))
 
 
-def _hour(hour: int, told: Sequence[Any]) -> list[WorkerHour]:
-    sums: dict[tuple[str, str], dict[str, int]] = {}
-    for field, number in _pairs(told):
-        what, type, worker = field.decode().split("\n")
-        sums.setdefault((type, worker), {})[what] = int(number)
-    return [
-        WorkerHour(hour, *who, *(some.get(what, 0) for what in ("completed", "failed", "retried", "execution", "wait")))
-        for who, some in sums.items()
-    ]
+class _Field(NamedTuple):
+    """One sum of an hour."""
+
+    hour: int
+    what: str
+    type: str
+    worker: str
+    sum: int
 
 
-def _pairs(told: Sequence[Any]) -> Iterator[tuple[bytes, bytes]]:
+def _fields(told: Sequence[Any]) -> Iterator[_Field]:
+    for hour, sums in _pairs(told):
+        for field, number in _pairs(sums):
+            what, type, worker = field.decode().split("\n")
+            yield _Field(int(hour), what, type, worker, int(number))
+
+
+def _hours(fields: Sequence[_Field]) -> list[WorkerHour]:
+    """What workers did; the sums of each stand in several fields."""
+    sums: dict[tuple[int, str, str], dict[str, int]] = {}
+    for field in fields:
+        if field.what in WORK:
+            sums.setdefault((field.hour, field.type, field.worker), {})[field.what] = field.sum
+    return sorted(WorkerHour(*who, *(some.get(what, 0) for what in WORK)) for who, some in sums.items())
+
+
+def _measures(fields: Sequence[_Field]) -> list[Measure]:
+    measured = [field for field in fields if not field.worker and field.what not in WORK]
+    return sorted(Measure(field.hour, field.type, field.what, field.sum) for field in measured)
+
+
+def _pairs(told: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(told[::2], told[1::2], strict=True)

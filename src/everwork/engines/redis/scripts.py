@@ -1,4 +1,4 @@
-"""The Lua files, each put together with the parts that its header names and with the limits of the core (`@NAME@`)."""
+"""The Lua files, each put together with the parts that its header names and with the numbers of the core (`@NAME@`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from everwork.core import limits
+from everwork.core import limits, measures
 from everwork.core.breaker import CircuitBreaker
 
 SCHEMA_VERSION = 2
 FOLDER = Path(__file__).parent / "lua"
-NAMED = {"SCHEMA_VERSION": SCHEMA_VERSION, "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms}
+NAMED = {
+    "SCHEMA_VERSION": SCHEMA_VERSION,
+    "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms,
+    "BOUNDS_MS": ", ".join(map(str, measures.BOUNDS_MS)),
+    "EXECUTION": measures.EXECUTION,
+    "WAIT": measures.WAIT,
+}
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)
 _LIMIT = re.compile(r"@([A-Z_]+)@")
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import NewJob
+from everwork.core.measures import failure
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
@@ -22,11 +23,11 @@ ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
 LAPSED_VALUES: Final = 4
 """Of each lapsed lease: id, state, own policy, number of its type's policy."""
-_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "", "", 0)
-_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0)
+_UNDECIDED: Final[tuple[Word, ...]] = ("", "", 0, 0, "", "", "", "", 0, "")
+_RELEASE: Final[tuple[Word, ...]] = ("l", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "")
 
 Decided = dict[int, tuple[Word, ...]]
-"""By its place in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted."""
+"""By its place in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as."""
 
 
 async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any, int]:
@@ -79,7 +80,7 @@ def _words_of(decision: Decision, guard: str) -> tuple[Word, ...]:
     verdict = "r" if decision.state is State.PENDING else "f"
     kind, error, code = decision.kind, decision.error, decision.code
     variables = "" if decision.variables is None else payload_of(decision.variables)
-    rest = (kind, error, code or "", variables, int(decision.is_counted))
+    rest = (kind, error, code or "", variables, int(decision.is_counted), failure(decision.sort))
     return verdict, guard, decision.backoff_ms, decision.max_attempts, *rest
 
 

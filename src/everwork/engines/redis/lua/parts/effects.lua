@@ -1,6 +1,6 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
 -- Inputs: records, traits, running. finish() must be the last thing that a script writes.
-local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
+local counts, work, measures, woken, waiting, has_finished = {}, {}, {}, {}, {}, false
 local ended = {} -- What retention will look at, by the name of its list.
 
 local function count(r, state, by)
@@ -63,19 +63,27 @@ local function flush_ended(kept, ids)
   if #ids > 0 then has_finished = true end
 end
 
+local function add_up(hour, field, by) -- The first field of an hour makes it known.
+  if by ~= 0 and call('HINCRBY', P .. ':w:' .. hour, field, fmt('%.0f', by)) == by then call('ZADD', P .. ':hours', hour, hour) end
+end
+
+local function flush_work() -- A hash per hour: what \n type \n worker; what is measured has no worker.
+  local hour = fmt('%.0f', math.floor(now / 3600000))
+  for who, w in pairs(work) do
+    for what, by in pairs(w) do add_up(hour, what .. '\n' .. who, by) end
+  end
+  for type, mine in pairs(measures) do
+    for what, jobs in pairs(mine) do add_up(hour, what .. '\n' .. type .. '\n', jobs) end
+  end
+end
+
 local function finish()
   write_running()
   for queue in pairs(freed) do if call('EXISTS', lanes_key(queue)) == 1 then woken[queue] = true end end
   for field, by in pairs(counts) do
     if by ~= 0 and call('HINCRBY', P .. ':n', field, by) == 0 then call('HDEL', P .. ':n', field) end
   end
-  local hour = fmt('%.0f', math.floor(now / 3600000))
-  for who, w in pairs(work) do
-    for what, by in pairs(w) do
-      if by ~= 0 then call('HINCRBY', P .. ':w:' .. hour, what .. '\n' .. who, fmt('%.0f', by)) end
-    end
-    call('ZADD', P .. ':hours', hour, hour)
-  end
+  if next(work) then flush_work() end
   for kept, ids in pairs(ended) do flush_ended(kept, ids) end
   if next(woken) then call('HINCRBY', P .. ':bell', 'work', 1) end
   for queue in pairs(woken) do ring('w' .. queue, ':work', type_of(queue)) end

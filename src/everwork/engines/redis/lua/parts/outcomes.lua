@@ -1,9 +1,9 @@
 -- Purpose: end attempts, each judged by itself.
--- Inputs: records, traits, effects, places, endings, breakers; ARGV as settle.lua says.
+-- Inputs: records, traits, effects, measures, places, endings, breakers; ARGV as settle.lua says.
 -- A refused outcome is told with the job's state, its latest attempt, and how the attempt named had ended.
 local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
 local n_completions = 0
-local VALUES = 11 -- Of an outcome that is no completion.
+local VALUES = 12 -- Of an outcome that is no completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -23,7 +23,8 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
   local ids, done, states, next_of, failed_before = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = ARGV[at + i] end
   local runs = runs_of(ids)
-  local records, attempts_at, last_head, run_at = fetch(S, ids, runs), at + n, nil, nil
+  local records, attempts_at = fetch(S, ids, runs), at + n
+  local last_head, last_following, waited, bucket -- Neighbours are alike.
   for i = 1, n do
     local record, attempt = records[i], ARGV[attempts_at + i]
     local tail = record and sub(record, 31)
@@ -32,14 +33,18 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       local following = next_of[tail]
       if not following then
         local note, probe = note_of(r)
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'),
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'), measures = measures_of(r),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end
       local k, head = #done + 1, sub(record, 1, 30)
-      if head ~= last_head then last_head, run_at = head, tonumber(sub(record, 1, 15)) end
+      if head ~= last_head or following ~= last_following then
+        last_head, last_following, waited = head, following, math.max(0, following.activated - sub(record, 1, 15))
+        bucket = bucket_of(WAIT, waited)
+      end
       following.n = following.n + 1
-      following.wait = following.wait + math.max(0, following.activated - run_at)
+      following.wait = following.wait + waited
+      measure(following.measures, bucket, 1)
       done[k], states[k] = ids[i], head .. following.tail
       completed[n_completions + i] = true
       local list = following.ended
@@ -56,7 +61,9 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
   for _, following in pairs(next_of) do
     move(following.r, 'c', following.n)
     if following.note then following.note.completed = following.note.completed + following.n end
-    worked(following.r, 'completed', following.n, following.n * math.max(0, now - following.r.activated), following.wait)
+    local spent = math.max(0, now - following.activated)
+    measure(following.measures, bucket_of(EXECUTION, spent), following.n)
+    worked(following.r, 'completed', following.n, following.n * spent, following.wait)
   end
   at = attempts_at + n + 1
   local results = tonumber(ARGV[at])
@@ -99,7 +106,7 @@ local function set_variables(id, given) -- What else the payload holds is its fi
 end
 
 local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than its completion.
-  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted = unpack(outcome)
+  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, why = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
   local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
   call('ZREM', LEASES, id)
@@ -110,7 +117,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
     put(E, id, code .. '\0' .. error)
     call('ZADD', FAILED, 0, id)
     record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
-    worked(r, 'failed', 1, spent, waited)
+    fell(r, 'failed', spent, waited, why)
     table.insert(ended_as(r, 'f'), id)
     await_return(id, r, kind, NOW)
     move(r, 'f', 1)
@@ -123,7 +130,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
     run_at = now + tonumber(delay)
     retry_at = fmt('%.0f', run_at)
     put(E, id, '\0' .. error)
-    worked(r, 'retried', 1, spent, waited)
+    fell(r, 'retried', spent, waited, why)
   end
   put(S, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, attempts, max, '', '', '', ''))
   enter_pending(id, r, run_at)

@@ -1,0 +1,51 @@
+-- Purpose: since when the longest waiting due job of each type and group waits; a bounded number of types.
+-- Inputs: now; the type to go on behind, '' for the first.
+-- Returns: the type to go on behind, '' at the end; then per queue with due jobs its name and run_at, flat.
+-- Parts: records traits running effects places
+local LOOK_MAX, ENOUGH = @OLDEST_LOOK_MAX@, 2 * @OLDEST_LOOK_MAX@ -- Lanes and priorities: of one queue; of one call, then it ends with its type.
+local looked = 0
+
+local function head_of(key, from) -- The first score of a set.
+  return tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+end
+
+local function oldest_in(key, left) -- The smallest run_at of a lane: each priority begins with its own.
+  local oldest, score = nil, head_of(key, '-inf')
+  while score and left > 0 do
+    local step = math.floor(score / PRIORITY_STEP)
+    local run_at = score - step * PRIORITY_STEP
+    if not oldest or run_at < oldest then oldest = run_at end
+    looked, left = looked + 1, left - 1
+    score = head_of(key, fmt('%.0f', (step + 1) * PRIORITY_STEP))
+  end
+  return oldest
+end
+
+local function oldest_of(queue) -- Also of lanes at their limit; and of what nobody has promoted yet.
+  local oldest, last = head_of(future_key(queue), '-inf'), looked + LOOK_MAX
+  if oldest and oldest > now then oldest = nil end
+  for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do
+    for _, lane in ipairs(call('ZRANGE', lanes, 0, LOOK_MAX - 1)) do
+      local found = oldest_in(ready_key(queue, lane), last - looked)
+      if found and not (oldest and oldest < found) then oldest = found end
+    end
+  end
+  return oldest
+end
+
+local out, types = {''}, call('SMEMBERS', P .. ':types')
+table.sort(types)
+for i, type in ipairs(types) do
+  if type > ARGV[2] then
+    for _, queue in ipairs(queues_of(trait_of(type))) do
+      local oldest, at = oldest_of(queue), #out
+      looked = looked + 1
+      if oldest then out[at + 1], out[at + 2] = queue, fmt('%.0f', oldest) end
+    end
+    if looked >= ENOUGH and i < #types then
+      out[1] = type
+      break
+    end
+  end
+end
+return out
