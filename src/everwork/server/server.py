@@ -19,6 +19,7 @@ from everwork.server.settings import Settings
 from everwork.service.audit import Audit
 from everwork.service.keys import KeyRing, OpenDoor
 from everwork.service.policies import declare_settings
+from everwork.service.pulse import Pulse
 from everwork.service.service import JobService
 
 
@@ -41,10 +42,11 @@ class Server:
         self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.audit = Audit(engine)
         self.metrics = Metrics()
+        self.pulse = Pulse(engine, holder)
         self._streams = WorkStreams(self.service, self.keys)
         extras = [self._streams.methods, lambda reception: desk_methods(reception, settings.long_poll_seconds)]
         self._grpc = GrpcDoor(self.service, self.keys, settings, self.metrics, extras)
-        self._http = HttpDoor(self.service, self.keys, self.audit, settings, self.metrics)
+        self._http = HttpDoor(self.service, self.keys, self.audit, settings, metrics=self.metrics, pulse=self.pulse)
         self._opened = AsyncExitStack()
         self._closing = asyncio.Lock()
 
@@ -55,6 +57,8 @@ class Server:
         await declare_settings(self.service.engine, self.settings.declared)
         await self.keys.open()
         self._opened.push_async_callback(self.keys.close)
+        await self.pulse.open()
+        self._opened.push_async_callback(self.pulse.close)
 
     async def listen(self) -> Ports:
         """Open both doors."""

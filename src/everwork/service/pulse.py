@@ -126,9 +126,8 @@ class Pulse:
         if not self._has_loaded:
             await self._load()
         await self.fresh()
-        if self._unsaved:
-            if not await self._save():
-                await self._adopt()
+        if self._unsaved and not await self._save():
+            await self._adopt()
         return False
 
     async def _read_in_turn(self) -> Reading:

@@ -19,6 +19,7 @@ from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.audit import Audit
 from everwork.service.keys import KeyRing
+from everwork.service.pulse import Pulse
 from everwork.service.service import JobService
 
 KEEP_ALIVE_SECONDS: Final = 30
@@ -40,12 +41,23 @@ class _Server(uvicorn.Server):
 
 
 class HttpDoor:
-    """REST for one service. `start` answers the port that was bound."""
+    """REST for one service. `start` answers the port that was bound.
+
+    Without a pulse that somebody has opened, the engine is read only when a caller needs it.
+    """
 
     def __init__(
-        self, service: JobService, keys: KeyRing, audit: Audit, settings: Settings, metrics: Metrics | None = None
+        self,
+        service: JobService,
+        keys: KeyRing,
+        audit: Audit,
+        settings: Settings,
+        *,
+        metrics: Metrics | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
-        self.parts = Parts(service, keys, audit, settings, metrics or Metrics())
+        beat = pulse or Pulse(service.engine, service.holder)
+        self.parts = Parts(service, keys, audit, settings, beat, metrics or Metrics())
         self.app = make_app(self.parts)
         self._settings = settings
         self._server: _Server | None = None

@@ -12,6 +12,7 @@ from everwork.service.access import Principal
 from everwork.service.administration import Administration
 from everwork.service.audit import Audit
 from everwork.service.keys import KeyRing
+from everwork.service.pulse import Pulse
 from everwork.service.service import JobService
 
 DOOR: Final = "rest"
@@ -26,6 +27,7 @@ class Parts:
     keys: KeyRing
     audit: Audit
     settings: Settings
+    pulse: Pulse
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
