@@ -9,11 +9,12 @@ from everwork.core.instants import utc_text
 from everwork.core.policy import fields_of
 from everwork.core.states import State
 from everwork.engines.codec import decode, decode_policy, require_object
-from everwork.service.administration import GroupView, PolicyView, TriggerSwitch, TypeView, WorkerSwitch
+from everwork.service.administration import GroupView, PolicyView, TypeView
 from everwork.service.api_key import ApiKey
 from everwork.service.audit import AuditEntry
 from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
 from everwork.service.dead import DeadGroup, Grouped
+from everwork.service.fleet_office import TriggerSwitch, WorkerSwitch
 
 
 def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
-from everwork.core.limits import BREAKER_SECONDS_MAX, TITLE_CHARS_MAX
+from everwork.core.limits import BREAKER_SECONDS_MAX
 from everwork.core.policy import TypePolicy, policy_from
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy, encode_said, require_object
 from everwork.engines.values import JobFilter, TypeInfo
 from everwork.exceptions import NotFound
 from everwork.service import dead
-from everwork.service.access import Permission, Principal
+from everwork.service.access import Principal
 from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
-from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
 from everwork.service.desk import BulkChange, Desk
-from everwork.service.fleet import Fleet
+from everwork.service.fleet_office import FleetOffice
 from everwork.service.keys import KeyRing
 from everwork.service.policies import put_over, put_policy, said_of_stored
 from everwork.service.service import JobService
 from everwork.service.steps import to_the_end, walk
-
-T = TypeVar("T")
 
 
 class TypeView(NamedTuple):
@@ -58,35 +55,15 @@ class GroupView(NamedTuple):
     last_asked_ms: int | None
 
 
-class WorkerSwitch(NamedTuple):
-    """A worker that was switched; `is_changed` False: it was like that before."""
-
-    card: WorkerCard
-    is_on: bool
-    is_changed: bool
-
-
-class TriggerSwitch(NamedTuple):
-    """The same of a trigger."""
-
-    card: TriggerCard
-    is_on: bool
-    is_changed: bool
-
-
-class Administration:
+class Administration(FleetOffice):
     """What the holder of one key may do to the store. `origin` says where the call came from."""
 
-    __slots__ = ("_audit", "_desk", "_engine", "_fleet", "_keys", "origin", "principal")
+    __slots__ = ("_desk", "_keys")
 
     def __init__(self, service: JobService, keys: KeyRing, audit: Audit, principal: Principal, origin: str) -> None:
-        self._engine = service.engine
+        super().__init__(service.engine, audit, principal, origin)
         self._desk = Desk(service, principal)
-        self._fleet = Fleet(service.engine)
         self._keys = keys
-        self._audit = audit
-        self.principal = principal
-        self.origin = origin
 
     # Types --------------------------------------------------------------------------------------
 
@@ -164,60 +141,6 @@ class Administration:
             raise NotFound(f"type '{type}': group", group)
         return await self._noted("groups.drop", f"{type}/{group}", lambda: self._engine.drop_group(type, group))
 
-    # Workers and triggers ----------------------------------------------------------------------
-
-    async def workers(self) -> list[WorkerView]:
-        """Every worker that a manager has ever declared, by title."""
-        self._may_read()
-        return await self._fleet.workers()
-
-    async def triggers(self) -> list[TriggerView]:
-        """Every trigger of these workers."""
-        self._may_read()
-        return await self._fleet.triggers()
-
-    async def managers(self) -> list[ManagerCard]:
-        """The managers that live."""
-        self._may_read()
-        return await self._fleet.managers()
-
-    async def processes(self) -> list[ProcessCard]:
-        """The processes that live."""
-        self._may_read()
-        return await self._fleet.processes()
-
-    async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
-        """Let a worker, by id or title, take jobs or not; what runs goes on."""
-        card = await self._meant_worker(worker)
-        action = "workers.on" if is_on else "workers.off"
-        is_changed = await self._noted(action, card.id, lambda: self._fleet.switch_worker(card.id, is_on), _title(card))
-        return WorkerSwitch(card, is_on, is_changed)
-
-    async def forget_worker(self, worker: str) -> tuple[WorkerCard, int]:
-        """Forget a worker that nobody runs, with its triggers; how many waiting jobs were cancelled."""
-        self._may_change()
-        card = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
-        forget = self._noted("workers.forget", card.id, lambda: self._fleet.forget_worker(card.id), _title(card))
-        return card, await forget
-
-    async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
-        """Let a trigger, by name or title, fire or not."""
-        card = await self._meant_trigger(trigger)
-        action = "triggers.on" if is_on else "triggers.off"
-        switch = self._noted(action, card.name, lambda: self._fleet.switch_trigger(card.name, is_on), _title(card))
-        return TriggerSwitch(card, is_on, await switch)
-
-    async def fire_trigger(self, trigger: str) -> tuple[TriggerCard, int]:
-        """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
-        card = await self._meant_trigger(trigger)
-
-        async def fire() -> int:
-            key = await self._fleet.fire(card.name)
-            await self._record("triggers.fire", card.name, {**_title(card), "key": str(key)})
-            return key
-
-        return card, await to_the_end(fire())
-
     # Keys and audit -----------------------------------------------------------------------------
 
     async def create_key(
@@ -290,37 +213,6 @@ class Administration:
 
     # Inside -------------------------------------------------------------------------------------
 
-    def _may_change(self, **names: object) -> None:
-        self.principal.require(Permission.ADMIN)
-        self.principal.require_unbound()
-        for field, value in names.items():
-            checks.name(field, value)
-
-    async def _meant_worker(self, reference: str) -> WorkerCard:
-        self._may_change()
-        return await self._fleet.worker(checks.text("worker", reference, TITLE_CHARS_MAX))
-
-    async def _meant_trigger(self, reference: str) -> TriggerCard:
-        self._may_change()
-        return await self._fleet.trigger(checks.text("trigger", reference, TITLE_CHARS_MAX))
-
-    def _may_read(self) -> None:
-        if not self.principal.allows(Permission.ADMIN):
-            self.principal.require(Permission.JOBS_READ)
-        self.principal.require_unbound()
-
-    async def _noted(
-        self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
-    ) -> T:
-        """Do something and write it down. What was refused has not been done."""
-
-        async def act_and_record() -> T:
-            result = await act()
-            await self._record(action, target, detail)
-            return result
-
-        return await to_the_end(act_and_record())
-
     async def _in_steps(
         self,
         steps: AsyncIterator[BulkChange],
@@ -338,9 +230,6 @@ class Administration:
 
         return await walk(steps, told, write if action else None)
 
-    async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
-        await self._audit.record(self.principal, action, target, self.origin, detail)
-
     async def _known(self, type: str) -> TypeInfo:
         found = next((info for info in await self._engine.types() if info.type == type), None)
         if found is None:
@@ -352,10 +241,6 @@ class Administration:
         for count in await self._engine.count():
             counts[count.type, count.group if by_group else ""][count.state] += count.jobs
         return counts
-
-
-def _title(card: WorkerCard | TriggerCard) -> dict[str, str]:
-    return {"title": card.title}
 
 
 def _told(wanted: JobFilter) -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""What administrators ask of workers, triggers and processes, and do to them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from everwork.core import checks
+from everwork.core.limits import TITLE_CHARS_MAX
+from everwork.engines.base import Engine
+from everwork.service.access import Principal
+from everwork.service.audit import Audit
+from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
+from everwork.service.fleet import Fleet
+from everwork.service.office import Office
+from everwork.service.steps import to_the_end
+
+
+class WorkerSwitch(NamedTuple):
+    """A worker that was switched; `is_changed` False: it was like that before."""
+
+    card: WorkerCard
+    is_on: bool
+    is_changed: bool
+
+
+class TriggerSwitch(NamedTuple):
+    """The same of a trigger."""
+
+    card: TriggerCard
+    is_on: bool
+    is_changed: bool
+
+
+class FleetOffice(Office):
+    """The part of an administration that concerns those who work."""
+
+    __slots__ = ("_engine", "_fleet")
+
+    def __init__(self, engine: Engine, audit: Audit, principal: Principal, origin: str) -> None:
+        super().__init__(audit, principal, origin)
+        self._engine = engine
+        self._fleet = Fleet(engine)
+
+    async def workers(self) -> list[WorkerView]:
+        """Every worker that a manager has ever declared, by title."""
+        self._may_read()
+        return await self._fleet.workers()
+
+    async def triggers(self) -> list[TriggerView]:
+        """Every trigger of these workers."""
+        self._may_read()
+        return await self._fleet.triggers()
+
+    async def managers(self) -> list[ManagerCard]:
+        """The managers that live."""
+        self._may_read()
+        return await self._fleet.managers()
+
+    async def processes(self) -> list[ProcessCard]:
+        """The processes that live."""
+        self._may_read()
+        return await self._fleet.processes()
+
+    async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
+        """Let a worker, by id or title, take jobs or not; what runs goes on."""
+        card = await self._meant_worker(worker)
+        action = "workers.on" if is_on else "workers.off"
+        is_changed = await self._noted(action, card.id, lambda: self._fleet.switch_worker(card.id, is_on), _title(card))
+        return WorkerSwitch(card, is_on, is_changed)
+
+    async def forget_worker(self, worker: str) -> tuple[WorkerCard, int]:
+        """Forget a worker that nobody runs, with its triggers; how many waiting jobs were cancelled."""
+        self._may_change()
+        card = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
+        forget = self._noted("workers.forget", card.id, lambda: self._fleet.forget_worker(card.id), _title(card))
+        return card, await forget
+
+    async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
+        """Let a trigger, by name or title, fire or not."""
+        card = await self._meant_trigger(trigger)
+        action = "triggers.on" if is_on else "triggers.off"
+        switch = self._noted(action, card.name, lambda: self._fleet.switch_trigger(card.name, is_on), _title(card))
+        return TriggerSwitch(card, is_on, await switch)
+
+    async def fire_trigger(self, trigger: str) -> tuple[TriggerCard, int]:
+        """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
+        card = await self._meant_trigger(trigger)
+
+        async def fire() -> int:
+            key = await self._fleet.fire(card.name)
+            await self._record("triggers.fire", card.name, {**_title(card), "key": str(key)})
+            return key
+
+        return card, await to_the_end(fire())
+
+    async def _meant_worker(self, reference: str) -> WorkerCard:
+        self._may_change()
+        return await self._fleet.worker(checks.text("worker", reference, TITLE_CHARS_MAX))
+
+    async def _meant_trigger(self, reference: str) -> TriggerCard:
+        self._may_change()
+        return await self._fleet.trigger(checks.text("trigger", reference, TITLE_CHARS_MAX))
+
+
+def _title(card: WorkerCard | TriggerCard) -> dict[str, str]:
+    return {"title": card.title}
