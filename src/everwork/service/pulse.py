@@ -186,8 +186,9 @@ class Pulse:
     async def _load(self) -> None:
         """What others have kept; those of the last three hours, because the registry forgets the rest."""
         entries = await self._engine.last_registered(MINUTE_KIND, MINUTES_KEPT)
-        found = [minute for entry in reversed(entries) if (minute := minute_from(entry.name, entry.body))]
-        self._past.extend(found)
+        own = {minute.minute for minute in self.minutes}
+        found = [minute for one in entries if (minute := minute_from(one.name, one.body)) and minute.minute not in own]
+        self._past = deque(sorted([*found, *self._past], key=lambda one: one.minute), self._past.maxlen)
         self._has_loaded = True
 
     async def _save(self) -> bool:
