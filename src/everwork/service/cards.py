@@ -42,7 +42,10 @@ class WorkerCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerCard:
-    """A trigger: when it fires (`schedule`, for people) and what (a job of `type` with `variables`, a JSON text)."""
+    """A trigger: when it fires (`schedule`, for people) and what (a job of `type` with `variables`, a JSON text).
+
+    `interval_ms`, or `cron` with `timezone`, say it to programs; `is_foreign`: only code of its own program can tell.
+    """
 
     worker_id: str
     id: str
@@ -53,6 +56,10 @@ class TriggerCard:
     variables: str = "{}"
     is_catchup: bool = False
     lifetime_ms: int | None = None
+    interval_ms: int | None = None
+    cron: str = ""
+    timezone: str = ""
+    is_foreign: bool = False
 
     @property
     def name(self) -> str:
@@ -75,7 +82,11 @@ class ManagerCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessCard:
-    """A process that lives. `workers` are ids; `broken` says which of them could not start, and why."""
+    """A process that lives. `workers` are ids; `broken` says which of them could not start, and why.
+
+    Its name is also the one under which it leases jobs. `quiet_ms`: how long it had given no sign of life when its
+    manager wrote this; `is_replaced`: another is to take its place.
+    """
 
     name: str
     manager: str = ""
@@ -89,6 +100,16 @@ class ProcessCard:
     ended: int = 0
     restarts: int = 0
     memory_bytes: int | None = None
+    quiet_ms: int = 0
+    is_replaced: bool = False
+
+
+class ProcessView(NamedTuple):
+    """A process as it stands: `beat_ms` is its last sign of life, `is_restarting` that another takes its place."""
+
+    card: ProcessCard
+    beat_ms: int
+    is_restarting: bool
 
 
 class WorkerView(NamedTuple):
@@ -106,12 +127,19 @@ class WorkerView(NamedTuple):
 
 
 class TriggerView(NamedTuple):
-    """A trigger as it stands: since when it is known, and the last time point that has passed; None: none yet."""
+    """A trigger as it stands: since when it is known, and the last time point that has passed; None: none yet.
+
+    `next_ms` is the next time point, None if there is none or nobody here can tell, as `next_unknown` says. If it is
+    not served, nobody lives who would fire it.
+    """
 
     card: TriggerCard
     is_on: bool
     began_ms: int | None
     last_ms: int | None
+    next_ms: int | None
+    next_unknown: str | None
+    is_served: bool
 
     @property
     def status(self) -> str:
@@ -153,6 +181,15 @@ def read_cards(kind: type[C], entries: list[Registered]) -> list[C]:
     """The cards of entries; those that cannot be read are left out."""
     found = [_read(kind.__name__, entry.name, entry.body) for entry in entries]
     return [card for card in found if isinstance(card, kind)]
+
+
+def trigger_names(entry: Registered) -> tuple[str, ...]:
+    """The triggers that somebody fires who is no manager; none, if the entry cannot be read."""
+    try:
+        return _texts("triggers", orjson.loads(entry.body))
+    except ValueError as error:
+        log.error("an entry of the registry cannot be read", card="firing", name=entry.name, error=str(error))
+        return ()
 
 
 @lru_cache(maxsize=1024)

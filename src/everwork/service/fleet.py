@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from hashlib import sha256
-from shlex import quote
 from typing import Final, TypeVar
+
+import orjson
 
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
@@ -15,13 +15,14 @@ from everwork.core.limits import DEFAULT_GROUP, FIRES_STEP_MAX, LIST_LIMIT_MAX
 from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Explanation, Fire, JobFilter, Reason, Registered, TriggerMark, Verdict
+from everwork.engines.values import Fire, JobFilter, Registered, TriggerMark, Verdict
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
 from everwork.service.cards import (
     ManagerCard,
     Off,
     ProcessCard,
+    ProcessView,
     TriggerCard,
     TriggerView,
     WorkerCard,
@@ -29,7 +30,9 @@ from everwork.service.cards import (
     card_body,
     own_source,
     read_cards,
+    trigger_names,
 )
+from everwork.service.fires import TriggerFire, by_hand, fire_key, last_fires
 
 __all__ = [
     "FLEET_TTL_MS",
@@ -37,31 +40,35 @@ __all__ = [
     "ManagerCard",
     "Off",
     "ProcessCard",
+    "ProcessView",
     "TriggerCard",
+    "TriggerFire",
     "TriggerView",
     "WorkerCard",
     "WorkerView",
     "function_id",
     "own_source",
-    "switched_off",
 ]
 
 FLEET_TTL_MS: Final = 20_000
 """How long a manager and its processes are taken for alive after their last word."""
+RESTART_TTL_MS: Final = 60_000
+"""How long a manager has to hear of a wish."""
 
 WORKER: Final = "worker"
 TRIGGER: Final = "trigger"
 MANAGER: Final = "manager"
 PROCESS: Final = "process"
+FIRING: Final = "firing"
+"""Who fires triggers and is no manager."""
+RESTART: Final = "restart"
+"""A wish: that the process of this name be replaced."""
 WORKER_OFF: Final = "worker-off"
 TRIGGER_OFF: Final = "trigger-off"
 OWNER: Final = "owner"
 TRIGGER_MARK: Final = "trigger-mark"
 _LAST_IS_THE_CARD: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OFF, WORKER)
 """What a worker leaves behind. Without its card nobody could take away what a broken-off call has left."""
-
-TYPED_CHARS_MAX: Final = 60
-"""The longest title that people are asked to type."""
 
 log = get_logger("everwork")
 
@@ -112,6 +119,22 @@ class Fleet:
         for name in names:
             await self._engine.unregister(PROCESS, name)
 
+    async def tell_firing(self, name: str, triggers: Sequence[str]) -> None:
+        """Say that somebody who is no manager lives and fires these triggers."""
+        await self._engine.register(FIRING, name, orjson.dumps(sorted(triggers)).decode(), FLEET_TTL_MS)
+
+    async def end_firing(self, name: str) -> None:
+        """Say that they are fired no more."""
+        await self._engine.unregister(FIRING, name)
+
+    async def restarts(self) -> frozenset[str]:
+        """The processes that somebody wants to be replaced."""
+        return await self._names(RESTART)
+
+    async def take_restart(self, name: str) -> bool:
+        """Take such a wish away to obey it; False if it is not there any more."""
+        return await self._engine.unregister(RESTART, name)
+
     # What everybody may ask ---------------------------------------------------------------------
 
     async def workers(self) -> list[WorkerView]:
@@ -130,15 +153,39 @@ class Fleet:
 
     async def triggers(self) -> list[TriggerView]:
         """Every trigger that was declared, by worker and id. Asking changes nothing."""
-        cards, off, entries = await asyncio.gather(
-            self._triggers(), self._names(TRIGGER_OFF), self._entries(TRIGGER_MARK)
+        from everwork.service.outlooks import trigger_view  # noqa: PLC0415 - only those pay for schedules who have some
+
+        cards, off, entries, served, clock = await asyncio.gather(
+            self._triggers(),
+            self._names(TRIGGER_OFF),
+            self._entries(TRIGGER_MARK),
+            self._served(),
+            self._engine.trigger_marks([]),
         )
         marks = {entry.name: _mark(entry) for entry in entries}
-        return [_trigger_view(card, card.name not in off, marks.get(card.name)) for card in cards]
+        return [
+            trigger_view(card, marks.get(card.name), clock.now_ms, is_on=card.name not in off, served=served)
+            for card in cards
+        ]
+
+    async def last_fires(self, reference: str, limit: int) -> list[TriggerFire]:
+        """The latest jobs of a trigger, by name or title, newest first; see `fires`."""
+        return await last_fires(self._engine, await self.trigger(reference), limit)
 
     async def processes(self) -> list[ProcessCard]:
         """Every process that lives, by name."""
         return read_cards(ProcessCard, await self._entries(PROCESS))
+
+    async def process_views(self) -> list[ProcessView]:
+        """The same, with when each was last heard of."""
+        entries, wishes = await asyncio.gather(self._entries(PROCESS), self.restarts())
+        return [
+            ProcessView(
+                card, (entry.until_ms or 0) - FLEET_TTL_MS - card.quiet_ms, card.is_replaced or card.name in wishes
+            )
+            for entry in entries
+            for card in read_cards(ProcessCard, [entry])
+        ]
 
     async def managers(self) -> list[ManagerCard]:
         """Every manager that lives, by name."""
@@ -156,12 +203,11 @@ class Fleet:
         """Which triggers are switched off, by name."""
         return (await self.off()).triggers
 
-    async def off_workers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerCard]:
-        """Those for whom jobs of a type (and group) wait, if all of them are switched off."""
-        cards, off, entries = await asyncio.gather(self._workers(), self._names(WORKER_OFF), self._entries(OWNER))
+    async def takers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerView]:
+        """Those for whom jobs of a type (and group) wait, by title."""
+        views, entries = await asyncio.gather(self.workers(), self._entries(OWNER))
         owner = group or next((entry.body for entry in entries if entry.name == type), None)
-        takers = [card for card in cards if type in card.types and owner in (None, card.id)]
-        return takers if all(card.id in off for card in takers) else []
+        return [view for view in views if type in view.card.types and owner in (None, view.card.id)]
 
     # What people do -----------------------------------------------------------------------------
 
@@ -187,8 +233,19 @@ class Fleet:
     async def fire(self, reference: str) -> int:
         """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
         card = await self.trigger(reference)
-        [created] = await self._engine.create([NewJob(card.type, card.variables)])
+        dedupe_key = fire_key(card.worker_id, card.id, by_hand())
+        [created] = await self._engine.create([NewJob(card.type, card.variables, dedupe_key=dedupe_key)])
         return created.key
+
+    async def restart(self, name: str) -> ProcessCard:
+        """Ask the manager of a process to let another take its place; what it runs it may finish."""
+        card = next((one for one in await self.processes() if one.name == name), None)
+        if card is None:
+            raise NotFound("process", name)
+        if card.state == "stopping":
+            raise InvalidInput("process", f"{shown(name)} is on its way out already")
+        await self._engine.register(RESTART, name, "{}", RESTART_TTL_MS)
+        return card
 
     async def forget_worker(self, reference: str) -> int:
         """Forget a worker that nobody runs: its triggers and groups, too; how many waiting jobs were cancelled.
@@ -265,6 +322,12 @@ class Fleet:
         await self._engine.register(kind, name, "{}")
         return True
 
+    async def _served(self) -> frozenset[str]:
+        """The ids of workers, and the names of triggers, that somebody who lives looks after."""
+        managers, firing = await asyncio.gather(self.managers(), self._entries(FIRING))
+        named = {name for entry in firing for name in trigger_names(entry)}
+        return frozenset(named.union(*(manager.workers for manager in managers)))
+
     async def _workers(self) -> list[WorkerCard]:
         return read_cards(WorkerCard, await self._entries(WORKER))
 
@@ -281,25 +344,6 @@ class Fleet:
 def function_id(type: str) -> str:
     """The id under which the triggers of a job function stand: no worker has one like it."""
     return f"function-{sha256(type.encode()).hexdigest()[:16]}"
-
-
-def switched_off(explanation: Explanation, workers: Sequence[WorkerCard]) -> Explanation:
-    """Why a job waits, if these workers, for whom it waits, are switched off; as it was if there are none."""
-    if not workers:
-        return explanation
-    names = " and ".join(shown(card.title) for card in workers)
-    commands = "; ".join(f"everwork workers on {_in_a_shell(card)}" for card in workers)
-    these, them = ("worker", "it") if len(workers) == 1 else ("workers", "them")
-    are = "is" if len(workers) == 1 else "are"
-    text = f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
-    # Others may take such jobs, too: whoever asks for them by the API, say.
-    return replace(explanation, text=text if explanation.reason is Reason.NOT_ASKED else f"{explanation.text}; {text}")
-
-
-def _in_a_shell(card: WorkerCard) -> str:
-    """What names a worker on a command line: its id, if its title could not be typed as it is."""
-    is_plain = card.title.isprintable() and not card.title.startswith("-") and len(card.title) <= TYPED_CHARS_MAX
-    return quote(card.title) if is_plain else card.id
 
 
 def _meant(reference: str, what: str, cards: dict[str, C]) -> C:
@@ -324,6 +368,11 @@ def _belongs_to(entry: Registered, worker_id: str) -> bool:
     return _worker_of(entry.name) == worker_id
 
 
+def _written_ms(entry: Registered) -> int:
+    """When a manager wrote this, by the engine's clock."""
+    return (entry.until_ms or FLEET_TTL_MS) - FLEET_TTL_MS
+
+
 def _mark(entry: Registered) -> TriggerMark | None:
     try:
         began, last = map(int, entry.body.split())
@@ -331,9 +380,3 @@ def _mark(entry: Registered) -> TriggerMark | None:
         log.error("a trigger's mark cannot be read", trigger=entry.name, body=shown(entry.body))
         return None
     return TriggerMark(began, last)
-
-
-def _trigger_view(card: TriggerCard, is_on: bool, mark: TriggerMark | None) -> TriggerView:
-    if mark is None:
-        return TriggerView(card, is_on, None, None)
-    return TriggerView(card, is_on, mark.began_ms, mark.last_ms if mark.last_ms > mark.began_ms else None)

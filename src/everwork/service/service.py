@@ -51,11 +51,12 @@ from everwork.exceptions import (
     ResultTimeout,
     WrongState,
 )
+from everwork.service.absence import absent
 from everwork.service.blockades import Blockades
 from everwork.service.coalesce import Coalescer
 from everwork.service.exchange import Exchange
 from everwork.service.finishing import Finishing
-from everwork.service.fleet import Fleet, switched_off
+from everwork.service.fleet import Fleet
 from everwork.service.loops import BackgroundLoop, through_outage
 
 SWEEP_SECONDS = 0.8
@@ -226,7 +227,7 @@ class JobService:
         if explanation.reason not in (Reason.QUEUED, Reason.NOT_ASKED):
             return explanation
         job = await self.get(key)
-        return switched_off(explanation, await Fleet(self.engine).off_workers_of(job.type, job.group))
+        return absent(explanation, await Fleet(self.engine).takers_of(job.type, job.group))
 
     async def _explain_dead(self, explanation: Explanation) -> Explanation:
         job, history = await self.get(explanation.key), await self.history(explanation.key)

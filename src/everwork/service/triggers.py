@@ -17,6 +17,7 @@ from everwork.engines.base import Engine
 from everwork.engines.values import Fire, TriggerMark
 from everwork.logs import Outage, get_logger
 from everwork.service.apart import ANSWER_SECONDS_MAX, Question
+from everwork.service.fires import fire_key
 from everwork.service.loops import BackgroundLoop
 
 log = get_logger("everwork")
@@ -64,7 +65,7 @@ class Scheduled:
             type=self.type,
             variables=self.variables,
             max_attempts=self.max_attempts,
-            dedupe_key=f"trigger:{self.worker_id}:{self.trigger_id}:{point_ms}",
+            dedupe_key=fire_key(self.worker_id, self.trigger_id, point_ms),
         )
         return Fire(self.name, point_ms, job)
 

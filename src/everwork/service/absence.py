@@ -1,0 +1,57 @@
+"""Why nobody takes a job although workers are declared for it: they are switched off, or do not start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from shlex import quote
+from typing import Final
+
+from everwork.core.checks import shown
+from everwork.engines.values import Explanation, Reason
+from everwork.service.cards import WorkerCard, WorkerView
+
+TYPED_CHARS_MAX: Final = 60
+"""The longest title that people are asked to type."""
+BROKEN_CHARS_MAX: Final = 300
+"""Of the reason why a worker does not start: the list of workers has all of it."""
+
+
+def absent(explanation: Explanation, takers: Sequence[WorkerView]) -> Explanation:
+    """Why a job waits, if all those for whom it waits are off or broken; as it was if there are none or some work."""
+    text = _told(takers)
+    if text is None:
+        return explanation
+    # Others may take such jobs, too: whoever asks for them by the API, say.
+    return replace(explanation, text=text if explanation.reason is Reason.NOT_ASKED else f"{explanation.text}; {text}")
+
+
+def _told(takers: Sequence[WorkerView]) -> str | None:
+    off = [view.card for view in takers if not view.is_on]
+    broken = [view for view in takers if view.is_on and view.broken and not view.processes]
+    if not takers or len(off) + len(broken) < len(takers):
+        return None
+    return "; ".join([*([_switched_off(off)] if off else []), *map(_broken, broken)])
+
+
+def _switched_off(workers: Sequence[WorkerCard]) -> str:
+    names = " and ".join(shown(card.title) for card in workers)
+    commands = "; ".join(f"everwork workers on {_in_a_shell(card)}" for card in workers)
+    these, are, them = ("worker", "is", "it") if len(workers) == 1 else ("workers", "are", "them")
+    return f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
+
+
+def _broken(view: WorkerView) -> str:
+    where, _, why = view.broken[0].partition(": ")
+    return f"its worker {shown(view.card.title)} does not start in {where}: {_short(why)}"
+
+
+def _short(why: str) -> str:
+    line = " ".join(why.split())
+    return line if len(line) <= BROKEN_CHARS_MAX else f"{line[:BROKEN_CHARS_MAX]}..."
+
+
+def _in_a_shell(card: WorkerCard) -> str:
+    """What names a worker on a command line: its id, if its title could not be typed as it is."""
+    is_plain = card.title.isprintable() and not card.title.startswith("-") and len(card.title) <= TYPED_CHARS_MAX
+    return quote(card.title) if is_plain else card.id
