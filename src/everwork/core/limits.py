@@ -84,3 +84,8 @@ RATE_PER_SECOND_MAX: Final = 1_000_000
 RATE_BUCKETS_MAX: Final = 10_000
 AUDIT_KEEP_MS: Final = 90 * 86_400_000
 AUDIT_DETAIL_BYTES_MAX: Final = 16_384
+
+SESSION_MS: Final = 12 * 3_600_000
+LOGIN_LINK_MS: Final = 12 * 3_600_000
+LIVE_PAGES_MAX: Final = 200
+"""How many pages of the dashboard one server keeps up to date at once."""

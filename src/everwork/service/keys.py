@@ -100,6 +100,13 @@ class KeyRing:
         key = self._known.get(principal.id)
         return key is not None and key.state(self._clock()) is KeyState.LIVE
 
+    def holder(self, id: str) -> Principal | None:
+        """Who holds the key with this id, if it is good; for sessions that began with it."""
+        if id == ENVIRONMENT_ID:
+            return None if self._environment is None else ENVIRONMENT
+        key = self._known.get(id)
+        return key.principal if key is not None and key.state(self._clock()) is KeyState.LIVE else None
+
     def spend(self, principal: Principal) -> None:
         """Count one request of a key; the key's own rate goes before the server's."""
         self._limiter.spend(principal.id, principal.rate_per_second)
@@ -173,6 +180,10 @@ class OpenDoor(KeyRing):
     def is_live(self, principal: Principal) -> bool:  # noqa: ARG002 - the signature is the key ring's
         """Nobody is sent away."""
         return True
+
+    def holder(self, id: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
+        """Anybody."""
+        return ANYBODY
 
     def spend(self, principal: Principal) -> None:
         """Nobody is counted."""

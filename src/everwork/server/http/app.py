@@ -20,6 +20,9 @@ from everwork.server.http.operations import Answer, Call, Operation, PathDoor
 from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal, problem, problem_of
 from everwork.server.http.routes import SegmentRoute
+from everwork.server.http.ui import live
+from everwork.server.http.ui.door import Dashboard
+from everwork.server.http.ui.table import ACTIONS, PAGES
 
 _ROWS: Final = (
     *jobs.OPERATIONS,
@@ -39,6 +42,8 @@ def make_app(parts: Parts) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for path, operations in _by_path(OPERATIONS).items():
         app.router.routes.append(SegmentRoute(path, PathDoor(parts, operations)))
+    dashboard = Dashboard(parts, PAGES, ACTIONS)
+    app.router.routes += [SegmentRoute(live.PATH, live.Live(dashboard)), *dashboard.routes()]
     app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)

@@ -54,8 +54,8 @@ async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes th
 
 
 async def home(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
-    """Whoever comes by is led to the description."""
-    return RedirectResponse("/docs", 307)
+    """Whoever comes by is led to the dashboard."""
+    return RedirectResponse("/ui", 307)
 
 
 def _hash_of(tag: str) -> str:
@@ -95,5 +95,5 @@ OPERATIONS: Final = (
         tag="server",
     ),
     Operation("getDocs", "GET", "/docs", docs, "This description, for people", {200: _HTML}, tag="server"),
-    Operation("home", "GET", "/", home, "Leads to the description", {307: Answer("To /docs.")}, tag="server"),
+    Operation("home", "GET", "/", home, "Leads to the dashboard", {307: Answer("To /ui.")}, tag="server"),
 )

@@ -1,0 +1,245 @@
+"""The way into the dashboard: sessions, forms, and problems that are shown as pages."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from everwork.core.limits import SESSION_MS
+from everwork.exceptions import EverworkError, PermissionDenied, Unauthenticated
+from everwork.server.errors import wire
+from everwork.server.http.operations import NOBODY
+from everwork.server.http.parts import Parts
+from everwork.server.http.problems import Refusal
+from everwork.server.http.routes import SegmentRoute
+from everwork.server.http.ui import assets
+from everwork.server.http.ui.pages import Action, Done, Page, View
+from everwork.server.http.ui.render import address, render, render_live
+from everwork.server.http.ui.visit import HOME, Visit, own_path
+from everwork.server.words import as_written
+from everwork.service.access import ANYBODY
+from everwork.service.sessions import Session, Sessions, holder_of
+
+LOGIN: Final = "/ui/login"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+SAID_SECONDS: Final = 60
+SAID_CHARS_MAX: Final = 500
+THEMES: Final = ("light", "dark")
+
+
+class LoggedOut(Unauthenticated):
+    """Nobody has logged in, or the session is over."""
+
+
+class Dashboard:
+    """The pages and actions of one server."""
+
+    def __init__(self, parts: Parts, pages: Sequence[Page], actions: Sequence[Action]) -> None:
+        self.parts = parts
+        self.sessions = Sessions(parts.service.engine)
+        self.pages = {page.path: page for page in pages}
+        self._actions = actions
+        self._anybody = Session(secrets.token_urlsafe(), ANYBODY.id)
+        """The session of all who come to a server that asks nobody for a key."""
+
+    def routes(self) -> Iterator[SegmentRoute]:
+        """What answers under /ui; fixed paths first."""
+        yield SegmentRoute(assets.PATH, _Static())
+        yield SegmentRoute(f"{HOME}/", RedirectResponse(HOME, 308))
+        for path in sorted({*self.pages, *(action.path for action in self._actions)}, key=lambda one: "{" in one):
+            found = {"GET": self.pages.get(path), "POST": self._action(path)}
+            yield SegmentRoute(path, _PathDoor(self, {method: one for method, one in found.items() if one}))
+
+    @property
+    def cookie(self) -> str:
+        """Its name: servers on several ports of a host do not log each other's visitors out."""
+        return f"everwork_{self.parts.settings.http_port}"
+
+    async def visit(self, request: Request, *, is_open: bool = False) -> Visit:
+        """Who comes. Without a session, only what is open may be seen."""
+        if not self.parts.settings.has_auth:
+            return Visit(self.parts, request, ANYBODY, self._anybody)
+        session = await self.sessions.find(request.cookies.get(self.cookie, ""))
+        principal = None if session is None else holder_of(session, self.parts.keys)
+        if session is not None and principal is not None:
+            return Visit(self.parts, request, principal, session)
+        if is_open:
+            return Visit(self.parts, request, NOBODY, Session("", ""))
+        raise LoggedOut("the session is over" if request.cookies.get(self.cookie) else "nobody is logged in")
+
+    def page(self, visit: Visit, view: View, said: Mapping[str, Any] | None = None) -> Response:
+        """A whole page, with what the last action has to say."""
+        html = render(view.template, {**self._frame(visit), **view.context, "said": said})
+        response = Response(html, view.status, media_type="text/html", headers={"Content-Security-Policy": POLICY})
+        if said is not None:
+            response.delete_cookie(self._said_cookie, HOME)
+        return response
+
+    def live(self, visit: Visit, view: View) -> str:
+        """The part of a page that changes."""
+        return render_live(view.template, {**self._frame(visit), **view.context, "said": None})
+
+    def said(self, request: Request) -> Mapping[str, Any] | None:
+        """What the last action has to say, once."""
+        try:
+            told = orjson.loads(bytes.fromhex(request.cookies.get(self._said_cookie, "")))
+            return {"text": str(told["text"])[:SAID_CHARS_MAX], "is_good": bool(told["is_good"])}
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def redirect(self, to: str, done: Done | None = None) -> Response:
+        """To another page, which says what was done."""
+        response = RedirectResponse(to, 303)
+        if done is not None:
+            told = orjson.dumps({"text": done.said[:SAID_CHARS_MAX], "is_good": done.is_good}).hex()
+            self.set_cookie(response, self._said_cookie, told, SAID_SECONDS)
+        return response
+
+    def set_cookie(self, response: Response, name: str, value: str, seconds: int) -> None:
+        """A cookie that no script can read, and that goes nowhere else."""
+        is_secure = self.parts.settings.tls_certificate is not None
+        response.set_cookie(name, value, seconds, path=HOME, httponly=True, samesite="lax", secure=is_secure)
+
+    def trouble(self, visit: Visit | None, request: Request, error: EverworkError | Refusal) -> Response:
+        """A page that says what went wrong."""
+        status = error.status if isinstance(error, Refusal) else wire(error).http
+        frame = {**self._frame(visit), "said": None} if visit is not None else _bare(request)
+        context = {**frame, "status": status, "detail": detail_of(error), "title": title_of(status)}
+        html = render("error.html", context)
+        return Response(html, status, media_type="text/html", headers={"Content-Security-Policy": POLICY})
+
+    def _action(self, path: str) -> Action | None:
+        return next((action for action in self._actions if action.path == path), None)
+
+    @property
+    def _said_cookie(self) -> str:
+        return f"{self.cookie}_said"
+
+    def _frame(self, visit: Visit) -> dict[str, Any]:
+        """What every page shows around its own."""
+        bare = _bare(visit.request) | {"path": visit.path}
+        if not visit.session.token:
+            return bare
+        return {**bare, "visit": visit, "csrf": visit.session.csrf, "here": visit.here()}
+
+
+class _Static:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["everwork.operation"] = "ui.static"
+        found = assets.asset(**scope["path_params"])
+        response = found or Response("there is no such file", 404, media_type="text/plain")
+        await response(scope, receive, send)
+
+
+class _PathDoor:
+    """What can be done on one path of the dashboard, as an ASGI application."""
+
+    def __init__(self, dashboard: Dashboard, found: Mapping[str, Page | Action]) -> None:
+        self._dashboard = dashboard
+        self._found = found
+        self._allowed = ", ".join(sorted([*found, *(["HEAD"] if "GET" in found else [])]))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        asked = self._found.get("GET" if request.method == "HEAD" else request.method)
+        scope["everwork.operation"] = "ui" if asked is None else f"ui {asked.path}"
+        response = await self._answer(request, asked)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request, asked: Page | Action | None) -> Response:
+        visit: Visit | None = None
+        try:
+            if asked is None:
+                raise Refusal(405, "method_not_allowed", f"allowed here: {self._allowed}", {"Allow": self._allowed})
+            visit = await self._dashboard.visit(request, is_open=asked.is_open)
+            if isinstance(asked, Page):
+                view = await asked.show(visit)
+                return self._dashboard.page(visit, view, self._dashboard.said(request))
+            return await self._act(visit, asked)
+        except LoggedOut as error:
+            return self._to_login(request, error)
+        except (EverworkError, Refusal) as error:
+            return self._dashboard.trouble(visit, request, error)
+
+    async def _act(self, visit: Visit, action: Action) -> Response:
+        require_own_site(visit.request)
+        await visit.read_form()
+        if not action.is_open:
+            require_token(visit)
+        try:
+            done = await action.act(visit)
+        except EverworkError as error:
+            done = Done(detail_of(error), is_good=False)
+        if isinstance(done, View):
+            return self._dashboard.page(visit, done)
+        response = self._dashboard.redirect(done.to or visit.back, done if done.said else None)
+        if done.session is not None:
+            seconds = SESSION_MS // 1000 if done.session.token else 0
+            self._dashboard.set_cookie(response, self._dashboard.cookie, done.session.token, seconds)
+        return response
+
+    def _to_login(self, request: Request, error: LoggedOut) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            return self._dashboard.trouble(None, request, error)
+        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return self._dashboard.redirect(login_url(asked))
+
+
+def login_url(asked: str) -> str:
+    """The page to log in, and then to go on where somebody wanted to go."""
+    return address(LOGIN, next=own_path(asked))
+
+
+def require_token(visit: Visit) -> None:
+    """Refuse a form that no page of this session has shown."""
+    token = visit.form.get("csrf", [""])[-1]
+    if not hmac.compare_digest(token.encode(), visit.session.csrf.encode()):
+        raise PermissionDenied("this form is out of date; nothing was done: load the page again, and repeat")
+
+
+def require_own_site(request: Request) -> None:
+    """Refuse a form that another site has sent."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None:
+        is_own = site in ("same-origin", "none")
+    else:
+        is_own = origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    if not is_own:
+        raise PermissionDenied("forms of other sites are not taken; nothing was done")
+
+
+def detail_of(error: EverworkError | Refusal) -> str:
+    """What went wrong, for people at the dashboard: an engine's words may name hosts."""
+    if isinstance(error, EverworkError) and wire(error).http == 503:
+        return "The engine cannot be reached, or does not answer. Nothing is lost: this page tries again by itself."
+    return as_written(str(error))
+
+
+def title_of(status: int) -> str:
+    """A status in a few words."""
+    return {
+        401: "The session is over",
+        403: "Not allowed",
+        404: "There is no such thing",
+        409: "Not in this state",
+        422: "That cannot be read",
+        503: "The engine is away",
+    }.get(status, "That did not work")
+
+
+def _bare(request: Request) -> dict[str, Any]:
+    """What even a page without visitor needs."""
+    theme = request.cookies.get("everwork_theme", "")
+    return {"visit": None, "said": None, "theme": theme if theme in THEMES else "", "path": request.scope["path"]}

@@ -1,0 +1,98 @@
+"""Live pages: what changes on a page is rendered again while it is looked at, and sent as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from everwork.core.limits import LIVE_PAGES_MAX
+from everwork.exceptions import EverworkError
+from everwork.server.http.problems import problem
+from everwork.server.http.ui.door import Dashboard, LoggedOut, detail_of
+from everwork.server.http.ui.pages import Page
+from everwork.server.http.ui.visit import Visit, own_path
+from everwork.service.loops import first_of
+
+PATH: Final = "/ui/live"
+LOOK_SECONDS: Final = 1.0
+SHARE: Final = 20
+"""A page that takes long to make is made less often: at most this part of the time is spent on one."""
+KEEP_SECONDS: Final = 15.0
+"""Something is sent at least so often, so that nobody on the way takes the connection for dead."""
+
+
+class Live:
+    """An ASGI application: `/ui/live?path=/ui/jobs?state=failed` follows that page."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Follow one page for as long as somebody looks."""
+        scope["everwork.operation"] = "ui.live"
+        response = self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    def _answer(self, request: Request) -> Response:
+        found = self._page(own_path(request.query_params.get("path", "")), request.scope)
+        if request.method != "GET" or found is None:
+            return problem(404, "not_found", "there is no such page")
+        if self._open >= LIVE_PAGES_MAX:
+            return problem(503, "too_many_pages", f"at most {LIVE_PAGES_MAX} pages are followed at once")
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._events(*found), media_type="text/event-stream", headers=headers)
+
+    def _page(self, path: str, scope: Scope) -> tuple[Page, Request] | None:
+        """The page that a path names, and the request for it that nobody has sent."""
+        raw, _, query = path.partition("?")
+        asked = {**scope, "raw_path": raw.encode(), "path": raw, "query_string": query.encode()}
+        for route in self._dashboard.routes():
+            match, more = route.matches(asked)
+            page = self._dashboard.pages.get(route.path)
+            if match.value and page is not None:
+                return page, Request({**asked, **more})
+        return None
+
+    async def _events(self, page: Page, asked: Request) -> AsyncIterator[bytes]:
+        self._open += 1
+        try:
+            async for event in self._followed(page, asked):
+                yield event
+        finally:
+            self._open -= 1
+
+    async def _followed(self, page: Page, asked: Request) -> AsyncIterator[bytes]:
+        loop, stopping = asyncio.get_running_loop(), self._dashboard.parts.stopping
+        last, sent_at = b"", loop.time()
+        yield b"retry: 2000\n\n"
+        while not stopping.is_set():
+            begun = loop.time()
+            event, is_over = await self._event(page, asked)
+            if event != last or loop.time() - sent_at > KEEP_SECONDS:
+                yield event if event != last else b": still here\n\n"
+                last, sent_at = event, loop.time()
+            if is_over:
+                return
+            await first_of(stopping, seconds=max(LOOK_SECONDS, SHARE * (loop.time() - begun)))
+
+    async def _event(self, page: Page, asked: Request) -> tuple[bytes, bool]:
+        """What there is to see now; whether it was the last of it."""
+        try:
+            visit: Visit = await self._dashboard.visit(asked)
+            html = self._dashboard.live(visit, await page.show(visit))
+        except LoggedOut as error:
+            return _event("ended", str(error)), True
+        except EverworkError as error:
+            return _event("trouble", detail_of(error)), False
+        return _event("page", html), False
+
+
+def _event(name: str, said: str) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(said) + b"\n\n"

@@ -1,0 +1,116 @@
+"""Templates filled in: whatever they are given is escaped, and a name that does not exist is a defect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from everwork.core.instants import utc_text
+from everwork.core.states import State
+from everwork.server.http.ui.assets import asset_url
+from everwork.server.http.ui.texts import one_line, visible
+
+NOTHING: Final = "\u2013"
+"""What stands where there is no value."""
+LIVE: Final = "live"
+"""The block of every page that is rendered again while it is looked at."""
+
+environment: Final = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """A whole page."""
+    return environment.get_template(template).render(context)
+
+
+def render_live(template: str, context: Mapping[str, Any]) -> str:
+    """The part of a page that changes while it is looked at."""
+    found = environment.get_template(template)
+    return "".join(found.blocks[LIVE](found.new_context(dict(context))))
+
+
+def when(instant_ms: int | None, style: str = "ago") -> str | Markup:
+    """An instant: UTC as it stands here, and in the viewer's zone once the script has seen it.
+
+    Styles: `ago` (a distance that goes on counting), `clock` (date and time).
+    """
+    if instant_ms is None:
+        return NOTHING
+    plain = datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    element = Markup('<time datetime="{}" data-as="{}">{} UTC</time>')
+    return element.format(utc_text(instant_ms), style, plain)
+
+
+def duration(milliseconds: float | None) -> str:
+    """A duration as people say it."""
+    if milliseconds is None:
+        return NOTHING
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def number(value: float | None) -> str:
+    """A number with its thousands apart."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.2g}"
+
+
+def size(count: int | None) -> str:
+    """A number of bytes."""
+    if count is None:
+        return NOTHING
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+def address(path: str, **query: object) -> str:
+    """A page of the dashboard, with what it is asked for; nothing is asked for by None."""
+    said = {name: str(value) for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(said)}" if said else path
+
+
+def job_url(key: int | str) -> str:
+    """The page of a job."""
+    return f"/ui/jobs/{quote(str(key), safe='')}"
+
+
+def type_url(type: str) -> str:
+    """The page of a type."""
+    return address("/ui/type", name=type)
+
+
+environment.filters |= {
+    "when": when,
+    "duration": duration,
+    "number": number,
+    "size": size,
+    "visible": visible,
+    "one_line": one_line,
+}
+environment.globals |= {"address": address, "asset_url": asset_url, "job_url": job_url, "type_url": type_url}
+environment.globals["states"] = tuple(state.label for state in State)
+# Not imported by each template: a block that is rendered alone does not see what its template imports.
+environment.globals["parts"] = environment.get_template("parts.html").module

@@ -1,0 +1,266 @@
+// What the server's pages get on top: live parts, times in the viewer's zone, the keyboard, questions before deeds.
+// Every page works without it. Nothing here makes markup of texts: what is merged in was escaped by the server.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("scripted");
+  const by = (id) => document.getElementById(id);
+
+  // Times -----------------------------------------------------------------------------------------
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const pad = (n, width = 2) => String(n).padStart(width, "0");
+  const clock = (d) => `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+  function distance(date) {
+    const seconds = (Date.now() - date) / 1000;
+    const size = Math.abs(seconds);
+    if (size < 1) return "now";
+    const [unit, name] = UNITS.find(([unit]) => size >= unit);
+    const told = `${Math.floor(size / unit)} ${name}`;
+    return seconds >= 0 ? `${told} ago` : `in ${told}`;
+  }
+
+  function tell(element) {
+    const date = new Date(element.dateTime);
+    if (Number.isNaN(date.getTime())) return;
+    const text = element.dataset.as === "clock" ? clock(date) : distance(date);
+    if (element.textContent !== text) element.textContent = text;
+    if (!element.title) element.title = `${exact.format(date)}\n${element.dateTime}`;
+  }
+
+  const tellAll = () => document.querySelectorAll("time[datetime]").forEach(tell);
+
+  // Merging ---------------------------------------------------------------------------------------
+  const nameOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "");
+  const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && nameOf(a) === nameOf(b);
+
+  function mergeAttributes(old, fresh) {
+    for (const { name } of [...old.attributes]) {
+      // What the viewer has opened or is at stays so.
+      if (!fresh.hasAttribute(name) && !["open", "data-at", "title"].includes(name)) old.removeAttribute(name);
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+  }
+
+  function mergeNode(old, fresh) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+      return;
+    }
+    if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime) return;
+    if (old.nodeName === "TIME") old.removeAttribute("title");
+    mergeAttributes(old, fresh);
+    mergeChildren(old, fresh);
+  }
+
+  function mergeChildren(old, fresh) {
+    const named = new Map();
+    for (const child of old.childNodes) if (nameOf(child)) named.set(nameOf(child), child);
+    let at = old.firstChild;
+    for (const next of [...fresh.childNodes]) {
+      const known = nameOf(next) ? named.get(nameOf(next)) : null;
+      if (known && alike(known, next)) {
+        if (known === at) at = at.nextSibling;
+        else old.insertBefore(known, at);
+        mergeNode(known, next);
+      } else if (at && !nameOf(at) && alike(at, next)) {
+        const here = at;
+        at = at.nextSibling;
+        mergeNode(here, next);
+      } else {
+        old.insertBefore(next, at);
+      }
+    }
+    while (at) {
+      const gone = at;
+      at = at.nextSibling;
+      gone.remove();
+    }
+  }
+
+  function mergePage(html) {
+    const live = by("live");
+    const fresh = new DOMParser().parseFromString(`<div id="live" data-live>${html}</div>`, "text/html").body.firstChild;
+    mergeChildren(live, document.adoptNode(fresh));
+    tellAll();
+    document.dispatchEvent(new Event("everwork:merged"));
+  }
+
+  // Live ------------------------------------------------------------------------------------------
+  let source = null;
+  let wait = 1000;
+  let timer = 0;
+
+  function pulse(state, text) {
+    const mark = by("pulse");
+    if (!mark) return;
+    mark.dataset.state = state;
+    const words = mark.querySelector(".pulse-text");
+    if (words.textContent !== text) words.textContent = text;
+  }
+
+  function trouble(text) {
+    const banner = by("trouble");
+    banner.hidden = !text;
+    if (banner.textContent !== text) banner.textContent = text;
+  }
+
+  function follow() {
+    if (source || !by("live") || document.hidden) return;
+    const here = location.pathname + location.search;
+    source = new EventSource(`/ui/live?path=${encodeURIComponent(here)}`);
+    source.addEventListener("page", (event) => {
+      wait = 1000;
+      trouble("");
+      pulse("live", "live");
+      mergePage(JSON.parse(event.data));
+    });
+    source.addEventListener("trouble", (event) => {
+      trouble(JSON.parse(event.data));
+      pulse("lost", "trying again");
+    });
+    source.addEventListener("ended", () => {
+      rest();
+      pulse("lost", "logged out");
+      trouble("Your session is over. ");
+      const link = document.createElement("a");
+      link.href = `/ui/login?next=${encodeURIComponent(here)}`;
+      link.textContent = "Log in again";
+      by("trouble").append(link);
+    });
+    source.onerror = () => {
+      rest();
+      pulse("lost", "trying again");
+      trouble("The server cannot be reached. This page shows what was known last, and tries again.");
+      timer = setTimeout(follow, wait);
+      wait = Math.min(wait * 2, 15000);
+    };
+  }
+
+  function rest() {
+    clearTimeout(timer);
+    if (source) source.close();
+    source = null;
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      rest();
+      pulse("waiting", "resting");
+    } else follow();
+  });
+  addEventListener("pagehide", rest);
+  addEventListener("pageshow", follow);
+
+  const retry = document.querySelector("[data-retry]");
+  if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retry) * 1000);
+
+  // Questions before deeds --------------------------------------------------------------------------
+  let asked = null;
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    const question = (event.submitter && event.submitter.dataset.confirm) || form.dataset.confirm;
+    if (!question || form === asked) {
+      asked = null;
+      return;
+    }
+    event.preventDefault();
+    const dialog = by("confirm");
+    by("confirm-text").textContent = question;
+    dialog.querySelector("[data-yes]").textContent = event.submitter ? event.submitter.textContent : "Do it";
+    dialog.returnValue = "no";
+    dialog.onclose = () => {
+      if (dialog.returnValue !== "yes") return;
+      asked = form;
+      form.requestSubmit(event.submitter);
+    };
+    dialog.showModal();
+  });
+  const automatic = document.querySelector("form[data-autosubmit]");
+  if (automatic) automatic.requestSubmit();
+
+  // Selection ---------------------------------------------------------------------------------------
+  const boxes = () => [...document.querySelectorAll("input[data-pick]")];
+  function count() {
+    const chosen = boxes().filter((box) => box.checked).length;
+    document.querySelectorAll("[data-picked]").forEach((one) => { one.textContent = String(chosen); });
+    document.querySelectorAll("[data-needs-picks]").forEach((one) => { one.disabled = chosen === 0; });
+    const all = document.querySelector("input[data-pick-all]");
+    if (all) all.checked = chosen > 0 && chosen === boxes().length;
+  }
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("input[data-pick-all]")) boxes().forEach((box) => { box.checked = event.target.checked; });
+    if (event.target.matches("input[data-pick], input[data-pick-all]")) count();
+    if (event.target.matches("[data-submit-on-change]")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("everwork:merged", count);
+
+  // Buttons -----------------------------------------------------------------------------------------
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.hasAttribute("data-help")) by("help").showModal();
+    if (button.hasAttribute("data-theme-switch")) switchTheme();
+    if (button.dataset.copy) copy(button);
+  });
+
+  function switchTheme() {
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    document.cookie = `everwork_theme=${root.dataset.theme}; path=/ui; max-age=31536000; samesite=lax`;
+  }
+
+  async function copy(button) {
+    try {
+      await navigator.clipboard.writeText(by(button.dataset.copy).textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(by(button.dataset.copy));
+    }
+  }
+
+  // The keyboard ------------------------------------------------------------------------------------
+  const rows = () => [...document.querySelectorAll("tbody tr[data-href]")];
+  let isGoing = false;
+
+  function step(by_rows) {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.findIndex((row) => row.hasAttribute("data-at"));
+    const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + by_rows))];
+    all.forEach((row) => row.removeAttribute("data-at"));
+    next.setAttribute("data-at", "");
+    next.scrollIntoView({ block: "nearest" });
+  }
+
+  const KEYS = {
+    "/": () => { const field = document.querySelector("[data-search]"); if (field) { field.focus(); field.select?.(); } },
+    "?": () => by("help").showModal(),
+    j: () => step(1),
+    k: () => step(-1),
+    x: () => { const box = document.querySelector("tr[data-at] input[data-pick]"); if (box) { box.checked = !box.checked; count(); } },
+    Enter: () => { const row = document.querySelector("tr[data-at]"); if (row) location.href = row.dataset.href; },
+    g: () => { isGoing = true; setTimeout(() => { isGoing = false; }, 1500); },
+  };
+
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]");
+    if (isTyping && event.key === "Escape") event.target.blur();
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.key === "Enter" && event.target.matches("a, button, input, summary")) return;
+    const link = isGoing && document.querySelector(`nav a[data-go="${CSS.escape(event.key)}"]`);
+    isGoing = false;
+    if (link) link.click();
+    else if (Object.hasOwn(KEYS, event.key)) KEYS[event.key]();
+    else return;
+    event.preventDefault();
+  });
+
+  tellAll();
+  setInterval(() => document.querySelectorAll('time[data-as="ago"]').forEach(tell), 1000);
+  count();
+  follow();
+})();

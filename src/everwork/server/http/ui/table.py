@@ -1,0 +1,11 @@
+"""Every page and action of the dashboard."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from everwork.server.http.ui import login, overview
+
+MODULES: Final = (overview, login)
+PAGES: Final = tuple(page for module in MODULES for page in module.PAGES)
+ACTIONS: Final = tuple(action for module in MODULES for action in module.ACTIONS)
