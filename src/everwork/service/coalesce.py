@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -13,11 +14,20 @@ Result = TypeVar("Result")
 
 
 class Coalescer(Generic[Item, Result]):
-    """Hands items to `flush` in batches; each caller gets the results of its own items."""
+    """Hands items to `flush` in batches; each caller gets the results of its own items.
 
-    def __init__(self, flush: Callable[[Sequence[Item]], Awaitable[list[Result]]], items_max: int) -> None:
-        self._flush = flush
+    `told` hears how many items each batch had and how many seconds it took.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[Item]], Awaitable[list[Result]]],
+        items_max: int,
+        told: Callable[[int, float], None] = lambda _items, _seconds: None,
+    ) -> None:
+        self._do_flush = flush
         self._items_max = items_max
+        self._told = told
         self._is_busy = False
         self._waiting: list[tuple[Sequence[Item], asyncio.Future[list[Result]]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -33,6 +43,12 @@ class Coalescer(Generic[Item, Result]):
             return await self._flush(items)
         finally:
             self._go_on()
+
+    async def _flush(self, items: Sequence[Item]) -> list[Result]:
+        began = time.perf_counter()
+        results = await self._do_flush(items)
+        self._told(len(items), time.perf_counter() - began)
+        return results
 
     def _go_on(self) -> None:
         if self._waiting:

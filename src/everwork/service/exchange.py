@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from everwork.core.outcome import Outcome
 from everwork.engines.base import Engine
 from everwork.engines.values import Activation, Demand, Judged
 from everwork.exceptions import EngineError, TooManyRequests
+from everwork.service.reporting import SILENT, Reporter
 
 WAIT_MS_MAX: Final = 1_000
 """Nobody relies on a wake-up: whoever waits looks at least this often."""
@@ -44,9 +46,12 @@ class _Part(NamedTuple):
 class Steps:
     """The engine's steps, one after the other; what comes while one is under way goes into the next."""
 
-    def __init__(self, engine: Engine, abandoned: Callable[[Sequence[LeasedJob]], None]) -> None:
+    def __init__(
+        self, engine: Engine, abandoned: Callable[[Sequence[LeasedJob]], None], reporter: Reporter = SILENT
+    ) -> None:
         self._engine = engine
         self._abandoned = abandoned
+        self._reporter = reporter
         self._parts: list[_Part] = []
         self._crowd = 0
         self._task: asyncio.Task[None] | None = None
@@ -96,6 +101,7 @@ class Steps:
     async def _step(self, parts: list[_Part]) -> None:
         outcomes = [outcome for part in parts for outcome in part.outcomes]
         demands = [demand for part in parts for demand in part.demands]
+        began = time.perf_counter()
         try:
             if outcomes:
                 judged, activation = await self._engine.settle(outcomes, demands)
@@ -110,6 +116,9 @@ class Steps:
                     await self._step([part])
             return
         self._tell(parts, judged, activation)
+        if outcomes or activation.jobs:
+            step, items = ("settle", len(outcomes)) if outcomes else ("activate", len(activation.jobs))
+            self._reporter.committed(step, items, time.perf_counter() - began)
 
     def _tell(self, parts: list[_Part], judged: list[Judged], activation: Activation) -> None:
         pause = pause_ms(activation)
@@ -248,11 +257,18 @@ class _Place:
 class Exchange:
     """Where callers of one process leave outcomes and wait for jobs. It lives in one event loop."""
 
-    def __init__(self, engine: Engine, abandoned: Callable[[Sequence[LeasedJob]], None], pollers_max: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        abandoned: Callable[[Sequence[LeasedJob]], None],
+        pollers_max: int,
+        reporter: Reporter = SILENT,
+    ) -> None:
         self.engine = engine
         self.abandoned = abandoned
         self._pollers_max = pollers_max
-        self.steps = Steps(engine, abandoned)
+        self._reporter = reporter
+        self.steps = Steps(engine, abandoned, reporter)
         self._places: dict[tuple[str, str, tuple[str, ...]], _Place] = {}
         self._waiting: defaultdict[str, int] = defaultdict(int)
         self._is_ending = False
@@ -263,6 +279,12 @@ class Exchange:
 
     async def lease(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
         """Lease jobs; with nothing to do, wait for some. What a caller who has gone would have got goes back."""
+        began = time.perf_counter()
+        jobs = await self._lease(demand, wait_ms)
+        self._reporter.polled(time.perf_counter() - began, len(jobs))
+        return jobs
+
+    async def _lease(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
         if wait_ms <= 0 or self._is_ending:
             return (await self.steps.take((), [demand])).shares[0]
         if self.waiting(demand.type) >= self._pollers_max:

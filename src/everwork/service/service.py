@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from everwork.core import checks
@@ -58,6 +60,7 @@ from everwork.service.exchange import Exchange
 from everwork.service.finishing import Finishing
 from everwork.service.fleet import Fleet
 from everwork.service.loops import BackgroundLoop, through_outage
+from everwork.service.reporting import SILENT, Reporter
 
 SWEEP_SECONDS = 0.8
 
@@ -67,14 +70,18 @@ T = TypeVar("T")
 class JobService:
     """What can be done with jobs. It lives in the event loop that opened it."""
 
-    def __init__(self, engine: Engine, holder: str, *, pollers_max: int = POLLERS_MAX) -> None:
+    def __init__(
+        self, engine: Engine, holder: str, *, pollers_max: int = POLLERS_MAX, reporter: Reporter = SILENT
+    ) -> None:
         self.engine = engine
         self.holder = holder
-        self._creates: Coalescer[NewJob, Created] = Coalescer(engine.create, CREATE_BATCH_MAX)
-        self._exchange = Exchange(engine, self.hand_back, pollers_max)
+        self._creates: Coalescer[NewJob, Created] = Coalescer(
+            engine.create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
+        )
+        self._exchange = Exchange(engine, self.hand_back, pollers_max, reporter)
         self._finishing = Finishing(engine)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
-        self._has_upkeep = False
+        self._upkeep_at: float | None = None
         self._blockades = Blockades(engine)
         self._hand_backs: set[asyncio.Task[None]] = set()
 
@@ -82,12 +89,12 @@ class JobService:
         """Open the engine and begin to sweep; without `create`, only a store that has held jobs."""
         await self.engine.open(create=create)
         if upkeep:
-            self._has_upkeep = True
+            self._upkeep_at = time.monotonic()
             self._upkeep.start()
 
     async def close(self) -> None:
         """Stop sweeping, hand back what nobody took, and close the engine."""
-        if self._has_upkeep:
+        if self._upkeep_at is not None:
             await self._upkeep.abort()
         await self._exchange.close()
         await self._finishing.close()
@@ -134,6 +141,11 @@ class JobService:
         # Whoever named no attempt has lost none: the job is not running.
         is_lost = attempt > 0 and (job.attempt != attempt or job.state in (State.PENDING, State.PROCESSING))
         return Judged(Verdict.LEASE_LOST if is_lost else Verdict.WRONG_STATE, job.state)
+
+    @property
+    def upkeep_age_s(self) -> float | None:
+        """How long ago upkeep was last done, or begun with; None if this service does none."""
+        return None if self._upkeep_at is None else time.monotonic() - self._upkeep_at
 
     def waiting(self, type: str) -> int:
         """How many callers wait for jobs of a type."""
@@ -247,7 +259,9 @@ class JobService:
             await through_outage(lambda: self.settle(outcomes), None)
 
     async def _sweep(self) -> bool:
-        return (await self.engine.sweep(self.holder)).more
+        swept = await self.engine.sweep(self.holder)
+        self._upkeep_at = time.monotonic()
+        return swept.more
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 
