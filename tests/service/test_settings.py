@@ -82,6 +82,7 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(folder: Path) -> 
         "pollers_per_type": 7,
         "rate_limit": 0.5,
         "trusted_proxies": ["10.0.0.0/8", "::1"],
+        "masked_variables": ["pin", "session id"],
         "shutdown_seconds": 0,
         "log_level": "debug",
         "failed_job_retry_hours": 6.5,
@@ -98,6 +99,10 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(folder: Path) -> 
 
 def test_an_empty_variable_is_none() -> None:
     assert load(None, {"EVERWORK_HOST": "", "EVERWORK_API_KEY": "", "EVERWORK_GRPC_PORT": ""}, {}) == Settings()
+
+
+def test_an_empty_variable_lets_no_name_be_masked() -> None:
+    assert load(None, {"EVERWORK_MASKED_VARIABLES": ""}, {}).masked_variables == ()
 
 
 def test_a_file_may_be_empty_or_begin_with_a_mark_of_its_encoding() -> None:
@@ -128,6 +133,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "pollers_per_type": [0, 100_001, 1.5],
     "rate_limit": [-0.1, 1_000_001, "10"],
     "trusted_proxies": ["10.0.0.1", ["10.0.0.256"], [5], [""], ["localhost"], {"a": 1}],
+    "masked_variables": ["pin", [5], [""], ["a\0b"], {"a": 1}],
     "shutdown_seconds": [-1, 601],
     "log_level": ["loud", "WARNING", 10],
     "failed_job_retry_hours": [0, -1, 8_761, "soon", True],
@@ -434,4 +440,5 @@ def test_the_documentation_lists_every_setting_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", PAGE.read_text(), re.MULTILINE))
     assert list(rows) == [one.name for one in fields(Settings)]
     for name, default in Settings().shown().items():
-        assert rows[name] == ("" if default in (None, [], {}) else f"`{default}`"), name
+        told = [f"`{one}`" for one in (default if isinstance(default, list) else [default])]
+        assert rows[name] == ("" if default in (None, [], {}) else ", ".join(told)), name

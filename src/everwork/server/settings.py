@@ -23,6 +23,18 @@ PREFIX: Final = "EVERWORK_"
 DEFAULT_ENGINE: Final = "sqlite:///everwork.db"
 SWITCH: Final = ("on", "off")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+MASKED: Final = (
+    "password",
+    "passwd",
+    "secret",
+    "token",
+    "api key",
+    "authorization",
+    "credential",
+    "private key",
+    "cookie",
+)
+MASKED_MAX: Final = 1_000
 ALIKE: Final = 0.8
 """From how much likeness on an unknown name is taken for a slip of the pen."""
 
@@ -46,6 +58,7 @@ class Settings:
     pollers_per_type: int = POLLERS_MAX
     rate_limit: float = 0
     trusted_proxies: tuple[str, ...] = ()
+    masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
     log_level: str = "warning"
     failed_job_retry_hours: float | str | None = None
@@ -74,8 +87,8 @@ class Settings:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         told = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
         hidden = None if self.api_key is None else HIDDEN
-        lists = {"trusted_proxies": [*self.trusted_proxies], "types": _shown_types(self.types)}
-        return told | {"engine": shown_url(self.engine), "api_key": hidden, **lists}
+        lists = {name: [*getattr(self, name)] for name in ("trusted_proxies", "masked_variables")}
+        return told | {"engine": shown_url(self.engine), "api_key": hidden, **lists, "types": _shown_types(self.types)}
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
@@ -134,7 +147,7 @@ def _from_file(path: str | Path | None) -> dict[str, _Given]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    """The variables that are set; an empty one is not."""
+    """The variables that are set; an empty one is not, but where it says that nothing is to be masked."""
     given: dict[str, _Given] = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX):
@@ -143,7 +156,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if name == "types":
             raise BadConfiguration(f"environment variable {variable}: types are said of in the settings file only")
         if name in _READERS:
-            if text:
+            if text or name == "masked_variables":
                 given[name] = _Given(_from_text(name, text), f"environment variable {variable}")
         elif alike := get_close_matches(name, _READERS, 1, ALIKE):
             raise BadConfiguration(
@@ -247,6 +260,13 @@ def _networks(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _masked(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MASKED_MAX:
+        allowed = f"a list of at most {MASKED_MAX:,} names, such as password or api key"
+        raise InvalidInput("", f"must be {allowed}, not {checks.shown(value)}")
+    return tuple(checks.name("", one) for one in value)
+
+
 def _default(name: str) -> Callable[[object], Any]:
     """A field of policies that holds for all types, or `off`, which takes it back from them."""
 
@@ -281,6 +301,7 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "pollers_per_type": _whole(1, 100_000),
     "rate_limit": _real(0, RATE_PER_SECOND_MAX),
     "trusted_proxies": _networks,
+    "masked_variables": _masked,
     "shutdown_seconds": _real(0, 600),
     "log_level": _one_of(LOG_LEVELS),
     "failed_job_retry_hours": _default("failed_job_retry_hours"),
