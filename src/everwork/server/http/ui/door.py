@@ -21,7 +21,7 @@ from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal
 from everwork.server.http.routes import SegmentRoute
 from everwork.server.http.ui import assets
-from everwork.server.http.ui.pages import Action, Done, Page, View
+from everwork.server.http.ui.pages import Action, Done, Download, Page, View
 from everwork.server.http.ui.render import address, render, render_live
 from everwork.server.http.ui.visit import HOME, Visit, own_path
 from everwork.server.words import as_written
@@ -165,6 +165,8 @@ class _PathDoor:
             visit = await self._dashboard.visit(request, is_open=asked.is_open)
             if isinstance(asked, Page):
                 view = await asked.show(visit)
+                if isinstance(view, Download):
+                    return saved(view)
                 return self._dashboard.page(visit, view, self._dashboard.said(request))
             return await self._act(visit, asked)
         except LoggedOut as error:
@@ -179,6 +181,8 @@ class _PathDoor:
             require_token(visit)
         try:
             done = await action.act(visit)
+        except PermissionDenied:
+            raise
         except EverworkError as error:
             done = Done(detail_of(error), is_good=False)
         if isinstance(done, View):
@@ -199,6 +203,12 @@ class _PathDoor:
 def login_url(asked: str) -> str:
     """The page to log in, and then to go on where somebody wanted to go."""
     return address(LOGIN, next=own_path(asked))
+
+
+def saved(download: Download) -> Response:
+    """A text of strangers as a file: never shown, never guessed to be anything else."""
+    headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Content-Security-Policy": POLICY}
+    return Response(download.text, media_type="text/plain", headers=headers)
 
 
 def require_token(visit: Visit) -> None:

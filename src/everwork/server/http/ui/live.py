@@ -15,7 +15,7 @@ from everwork.core.limits import LIVE_PAGES_MAX
 from everwork.exceptions import EverworkError
 from everwork.server.http.problems import problem
 from everwork.server.http.ui.door import Dashboard, LoggedOut, detail_of
-from everwork.server.http.ui.pages import Page
+from everwork.server.http.ui.pages import Download, Page
 from everwork.server.http.ui.visit import Visit, own_path
 from everwork.service.loops import first_of
 
@@ -86,7 +86,10 @@ class Live:
         """What there is to see now; whether it was the last of it."""
         try:
             visit: Visit = await self._dashboard.visit(asked)
-            html = self._dashboard.live(visit, await page.show(visit))
+            view = await page.show(visit)
+            if isinstance(view, Download):
+                return _event("trouble", "this is a file, and no page"), True
+            html = self._dashboard.live(visit, view)
         except LoggedOut as error:
             return _event("ended", str(error)), True
         except EverworkError as error:

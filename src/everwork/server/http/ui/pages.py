@@ -20,6 +20,14 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """A text to be saved as a file; no browser takes it for a page."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What an action has done, in a sentence, and where to go on; nowhere: back to where it was asked for."""
 
@@ -35,7 +43,7 @@ class Page:
     """A path that shows something. `is_open`: also to whoever has not logged in."""
 
     path: str
-    show: Callable[[Visit], Awaitable[View]]
+    show: Callable[[Visit], Awaitable[View | Download]]
     is_open: bool = False
 
 
