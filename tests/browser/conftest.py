@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, StorageState, async_playwright
 
 from tests.browser.watching import Visitor, visiting
+from tests.browser.world import World, a_world
 from tests.server.whole import Whole, running
 from tests.stores import url_of
 from tools.browser import find_browser
@@ -35,8 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """The system's Chromium, without a window."""
-    # Root cannot have Chromium's sandbox; all pages here are ours.
+    """The system's Chromium, without a window. Root cannot have its sandbox."""
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(
             executable_path=find_browser(), chromium_sandbox=os.geteuid() != 0, args=["--disable-dev-shm-usage"]
@@ -45,20 +45,38 @@ async def browser() -> AsyncIterator[Browser]:
         await started.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """A world full of life, for all tests that only look at it."""
+    async with a_world(tmp_path_factory.mktemp("world")) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cookies(browser: Browser, world: World) -> StorageState:
+    """Those of an operator of the world who has logged in."""
+    visitor = await visiting(browser, world.url)
+    await visitor.log_in(world.keys["operations"])
+    kept = await visitor.context.storage_state()
+    await visitor.context.close()
+    return kept
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Whole]:
-    """A server on a file, for all tests of a module."""
+    """A server on a file that is empty at first, for all tests of a module."""
     async with running(url_of("sqlite", tmp_path_factory.mktemp("browser"))) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def visit(browser: Browser, whole: Whole) -> AsyncIterator[Visit]:
-    """Makes visitors; what they met that a good page never does fails the test."""
+async def visit(browser: Browser) -> AsyncIterator[Visit]:
+    """Makes visitors of a server; what they met that a good page never does fails the test."""
     visitors: list[Visitor] = []
 
-    async def make(**more: Any) -> Visitor:
-        visitors.append(one := await visiting(browser, f"http://127.0.0.1:{whole.ports.http}", **more))
+    async def make(where: World | Whole, **more: Any) -> Visitor:
+        server = where.whole if isinstance(where, World) else where
+        visitors.append(one := await visiting(browser, f"http://127.0.0.1:{server.ports.http}", **more))
         return one
 
     yield make
@@ -68,6 +86,6 @@ async def visit(browser: Browser, whole: Whole) -> AsyncIterator[Visit]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def visitor(visit: Visit) -> Visitor:
+async def visitor(visit: Visit, whole: Whole) -> Visitor:
     """One visitor, who has not logged in."""
-    return await visit()
+    return await visit(whole)

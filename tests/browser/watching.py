@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog, Error, Page, Request
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog, Error, Page, Request, ViewportSize
 
 from tests.door.waiting import until
 
@@ -75,8 +75,10 @@ class Visitor:
     url: str
 
     async def go(self, path: str) -> Page:
-        """Open a page of the server."""
-        await self.page.goto(self.url + path)
+        """Open a page of the server; it must be there."""
+        response = await self.page.goto(self.url + path)
+        assert response is not None, path
+        assert response.ok, f"{path}: {response.status}"
         return self.page
 
     async def log_in(self, key: str, path: str = "/ui") -> Page:
@@ -99,8 +101,8 @@ class Visitor:
         return wide
 
 
-DESKTOP: Final = {"width": 1280, "height": 900}
-PHONE: Final = {"width": 390, "height": 844}
+DESKTOP: Final = ViewportSize(width=1280, height=900)
+PHONE: Final = ViewportSize(width=390, height=844)
 
 
 async def visiting(browser: Browser, url: str, **more: Any) -> Visitor:

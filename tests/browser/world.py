@@ -1,0 +1,212 @@
+"""A world in which every page of the dashboard has something to show: a real store, server, manager and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete, Fail
+from everwork.engines.base import Engine
+from everwork.engines.open import open_engine
+from everwork.engines.values import Demand
+from everwork.service.access import ANYBODY, Principal
+from everwork.service.administration import Administration
+from everwork.service.audit import Audit
+from everwork.service.fleet import Fleet
+from everwork.service.keys import KeyRing
+from everwork.service.pulse import Pulse
+from everwork.service.service import JobService
+from tests.browser.past import Past
+from tests.browser.shop import FILM, STORE
+from tests.door.waiting import until
+from tests.server.whole import KEY, Whole, running
+from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, VirtualClock
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LATE_S: Final = 30.0
+STUCK: Final = "payment-charge"
+PAUSED: Final = "search-index"
+NOBODYS: Final = "data-export"
+REFUSED: Final = "ConnectionError: connection refused by db.example.org:5432"
+TRACE: Final = """RuntimeError: the layout "invoice-2024" has no field 'vat'
+Traceback (most recent call last):
+  File "shop/invoices.py", line 88, in __call__
+    page = layout.fill(order)
+  File "shop/layouts.py", line 31, in fill
+    raise RuntimeError(f"the layout {self.name!r} has no field {name!r}")"""
+
+
+PAGES: Final = {
+    "overview": "/ui",
+    "types": "/ui/types",
+    "type": f"/ui/type?name={STUCK}",
+    "jobs": "/ui/jobs",
+    "jobs-failed": "/ui/jobs?state=failed",
+    "job-failed": "/ui/jobs/{failed}",
+    "job-waiting": "/ui/jobs/{stuck}",
+    "job-running": "/ui/jobs/{running}",
+    "job-completed": "/ui/jobs/{completed}",
+    "dead": "/ui/dead",
+    "workers": "/ui/workers",
+    "triggers": "/ui/triggers",
+    "breakers": "/ui/breakers",
+    "keys": "/ui/keys",
+    "audit": "/ui/audit",
+    "settings": "/ui/settings",
+}
+"""Every page, by a short name; those of a job with what the job shows."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A server on a store full of life; `jobs` are keys of jobs that are worth a look, by what they show."""
+
+    whole: Whole
+    keys: dict[str, str]
+    jobs: dict[str, int]
+
+    @property
+    def url(self) -> str:
+        """Where its pages are."""
+        return f"http://127.0.0.1:{self.whole.ports.http}"
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """Every page, by a short name."""
+        return {name: path.format(**self.jobs) for name, path in PAGES.items()}
+
+
+@asynccontextmanager
+async def a_world(folder: Path) -> AsyncIterator[World]:
+    """A world from its beginning, a day ago, to its end."""
+    url = f"sqlite:///{folder / 'shop.db'}"
+    clock = VirtualClock(time.time_ns() // 1_000_000)
+    engine = open_engine(url, clock=clock)
+    await engine.open()
+    keys, jobs = await _the_past(engine, clock)
+    await engine.close()
+    async with running(url) as whole:
+        with _managed(url, folder):
+            await until(lambda: _is_at_work(whole, jobs["running"]), LATE_S)
+            yield World(whole, {"root": KEY, **keys}, jobs)
+
+
+async def _the_past(engine: Engine, clock: VirtualClock) -> tuple[dict[str, str], dict[str, int]]:
+    now_ms = clock.now_ms
+    clock.now_ms = now_ms - DAY_MS - HOUR_MS
+    keys = await _set_up(engine, clock)
+    clock.now_ms = now_ms - MINUTE_MS
+    pulse = Pulse(engine, "past")
+    await Past(engine, clock).write(pulse.fresh)
+    await pulse.close()
+    return keys, await _the_present(engine, clock)
+
+
+async def _set_up(engine: Engine, clock: VirtualClock) -> dict[str, str]:
+    """Policies and keys, as an administrator has made them."""
+    await engine.create([NewJob(FILM, delay_ms=DAY_MS)])
+    boss = Principal("first", "ada (first key)", ANYBODY.permissions)
+    keys, audit = KeyRing(engine, clock=clock), Audit(engine, clock)
+    desk = Administration(JobService(engine, "set-up"), keys, audit, boss, "10.20.0.7")
+    for type, said in _POLICIES.items():
+        clock.advance(seconds=37)
+        await desk.set_policy(type, said)
+    made = {}
+    for name, permissions, tenants, days in _KEYS:
+        clock.advance(seconds=95)
+        expires = None if days is None else clock.now_ms + days * DAY_MS
+        made[name] = await desk.create_key(name, permissions, tenants=tenants, expires_at_ms=expires)
+    clock.advance(seconds=300)
+    await desk.revoke_key(made["old deploy script"].key.id)
+    return {name: one.text for name, one in made.items()}
+
+
+_POLICIES: Final[dict[str, dict[str, Any]]] = {
+    STUCK: {"max_attempts": 6, "base": 10.0, "breaker_failures": 3, "breaker_seconds": 3_600.0, "max_running": 20},
+    "sms-send": {"rate_jobs": 100, "rate_seconds": 60.0, "keep_completed_hours": 48.0},
+    "webhook-deliver": {"max_attempts": 4, "max_running_per_key": 2, "failed_job_retry_hours": 12.0},
+}
+_KEYS: Final[Sequence[tuple[str, list[str], list[str], int | None]]] = (
+    ("operations", ["*"], [], None),
+    ("wall screen", ["jobs:read"], [], None),
+    ("acme integration", ["jobs"], ["acme"], 90),
+    ("old deploy script", ["jobs", "admin"], [], 30),
+)
+
+
+async def _the_present(engine: Engine, clock: VirtualClock) -> dict[str, int]:
+    """What stands in the store now: work in every state."""
+    await _open_the_breaker(engine)
+    [*_, stuck] = await _created(engine, 12, STUCK, variables='{"order": 4711, "cents": 12900, "password": "geheim"}')
+    await _created(engine, 40, PAUSED)
+    await engine.pause(PAUSED, True)
+    await _created(engine, 7, NOBODYS, tenant="globex", priority=5)
+    await _created(engine, 25, "email-send", delay_ms=3 * HOUR_MS)
+    cancelled = await _created(engine, 3, "email-send", delay_ms=HOUR_MS)
+    await engine.cancel(cancelled, "the customer has cancelled the order")
+    await engine.open_breaker("sms-send", SECOND_MS)
+    running = await _created(engine, 2, FILM, variables='{"film": "harbour-tour.mov", "sizes": [1080, 720, 360]}')
+    failed, completed = await _a_hard_life(engine, clock)
+    return {"stuck": stuck, "running": running[0], "cancelled": cancelled[0], "failed": failed, "completed": completed}
+
+
+async def _open_the_breaker(engine: Engine) -> None:
+    """Three failures in a row."""
+    await _created(engine, 3, STUCK)
+    leased = (await engine.activate([Demand(STUCK, "cashier@pay-1", 500, MINUTE_MS)])).jobs
+    error = "GatewayError: 502 server error of pay.example.org"
+    await engine.settle([Fail(job.key, job.attempt, error, classes=("GatewayError",)) for job in leased])
+
+
+async def _a_hard_life(engine: Engine, clock: VirtualClock) -> tuple[int, int]:
+    """A job that has failed in several ways and rests, and one that was done at the second attempt."""
+    said = {"order": 4711, "layout": "invoice-2024", "lines": [{"item": "lamp", "cents": 4900}], "api_token": "s3cret"}
+    more = {"headers": '{"traceparent": "00-4bf92f35-00f067aa-01"}', "correlation_id": "order-4711", "max_attempts": 3}
+    failed, completed = await _created(engine, 2, "invoice-render", variables=json.dumps(said), **more)
+    for error in ("TimeoutError: timed out after 60 s", REFUSED, TRACE):
+        leased = (await engine.activate([Demand("invoice-render", "accountant@web-1", 500, MINUTE_MS)])).jobs
+        clock.advance(seconds=4)
+        mine = {job.key: job for job in leased}
+        if completed in mine and mine[completed].attempts > 1:
+            await engine.settle([Complete(completed, mine.pop(completed).attempt, '{"pages": 2, "file": "4711.pdf"}')])
+        await engine.settle([Fail(job.key, job.attempt, error, backoff_ms=1_000) for job in mine.values()])
+        clock.advance(seconds=2)
+    return failed, completed
+
+
+async def _created(engine: Engine, jobs: int, type: str, **fields: Any) -> list[int]:
+    new = NewJob(**{"type": type, "variables": '{"order": 4711}', **fields})
+    return [one.key for one in await engine.create([new] * jobs)]
+
+
+@contextmanager
+def _managed(url: str, folder: Path) -> Iterator[None]:
+    """The shop's manager, a real one, as long as the block lasts."""
+    command = [sys.executable, "-m", "everwork", "worker", "tests.browser.shop:make_manager"]
+    with (folder / "manager.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, STORE: url}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def _is_at_work(whole: Whole, key: int) -> bool:
+    """Whether all processes live and the film is being worked on."""
+    states = [one.state for one in await Fleet(whole.service.engine).processes()]
+    return len(states) == 3 and set(states) == {"running"} and (await whole.job(key)).worker is not None
