@@ -1,39 +1,65 @@
-"""Figures for Prometheus: one object for all doors, cheap enough for every call."""
+"""Figures for Prometheus: one object for all doors, cheap enough for every call and every step."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
 
-from everwork.core.states import State
+from everwork.server.fleet_figures import TYPES_MAX, FleetFigures, Seen
+from everwork.service.minutes import OTHER_TYPES
 
-TYPES_MAX: Final = 1_000
-"""More types than this are shown as one, so that nobody's store of figures bursts."""
-OTHER_TYPES: Final = "(other)"
+__all__ = ["CONTENT_TYPE", "OTHER_TYPES", "TYPES_MAX", "Metrics", "Seen"]
+
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+SIZES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+POLL_SECONDS: Final = (*SECONDS, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """What the doors count. A door names itself: `rest`, `jobs`, `zeebe`, `stream`."""
+    """What this process counts, and what the engine has counted for the whole fleet.
+
+    A door names itself: `rest`, `jobs`, `zeebe`, `stream`. As a `Reporter` it hears of the steps of the service.
+    """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._jobs = Gauge("everwork_jobs", "Jobs by type and state", ["type", "state"], registry=self.registry)
-        calls = Counter("everwork_calls", "Calls answered", ["door", "method", "status"], registry=self.registry)
-        unfenced = Counter(
-            "everwork_unfenced_outcomes", "Outcomes that named no attempt", ["door"], registry=self.registry
+        self.registry = registry = _Registry()
+        self._fleet = FleetFigures()
+        self._info = Info("everwork", "This server and its engine", registry=registry)
+        self._up = Gauge("everwork_engine_up", "Whether the engine answered this scrape", registry=registry)
+        self._upkeep = Gauge(
+            "everwork_upkeep_age_seconds", "How long ago this process last did upkeep", registry=registry
         )
-        pollers = Gauge("everwork_pollers", "Callers that wait for jobs", ["door"], registry=self.registry)
-        # Looking a child up costs more than counting; doors, methods and statuses are few.
+        calls = Counter("everwork_calls", "Calls answered", ["door", "method", "status"], registry=registry)
+        unfenced = Counter("everwork_unfenced_outcomes", "Outcomes that named no attempt", ["door"], registry=registry)
+        pollers = Gauge("everwork_pollers", "Callers that wait for jobs", ["door"], registry=registry)
+        sizes = Histogram(
+            "everwork_commit_items", "How many items shared a step", ["step"], registry=registry, buckets=SIZES
+        )
+        seconds = Histogram(
+            "everwork_commit_seconds", "How long a step took", ["step"], registry=registry, buckets=SECONDS
+        )
+        polls = Histogram(
+            "everwork_poll_seconds", "How long askers waited", ["answer"], registry=registry, buckets=POLL_SECONDS
+        )
+        # Looking a child up costs more than counting; doors, methods, statuses and steps are few.
         self._call = cache(calls.labels)
         self._unfenced = cache(unfenced.labels)
         self._pollers = cache(pollers.labels)
+        self._sizes = cache(sizes.labels)
+        self._seconds = cache(seconds.labels)
+        self._got, self._empty = polls.labels("jobs"), polls.labels("empty")
+
+    def describe(self, version: str, engine: str) -> None:
+        """Say what this server is."""
+        self._info.info({"version": version, "engine": engine})
 
     def called(self, door: str, method: str, status: str) -> None:
         """A call was answered. `method` and `status` come from closed sets, never from the caller."""
@@ -42,6 +68,15 @@ class Metrics:
     def unfenced(self, door: str, outcomes: int = 1) -> None:
         """Outcomes came that named no attempt, and were checked by state only (G3)."""
         self._unfenced(door).inc(outcomes)
+
+    def committed(self, step: str, items: int, seconds: float) -> None:
+        """A step of the engine was done."""
+        self._sizes(step).observe(items)
+        self._seconds(step).observe(seconds)
+
+    def polled(self, seconds: float, jobs: int) -> None:
+        """Somebody who asked for jobs was answered."""
+        (self._got if jobs else self._empty).observe(seconds)
 
     @contextmanager
     def polling(self, door: str) -> Iterator[None]:
@@ -53,18 +88,19 @@ class Metrics:
         finally:
             waiting.dec()
 
-    def text(self, jobs: Mapping[str, Mapping[State, int]]) -> bytes:
-        """Everything in the format of Prometheus, with the jobs of each type as they were counted just now."""
-        self._jobs.clear()
-        for (type, state), count in _bounded(jobs).items():
-            self._jobs.labels(type, state.label).set(count)
-        return generate_latest(self.registry)
+    def text(self, seen: Seen | None = None, upkeep_age_s: float | None = None) -> bytes:
+        """Everything in the format of Prometheus; None: the engine could not be asked."""
+        self._up.set(seen is not None)
+        self._upkeep.set(math.nan if upkeep_age_s is None else upkeep_age_s)
+        fleet = "" if seen is None else self._fleet.text(seen)
+        return generate_latest(self.registry) + fleet.encode(errors="replace")
 
 
-def _bounded(jobs: Mapping[str, Mapping[State, int]]) -> Tally[tuple[str, State]]:
-    shown = set(sorted(jobs)[:TYPES_MAX])
-    counts: Tally[tuple[str, State]] = Tally()
-    for type, by_state in jobs.items():
-        for state, count in by_state.items():
-            counts[type if type in shown else OTHER_TYPES, state] += count
-    return counts
+class _Registry(CollectorRegistry):
+    """Without the instants at which series were made: they are as many again, and nobody reads them."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family."""
+        for family in super().collect():
+            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            yield family

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from typing import NamedTuple
 
 from everwork.engines.open import open_engine
@@ -37,11 +38,11 @@ class Server:
         self.settings = settings
         engine = open_engine(settings.engine)
         holder = f"server-{socket.gethostname()}-{os.getpid()}"
-        self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type)
+        self.metrics = Metrics()
+        self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type, reporter=self.metrics)
         make_keys = KeyRing if settings.has_auth else OpenDoor
         self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.audit = Audit(engine)
-        self.metrics = Metrics()
         self.pulse = Pulse(engine, holder)
         self._streams = WorkStreams(self.service, self.keys)
         extras = [self._streams.methods, lambda reception: desk_methods(reception, settings.long_poll_seconds)]
@@ -57,6 +58,7 @@ class Server:
         await declare_settings(self.service.engine, self.settings.declared)
         await self.keys.open()
         self._opened.push_async_callback(self.keys.close)
+        self.metrics.describe(version("everwork"), (await self.health()).engine)
         await self.pulse.open()
         self._opened.push_async_callback(self.pulse.close)
 

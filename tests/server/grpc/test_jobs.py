@@ -271,7 +271,7 @@ async def test_outcomes_that_name_no_attempt_are_counted(place: Place) -> None:
     first, second = await place.an_activated_job(), await place.an_activated_job()
     await place.call("CompleteJob", job_key=first.job_key, attempt=first.attempt)
     await place.call("CompleteJob", job_key=second.job_key)
-    assert b'everwork_unfenced_outcomes_total{door="jobs"} 1.0' in place.metrics.text({})
+    assert b'everwork_unfenced_outcomes_total{door="jobs"} 1.0' in place.metrics.text()
 
 
 NO_SUCH_JOB = "123456789"

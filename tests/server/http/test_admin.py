@@ -181,7 +181,7 @@ async def test_figures_for_prometheus_tell_jobs_calls_and_outcomes(rest: Rest) -
     answer = await rest("GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     lines = answer.text.splitlines()
-    assert 'everwork_jobs{state="completed",type="email-send"} 2.0' in lines
+    assert 'everwork_jobs{state="completed",type="email-send"} 2' in lines
     assert 'everwork_calls_total{door="rest",method="completeJob",status="200"} 2.0' in lines
     assert 'everwork_calls_total{door="rest",method="unknown",status="404"} 1.0' in lines
     assert 'everwork_unfenced_outcomes_total{door="rest"} 1.0' in lines

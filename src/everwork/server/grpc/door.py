@@ -15,6 +15,7 @@ from everwork.server.grpc.open_services import Health, reflection_methods
 from everwork.server.grpc.reception import Methods, Reception, Router
 from everwork.server.grpc.zeebe import Address, ZeebeGateway
 from everwork.server.metrics import Metrics
+from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
 from everwork.service.keys import KeyRing
 from everwork.service.service import JobService
@@ -52,7 +53,7 @@ class GrpcDoor:
         self._settings = settings
         self._extras = extras
         self.reception = Reception(service, keys, metrics)
-        self._health = Health()
+        self._health = Health(Readiness(service))
         self._zeebe = ZeebeGateway(self.reception, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None
 

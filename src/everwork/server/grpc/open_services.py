@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -16,10 +17,13 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from everwork.exceptions import InvalidInput
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from everwork.server.grpc.reception import Context, Handler, Methods, parsed
+from everwork.server.readiness import Readiness
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTIONS: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """The same messages under two names: newer clients ask for the first."""
+WATCH_SECONDS: Final = 2.0
+"""How often the server looks whether it is ready, for those who watch."""
 OURS: Final = tuple(
     service.full_name
     for file in (jobs_pb2, gateway_pb2, work_pb2)
@@ -28,17 +32,16 @@ OURS: Final = tuple(
 
 
 class Health:
-    """`grpc.health.v1.Health`: SERVING until the server begins to stop."""
+    """`grpc.health.v1.Health`: SERVING while the server is ready, as `/readyz` has it."""
 
-    def __init__(self) -> None:
-        self._serves = True
-        self._changed = asyncio.Event()
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._stopping = asyncio.Event()
         self._known = {"", HEALTH, *OURS}
 
     def stop(self) -> None:
         """Say NOT_SERVING from now on."""
-        self._serves = False
-        self._changed.set()
+        self._stopping.set()
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
@@ -51,20 +54,28 @@ class Health:
         service = (await _understood(health_pb2.HealthCheckRequest, raw, context)).service
         if service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service is called {service[:100]!r}")
-        return self._told(service)
+        return await self._told(service)
 
     async def _watch(self, raw: bytes, context: Context) -> None:
         service = (await _understood(health_pb2.HealthCheckRequest, raw, context)).service
-        await context.write(self._told(service))
-        await self._changed.wait()
-        await context.write(self._told(service))
+        before = b""
+        while True:
+            is_last = self._stopping.is_set()
+            if (told := await self._told(service)) != before:
+                await context.write(told)
+            if is_last:
+                return
+            before = told
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), WATCH_SECONDS)
 
-    def _told(self, service: str) -> bytes:
+    async def _told(self, service: str) -> bytes:
         response = health_pb2.HealthCheckResponse
-        status = response.SERVING if self._serves else response.NOT_SERVING
-        told: bytes = response(
-            status=status if service in self._known else response.SERVICE_UNKNOWN
-        ).SerializeToString()
+        status = response.SERVICE_UNKNOWN
+        if service in self._known:
+            serves = not self._stopping.is_set() and await self._readiness.judge() is None
+            status = response.SERVING if serves else response.NOT_SERVING
+        told: bytes = response(status=status).SerializeToString()
         return told
 
 

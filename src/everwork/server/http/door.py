@@ -16,6 +16,7 @@ from everwork.server.http.app import make_app
 from everwork.server.http.parts import Parts
 from everwork.server.http.protocol import BoundedProtocol
 from everwork.server.metrics import Metrics
+from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
 from everwork.service.audit import Audit
 from everwork.service.keys import KeyRing
@@ -57,7 +58,7 @@ class HttpDoor:
         pulse: Pulse | None = None,
     ) -> None:
         beat = pulse or Pulse(service.engine, service.holder)
-        self.parts = Parts(service, keys, audit, settings, beat, metrics or Metrics())
+        self.parts = Parts(service, keys, audit, settings, beat, Readiness(service), metrics or Metrics())
         self.app = make_app(self.parts)
         self._settings = settings
         self._server: _Server | None = None

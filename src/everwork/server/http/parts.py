@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from everwork.server.metrics import Metrics
+from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
 from everwork.service.access import Principal
 from everwork.service.administration import Administration
@@ -28,6 +29,7 @@ class Parts:
     audit: Audit
     settings: Settings
     pulse: Pulse
+    readiness: Readiness
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -10,14 +10,16 @@ from typing import Final
 
 from starlette.responses import RedirectResponse, Response
 
-from everwork.exceptions import EverworkError
+from everwork.exceptions import EngineError
 from everwork.server.http.operations import Answer, Call, Operation, answer
+from everwork.server.http.parts import Parts
 from everwork.server.http.problems import problem
 from everwork.server.http.schemas import ref
-from everwork.server.metrics import CONTENT_TYPE
+from everwork.server.metrics import CONTENT_TYPE, Seen
+from everwork.server.readiness import ENGINE_SECONDS
 from everwork.service.access import Permission
+from everwork.service.fleet import MANAGER, PROCESS
 
-READY_SECONDS: Final = 3.0
 _PAGE: Final = (Path(__file__).parent / "docs.html").read_bytes()
 
 
@@ -27,25 +29,30 @@ async def healthz(call: Call) -> Response:  # noqa: ARG001 - every handler takes
 
 
 async def readyz(call: Call) -> Response:
-    """The engine can be reached."""
+    """The engine can be reached, and the server does its upkeep."""
     if call.parts.stopping.is_set():
         return problem(503, "stopping", "the server is stopping")
-    try:
-        async with asyncio.timeout(READY_SECONDS):
-            await call.parts.service.engine.health()
-    except TimeoutError:
-        return problem(503, "engine_unavailable", f"the engine did not answer within {READY_SECONDS:g} s")
-    except EverworkError as error:
-        # Its words may name hosts, and this answer is for everybody.
-        return problem(503, "engine_unavailable", f"the engine cannot be used: {type(error).__name__}")
+    if (unready := await call.parts.readiness.judge()) is not None:
+        return problem(503, *unready)
     return answer({"status": "ready"})
 
 
 async def metrics(call: Call) -> Response:
-    """Figures for Prometheus."""
-    types = await call.administration.types()
-    text = call.parts.metrics.text({view.info.type: view.counts for view in types})
+    """Figures for Prometheus; without an engine those of this process."""
+    parts = call.parts
+    text = parts.metrics.text(await _seen(parts), parts.service.upkeep_age_s)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _seen(parts: Parts) -> Seen | None:
+    engine = parts.service.engine
+    try:
+        async with asyncio.timeout(ENGINE_SECONDS):
+            reading = await parts.pulse.fresh()
+            managers, processes = await engine.registered(MANAGER), await engine.registered(PROCESS)
+    except (EngineError, TimeoutError):
+        return None
+    return Seen(reading, parts.pulse.totals, len(managers), len(processes))
 
 
 async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
@@ -78,7 +85,7 @@ OPERATIONS: Final = (
         "GET",
         "/readyz",
         readyz,
-        "Can the engine be reached?",
+        "Can the engine be reached, and is upkeep done?",
         {200: Answer("Yes.", _STATUS)},
         problems=(503,),
         tag="server",
