@@ -15,7 +15,7 @@ from everwork.core.states import State
 from everwork.engines.codec import decode_policy, encode_said, require_object
 from everwork.engines.values import JobFilter, TypeInfo
 from everwork.exceptions import NotFound
-from everwork.service import dead
+from everwork.service import bulk, dead
 from everwork.service.access import Principal
 from everwork.service.api_key import ApiKey, NewKey
 from everwork.service.audit import Audit, AuditEntry
@@ -184,6 +184,41 @@ class Administration(FleetOffice):
     async def delete_job(self, key: int) -> State:
         """Remove one finished job; the desk says who may."""
         return await self._noted("jobs.delete", str(key), lambda: self._desk.delete(key))
+
+    async def cancel_job(self, key: int, reason: str = "") -> State:
+        """Cancel one job; the state it was in."""
+        said = {"reason": reason} if reason else None
+        return await self._noted("jobs.cancel", str(key), lambda: self._desk.cancel(key, reason), said)
+
+    async def requeue_job(self, key: int) -> State:
+        """Bring one dead letter back."""
+        return await self._noted("jobs.requeue", str(key), lambda: self._desk.requeue(key))
+
+    async def run_job_now(self, key: int) -> State:
+        """Let one waiting job start at once."""
+        return await self._noted("jobs.run-now", str(key), lambda: self._desk.reschedule(key))
+
+    async def set_job_retries(self, key: int, retries: int) -> int:
+        """Change how many attempts one job has left; the previous number."""
+        said = {"retries": retries}
+        return await self._noted("jobs.retries", str(key), lambda: self._desk.set_retries(key, retries), said)
+
+    async def set_job_priority(self, key: int, priority: int) -> State:
+        """Change the priority of one waiting job."""
+        said = {"priority": priority}
+        return await self._noted("jobs.priority", str(key), lambda: self._desk.set_priority(key, priority), said)
+
+    async def change_jobs(self, act: bulk.Act, keys: Sequence[int]) -> BulkChange:
+        """Do something to jobs that somebody has picked, each judged by itself; one entry tells of all."""
+        now_ms = (await self._engine.stats(1)).generated_at_ms
+        steps = bulk.picked(self._desk, act, keys, now_ms)
+        return await self._in_steps(steps, f"jobs.{act.value}", None, {"keys": [str(key) for key in keys]})
+
+    async def change_matching(self, act: bulk.Act, search: bulk.Search) -> BulkChange:
+        """Do something to all jobs that a search shows, in steps, each job judged by itself; one entry tells of all."""
+        now_ms = (await self._engine.stats(1)).generated_at_ms
+        steps = bulk.in_steps(self._desk, act, search, now_ms)
+        return await self._in_steps(steps, f"jobs.{act.value}", search.wanted.type, {"filter": search.told()})
 
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; the desk says who may, and that `all` must be said."""

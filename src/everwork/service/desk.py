@@ -115,6 +115,16 @@ class Desk:
         await self._may_change_all(keys)
         return await self._service.engine.delete(keys)
 
+    async def cancel_many(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
+        """Cancel jobs that wait or run, in the same way."""
+        await self._may_change_all(keys)
+        return await self._service.engine.cancel(keys, reason)
+
+    async def run_now_many(self, keys: Sequence[int]) -> list[Judged]:
+        """Let waiting jobs start at once, in the same way."""
+        await self._may_change_all(keys)
+        return await self._service.engine.reschedule(keys)
+
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; without any filter, only if `all` is said."""
         change = BulkChange(0, 0)
@@ -218,6 +228,12 @@ class Desk:
         """Matching jobs of the caller's tenants, newest first."""
         self.principal.require(Permission.JOBS_READ)
         return await self._service.list(self._confined(wanted), limit, cursor)
+
+    async def look(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """`list` in one step of the engine, however few match: `next` tells where it stopped looking."""
+        self.principal.require(Permission.JOBS_READ)
+        checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
+        return await self._service.engine.list(self._confined(wanted), limit, cursor)
 
 
 def require_meant(wanted: JobFilter, *, all: bool) -> None:
