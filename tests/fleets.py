@@ -15,7 +15,8 @@ async def a_trigger(engine: Engine, **fields: Any) -> TriggerCard:
     """A trigger of a worker that nobody runs; any field of the trigger may be given."""
     sources = ("mails", own_source(WORKER_ID))
     worker = WorkerCard(id=WORKER_ID, title="mailer", sources=sources, concurrency=2, execution_timeout_ms=90_000)
-    said = {"id": "nightly", "title": "nightly-report", "schedule": "every day", "variables": '{"pages":3}', **fields}
+    schedule = {"schedule": "every day", "interval_ms": 86_400_000}
+    said = {"id": "nightly", "title": "nightly-report", "variables": '{"pages":3}', **schedule, **fields}
     trigger = TriggerCard(worker_id=worker.id, type=own_source(worker.id), **said)
     await Fleet(engine).declare([worker], [trigger])
     return trigger

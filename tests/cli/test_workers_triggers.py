@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.factories import the_job
+from everwork.service.fleet import Fleet
+from tests.factories import a_processing_job, the_job
 from tests.fleets import WORKER_ID, a_process, a_trigger
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli
     assert cli("workers", "list").out.splitlines()[-1] == "mailer does not start in m1/0: startup: no such host"
     row = cli("workers", "processes").out.splitlines()[1].split()
     assert row[:5] == ["m1/0", "running", "m1", "here", "17"]
-    assert row[6:] == ["3", "0", "0", "50", "MB", "mailer"]
+    assert row[6:11] == ["3", "0", "0", "50", "MB"]
+    assert row[12:] == ["ago", "mailer"]
     assert [one["name"] for one in cli("workers", "processes", "--json").json["managers"]] == ["m1"]
 
 
@@ -45,11 +47,40 @@ async def test_a_trigger_is_listed_switched_and_fired(cli: Cli, engine: Engine) 
     card = await a_trigger(engine)
     assert cli("triggers", "off", "nightly-report").out == "nightly-report: switched off\n"
     row = cli("triggers", "list").out.splitlines()[1].split()
-    assert row == ["nightly-report", "mailer", "off", "every", "day", "no", "never", card.name]
+    assert row == ["nightly-report", "mailer", "off", "every", "day", "no", "never", "-", card.name]
     fired = cli("triggers", "fire", card.name, "--json").json
     assert (await the_job(engine, int(fired["key"]))).type == card.type
     assert cli("triggers", "on", card.name).out == "nightly-report: switched on\n"
     assert [one["on"] for one in cli("triggers", "list", "--json").json["triggers"]] == [True]
+
+
+async def test_a_process_is_asked_to_be_restarted(cli: Cli, engine: Engine) -> None:
+    await a_process(engine)
+    assert cli("workers", "restart", "m1/0").out == "m1/0: its manager m1 is asked to replace it\n"
+    assert cli("workers", "processes").out.splitlines()[1].split()[1] == "restarting"
+
+
+async def test_what_runs_is_listed_with_who_holds_it(cli: Cli, engine: Engine) -> None:
+    await a_process(engine)
+    jobs = [await a_processing_job(engine, worker=name, type=name) for name in ("m1/0", "node-7")]
+    rows = [line.split() for line in cli("workers", "running").out.splitlines()[1:]]
+    assert [(row[0], row[1], *row[5:]) for row in rows] == [
+        (str(jobs[0].key), "m1/0", "yes", "m1/0"),
+        (str(jobs[1].key), "node-7", "no", "node-7"),
+    ]
+
+
+async def test_a_trigger_shows_when_it_fires_next_and_what_it_has_made(cli: Cli, engine: Engine) -> None:
+    card = await a_trigger(engine)
+    await engine.trigger_marks([card.name])
+    key = str(await Fleet(engine).fire(card.name))
+    head, _, row = cli("triggers", "show", "nightly-report").out.splitlines()
+    assert head.startswith("nightly-report: on, every day; would fire at ")
+    assert head.endswith(", but nobody runs it")
+    assert (row.split()[:2], row.split()[-2:]) == ([key, "pending"], ["by", "hand"])
+    await Fleet(engine).tell_firing("app", [card.name])
+    shown = cli("triggers", "show", card.name, "--json").json
+    assert (shown["served"], [fire["key"] for fire in shown["fires"]]) == (True, [key])
 
 
 async def test_a_worker_is_forgotten_with_its_triggers(cli: Cli, engine: Engine) -> None:

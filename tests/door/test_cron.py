@@ -46,6 +46,19 @@ async def test_a_functions_schedule_can_be_seen_and_switched_off(app: Everwork) 
     assert (seen.card.schedule, seen.card.type, seen.is_on) == ("every 1 min", "report", False)
 
 
+async def test_a_functions_schedule_is_served_as_long_as_its_application_works(app: Everwork) -> None:
+    @app.job("report", cron=Interval(minutes=1))
+    async def report() -> None: ...
+
+    async def is_served() -> bool:
+        [seen] = await app._home.call(lambda service: Fleet(service.engine).triggers())
+        return seen.is_served and seen.next_ms is not None
+
+    async with working(app):
+        await until(is_served)
+    assert await app._home.call(lambda service: service.engine.registered("firing")) == []
+
+
 async def test_a_function_whose_schedule_is_gone_shows_none_and_a_worker_of_that_name_has_its_own(
     app: Everwork,
 ) -> None:

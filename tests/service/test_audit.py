@@ -26,6 +26,7 @@ from everwork.service.keys import KeyRing
 from everwork.service.service import JobService
 from tests.door.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, the_state
+from tests.fleets import a_trigger
 from tests.stores import START_MS
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ CHANGES: dict[str, Act] = {
     "forget_worker": lambda desk: desk.forget_worker("echo"),
     "switch_trigger": lambda desk: desk.switch_trigger("nightly", False),
     "fire_trigger": lambda desk: desk.fire_trigger("nightly"),
+    "restart_process": lambda desk: desk.restart_process("p1"),
     "audit": lambda desk: desk.audit(10),
 }
 READS: dict[str, Act] = {
@@ -58,6 +60,9 @@ READS: dict[str, Act] = {
     "triggers": lambda desk: desk.triggers(),
     "processes": lambda desk: desk.processes(),
     "managers": lambda desk: desk.managers(),
+    "running": lambda desk: desk.running(),
+    "trigger": lambda desk: desk.trigger("nightly-report"),
+    "fires": lambda desk: desk.fires("nightly-report"),
 }
 OF_THE_DESK = {"delete_job", "requeue_matching", "change_dead", "purge_one"}
 
@@ -120,6 +125,7 @@ async def test_only_administrators_of_the_whole_store_may(
 @pytest.mark.parametrize("act", READS)
 async def test_types_and_groups_are_read_by_whoever_reads_jobs_of_all_tenants(office: Office, act: str) -> None:
     await a_pending_job(office.engine)
+    await a_trigger(office.engine)
     for permission in (Permission.JOBS_READ, Permission.JOBS, Permission.ADMIN, Permission.ALL):
         await READS[act](office.of(permission))
     for refused in (office.of(), office.of(Permission.ALL, tenants=("acme",))):

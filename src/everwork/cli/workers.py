@@ -1,4 +1,4 @@
-"""everwork workers: list, processes, on, off, forget."""
+"""everwork workers: list, processes, running, restart, on, off, forget."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from everwork.service.admin_report import (
     forgotten_report,
     manager_report,
     process_report,
+    restart_report,
+    running_report,
     worker_report,
     worker_switch_report,
 )
 from everwork.service.administration import Administration
-from everwork.service.cards import ManagerCard, ProcessCard, WorkerView, own_source
+from everwork.service.at_work import AtWork, RunningJob
+from everwork.service.cards import ManagerCard, ProcessView, WorkerView, own_source
 
 COLUMNS = (
     Column("WORKER", width_min=20),
@@ -41,7 +44,17 @@ PROCESS_COLUMNS = (
     Column("ENDED", whole=True, right=True),
     Column("RESTARTS", whole=True, right=True),
     Column("MEMORY", whole=True, right=True),
+    Column("HEARD", whole=True, right=True),
     Column("WORKERS", width_min=16),
+)
+RUNNING_COLUMNS = (
+    Column("JOB", whole=True, right=True),
+    Column("TYPE", width_min=16),
+    Column("FOR", whole=True, right=True),
+    Column("ATTEMPT", whole=True, right=True),
+    Column("LEASE", whole=True, right=True),
+    Column("MANAGED", whole=True),
+    Column("WORKER", width_min=20),
 )
 WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's title or its id.", show_default=False)]
 
@@ -87,9 +100,42 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
         told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in found]}
         write_json(told)
     elif found:
-        write_rich(table(PROCESS_COLUMNS, [_process_row(card, titles) for card in found]))
+        write_rich(table(PROCESS_COLUMNS, [_process_row(view, titles) for view in found]))
     else:
         write("no process lives\n")
+
+
+@app.command()
+def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """List the jobs that are running, those first that run longest, and who holds them.
+
+    [bold]Example:[/bold] everwork workers running
+    """
+    found = administer(engine, lambda desk: desk.running())
+    if as_json:
+        write_json(running_report(found))
+    elif found.jobs:
+        write_rich(table(RUNNING_COLUMNS, [_running_row(job) for job in found.jobs]))
+        write(_rest(found))
+    else:
+        write("no job is running\n")
+
+
+@app.command()
+def restart(
+    process: Annotated[str, typer.Argument(metavar="PROCESS", help="The name of a process.", show_default=False)],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let another process take the place of this one; what runs in it may finish.
+
+    [bold]Example:[/bold] everwork workers restart web1-0f3a5c7e91
+    """
+    card = administer(engine, lambda desk: desk.restart_process(process))
+    if as_json:
+        write_json(restart_report(card))
+    else:
+        write(f"{one_line(card.name)}: its manager {one_line(card.manager)} is asked to replace it\n")
 
 
 @app.command()
@@ -125,7 +171,7 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
         write(f"{one_line(card.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
 
 
-async def _alive(desk: Administration) -> tuple[list[ManagerCard], list[ProcessCard], dict[str, str]]:
+async def _alive(desk: Administration) -> tuple[list[ManagerCard], list[ProcessView], dict[str, str]]:
     """Managers, processes, and the titles of workers by their ids."""
     titles = {view.card.id: view.card.title for view in await desk.workers()}
     return await desk.managers(), await desk.processes(), titles
@@ -158,11 +204,12 @@ def _row(view: WorkerView) -> tuple[str, ...]:
     )
 
 
-def _process_row(card: ProcessCard, titles: Mapping[str, str]) -> tuple[str, ...]:
+def _process_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...]:
+    card = view.card
     memory = "-" if card.memory_bytes is None else f"{card.memory_bytes / 1_048_576:,.0f} MB"
     return (
         one_line(card.name),
-        one_line(card.state),
+        "restarting" if view.is_restarting and card.state == "running" else one_line(card.state),
         one_line(card.manager),
         one_line(card.host),
         str(card.pid),
@@ -171,5 +218,22 @@ def _process_row(card: ProcessCard, titles: Mapping[str, str]) -> tuple[str, ...
         f"{card.ended:,}",
         f"{card.restarts:,}",
         memory,
+        f"{span(now_ms() - view.beat_ms)} ago",
         one_line(", ".join(titles.get(one, one) for one in card.workers)),
     )
+
+
+def _running_row(job: RunningJob) -> tuple[str, ...]:
+    return (
+        str(job.key),
+        one_line(job.type),
+        span(now_ms() - job.activated_at_ms),
+        str(job.attempt),
+        span(job.lease_until_ms - now_ms()),
+        "no" if job.process is None else "yes",
+        one_line(job.worker),
+    )
+
+
+def _rest(found: AtWork) -> str:
+    return f"only the newest {len(found.jobs):,} are shown\n" if found.is_cut else ""

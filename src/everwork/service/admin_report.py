@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everwork.core.instants import utc_text
@@ -11,9 +11,19 @@ from everwork.core.states import State
 from everwork.engines.codec import decode, decode_policy, require_object
 from everwork.service.administration import GroupView, PolicyView, TypeView
 from everwork.service.api_key import ApiKey
+from everwork.service.at_work import AtWork, RunningJob
 from everwork.service.audit import AuditEntry
-from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
+from everwork.service.cards import (
+    ManagerCard,
+    ProcessCard,
+    ProcessView,
+    TriggerCard,
+    TriggerView,
+    WorkerCard,
+    WorkerView,
+)
 from everwork.service.dead import DeadGroup, Grouped
+from everwork.service.fires import TriggerFire
 from everwork.service.fleet_office import TriggerSwitch, WorkerSwitch
 
 
@@ -105,7 +115,7 @@ def worker_report(view: WorkerView) -> dict[str, Any]:
 
 
 def trigger_report(view: TriggerView) -> dict[str, Any]:
-    """A trigger as it stands; `last` is the last time point that has passed."""
+    """A trigger as it stands: `last` is the last time point that has passed, `next` the one to come, if known."""
     card = view.card
     return {
         **_trigger(card),
@@ -118,6 +128,23 @@ def trigger_report(view: TriggerView) -> dict[str, Any]:
         "lifetime_ms": card.lifetime_ms,
         "began": _time(view.began_ms),
         "last": _time(view.last_ms),
+        "next": _time(view.next_ms),
+        "next_unknown": view.next_unknown,
+        "served": view.is_served,
+    }
+
+
+def fires_report(card: TriggerCard, fires: Sequence[TriggerFire]) -> dict[str, Any]:
+    """The latest jobs of a trigger; `point` is null for one that was fired by hand."""
+    return {**_trigger(card), "fires": [_fire(fire) for fire in fires]}
+
+
+def _fire(fire: TriggerFire) -> dict[str, Any]:
+    return {
+        "key": str(fire.key),
+        "state": fire.state.label,
+        "created_at": utc_text(fire.created_at_ms),
+        "point": _time(fire.point_ms),
     }
 
 
@@ -134,8 +161,9 @@ def manager_report(card: ManagerCard) -> dict[str, Any]:
     }
 
 
-def process_report(card: ProcessCard) -> dict[str, Any]:
+def process_report(view: ProcessView) -> dict[str, Any]:
     """A process that lives."""
+    card = view.card
     return {
         "name": card.name,
         "manager": card.manager,
@@ -149,6 +177,31 @@ def process_report(card: ProcessCard) -> dict[str, Any]:
         "ended": card.ended,
         "restarts": card.restarts,
         "memory_bytes": card.memory_bytes,
+        "beat": utc_text(view.beat_ms),
+        "restarting": view.is_restarting,
+    }
+
+
+def restart_report(card: ProcessCard) -> dict[str, Any]:
+    """A process whose manager was asked to replace it."""
+    return {"name": card.name, "manager": card.manager, "restarting": True}
+
+
+def running_report(found: AtWork) -> dict[str, Any]:
+    """What is leased now; `others` holds jobs under names that are no process's, `cut` says that there are more."""
+    return {"jobs": [_running(job) for job in found.jobs], "others": found.others, "cut": found.is_cut}
+
+
+def _running(job: RunningJob) -> dict[str, Any]:
+    return {
+        "key": str(job.key),
+        "type": job.type,
+        "tenant": job.tenant,
+        "attempt": job.attempt,
+        "worker": job.worker,
+        "process": job.process,
+        "activated_at": utc_text(job.activated_at_ms),
+        "deadline": utc_text(job.lease_until_ms),
     }
 
 

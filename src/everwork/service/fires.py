@@ -12,7 +12,7 @@ from everwork.engines.base import Engine
 from everwork.engines.values import JobFilter
 from everwork.service.cards import TriggerCard
 
-LOOK_MAX: Final = 100
+FIRES_MAX: Final = 100
 """Among how many jobs of its type those are looked for that a trigger has made."""
 
 
@@ -38,7 +38,7 @@ def by_hand() -> str:
 async def last_fires(engine: Engine, card: TriggerCard, limit: int) -> list[TriggerFire]:
     """The latest jobs of a trigger, newest first, as far as they are among the latest of their type."""
     prefix = fire_key(card.worker_id, card.id, "")
-    page = await engine.list(JobFilter(type=card.type, group=DEFAULT_GROUP), LOOK_MAX)
+    page = await engine.list(JobFilter(type=card.type, group=DEFAULT_GROUP), FIRES_MAX)
     made = [job for job in page.jobs if job.dedupe_key is not None and job.dedupe_key.startswith(prefix)]
     return [_fire(job, prefix) for job in made[:limit]]
 

@@ -176,6 +176,13 @@ class Fleet:
         """Every process that lives, by name."""
         return read_cards(ProcessCard, await self._entries(PROCESS))
 
+    async def process(self, name: str) -> ProcessCard:
+        """One process that lives."""
+        for card in await self.processes():
+            if card.name == name:
+                return card
+        raise NotFound("process", name)
+
     async def process_views(self) -> list[ProcessView]:
         """The same, with when each was last heard of."""
         entries, wishes = await asyncio.gather(self._entries(PROCESS), self.restarts())
@@ -239,9 +246,7 @@ class Fleet:
 
     async def restart(self, name: str) -> ProcessCard:
         """Ask the manager of a process to let another take its place; what it runs it may finish."""
-        card = next((one for one in await self.processes() if one.name == name), None)
-        if card is None:
-            raise NotFound("process", name)
+        card = await self.process(name)
         if card.state == "stopping":
             raise InvalidInput("process", f"{shown(name)} is on its way out already")
         await self._engine.register(RESTART, name, "{}", RESTART_TTL_MS)

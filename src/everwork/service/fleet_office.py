@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.engines.base import Engine
+from everwork.exceptions import NotFound
 from everwork.service.access import Principal
+from everwork.service.at_work import RUNNING_JOBS_MAX, AtWork, at_work
 from everwork.service.audit import Audit
-from everwork.service.cards import ManagerCard, ProcessCard, TriggerCard, TriggerView, WorkerCard, WorkerView
+from everwork.service.cards import (
+    ManagerCard,
+    ProcessCard,
+    ProcessView,
+    TriggerCard,
+    TriggerView,
+    WorkerCard,
+    WorkerView,
+)
+from everwork.service.fires import FIRES_MAX, TriggerFire
 from everwork.service.fleet import Fleet
 from everwork.service.office import Office
 from everwork.service.steps import to_the_end
+
+FIRES_DEFAULT: Final = 5
 
 
 class WorkerSwitch(NamedTuple):
@@ -56,10 +69,40 @@ class FleetOffice(Office):
         self._may_read()
         return await self._fleet.managers()
 
-    async def processes(self) -> list[ProcessCard]:
-        """The processes that live."""
+    async def processes(self) -> list[ProcessView]:
+        """The processes that live, and when each was last heard of."""
         self._may_read()
-        return await self._fleet.processes()
+        return await self._fleet.process_views()
+
+    async def running(self, limit: int = RUNNING_JOBS_MAX) -> AtWork:
+        """The jobs that are leased now, by whom, and since when."""
+        self._may_read()
+        checks.whole_number("limit", limit, 1, RUNNING_JOBS_MAX)
+        names = {card.name for card in await self._fleet.processes()}
+        return await at_work(self._engine, names, limit)
+
+    async def trigger(self, trigger: str) -> TriggerView:
+        """One trigger, by name or title."""
+        self._may_read()
+        name = (await self._fleet.trigger(checks.text("trigger", trigger, TITLE_CHARS_MAX))).name
+        found = next((view for view in await self._fleet.triggers() if view.card.name == name), None)
+        if found is None:
+            raise NotFound("trigger", trigger)
+        return found
+
+    async def fires(self, trigger: str, limit: int = FIRES_DEFAULT) -> list[TriggerFire]:
+        """The latest jobs that a trigger, by name or title, has made; newest first."""
+        self._may_read()
+        checks.whole_number("limit", limit, 1, FIRES_MAX)
+        return await self._fleet.last_fires(checks.text("trigger", trigger, TITLE_CHARS_MAX), limit)
+
+    async def restart_process(self, name: str) -> ProcessCard:
+        """Ask the manager of a process to let another take its place; what it runs it may finish."""
+        self._may_change(process=name)
+        card = await self._fleet.process(name)
+        return await self._noted(
+            "processes.restart", name, lambda: self._fleet.restart(name), {"manager": card.manager}
+        )
 
     async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
         """Let a worker, by id or title, take jobs or not; what runs goes on."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Container
+from dataclasses import replace
+from typing import Any, Final
 
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.engines.codec import encode_object
@@ -25,9 +27,10 @@ def worker_card(settings: WorkerSettings) -> WorkerCard:
     )
 
 
-def trigger_cards(settings: WorkerSettings) -> list[TriggerCard]:
-    """The triggers of a worker as everybody may see them."""
-    return [_trigger_card(settings, trigger) for trigger in settings.triggers]
+def trigger_cards(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerCard]:
+    """The triggers of a worker as everybody may see them; `foreign` are those that only the program's code knows."""
+    cards = [_trigger_card(settings, trigger) for trigger in settings.triggers]
+    return [replace(card, is_foreign=True) if card.name in foreign else card for card in cards]
 
 
 def schedule_text(schedule: Interval | Cron) -> str:
@@ -52,4 +55,12 @@ def _trigger_card(settings: WorkerSettings, trigger: Trigger) -> TriggerCard:
         variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
         is_catchup=trigger.is_catchup,
         lifetime_ms=None if trigger.lifetime is None else round(trigger.lifetime * 1000),
+        **_points(trigger.schedule),
     )
+
+
+def _points(schedule: Interval | Cron) -> dict[str, Any]:
+    """A schedule for programs."""
+    if isinstance(schedule, Cron):
+        return {"cron": schedule.expression, "timezone": schedule.timezone or "UTC"}
+    return {"interval_ms": schedule.total_ms}

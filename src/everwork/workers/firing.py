@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
 from everwork.core.checks import shown
 from everwork.core.retry import RetryPolicy
-from everwork.exceptions import InvalidInput
+from everwork.exceptions import EngineError, InvalidInput
 from everwork.service.fleet import Fleet, TriggerCard, function_id
+from everwork.service.loops import BackgroundLoop
 from everwork.service.service import JobService
 from everwork.service.triggers import Scheduled, TriggerLoop
 from everwork.workers.cards import trigger_cards
 from everwork.workers.cron import CronSchedule, scheduled
 from everwork.workers.portal import Portal
 from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings
+
+TELL_SECONDS: Final = 5.0
 
 
 class FunctionTrigger(NamedTuple):
@@ -44,8 +47,9 @@ def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None
     """Let triggers fire as long as this lasts."""
 
     async def fire(service: JobService) -> None:
-        off = Fleet(service.engine).triggers_off
-        await TriggerLoop(service.engine, [one.scheduled for one in triggers], off).run()
+        fleet = Fleet(service.engine)
+        async with _told(fleet, service.holder, [one.card.name for one in triggers]):
+            await TriggerLoop(service.engine, [one.scheduled for one in triggers], fleet.triggers_off).run()
 
     ended, cancel = portal.start(fire)
     # It ends only because it is cancelled: nobody needs to be told.
@@ -54,6 +58,24 @@ def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None
         yield
     finally:
         cancel()
+
+
+@asynccontextmanager
+async def _told(fleet: Fleet, name: str, triggers: Sequence[str]) -> AsyncIterator[None]:
+    """Let everybody know, as long as this lasts, that somebody fires these triggers."""
+
+    async def tell() -> bool:
+        await fleet.tell_firing(name, triggers)
+        return False
+
+    telling = BackgroundLoop("everwork-firing", tell, TELL_SECONDS)
+    telling.start()
+    try:
+        yield
+    finally:
+        await telling.abort()
+        with suppress(EngineError):  # It is away or closed: what was told expires.
+            await fleet.end_firing(name)
 
 
 def _schedule(cron: object) -> Cron | Interval:

@@ -155,7 +155,8 @@ class Operation:
                 )
         await declare_policies(engine, policies)
         declared = [one.settings for one in self._setup.workers.values()]
-        triggers = [card for one in declared for card in trigger_cards(one)]
+        foreign = {one.name for one in self._setup.triggers if one.plan.is_foreign}
+        triggers = [card for one in declared for card in trigger_cards(one, foreign)]
         await self._fleet.declare([worker_card(one) for one in declared], triggers)
         self._off = (await self._fleet.off()).workers
 
@@ -281,6 +282,7 @@ class Operation:
         await self._declare_anew()
         await self._fleet.end_processes(sorted(gone))
         self._told -= gone
+        await self._hear_wishes()
         return False
 
     async def _declare_anew(self) -> None:
@@ -320,7 +322,16 @@ class Operation:
             restarts=supervisor.restarts,
             # Before anything is loaded, what it holds says nothing.
             memory_bytes=None if spawned.phase is Phase.STARTING else self._watch.memory_of(spawned),
+            quiet_ms=round(spawned.quiet * 1000),
+            is_replaced=self._watch.is_replaced(spawned.name),
         )
+
+    async def _hear_wishes(self) -> None:
+        """Replace the processes of which somebody wishes it."""
+        wishes = await self._fleet.restarts()
+        for spawned in list(self._children()) if wishes else ():
+            if spawned.name in wishes and await self._fleet.take_restart(spawned.name):
+                self._watch.replace_soon(spawned.name)
 
     async def _read_switches(self) -> bool:
         self._off = (await self._fleet.off()).workers

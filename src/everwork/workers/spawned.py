@@ -102,6 +102,11 @@ class Spawned:
         return Phase.STOPPING if self.is_leaving else self.ledger.vitals().phase
 
     @property
+    def quiet(self) -> float:
+        """For how many seconds it has given no sign of life."""
+        return max(0.0, time.monotonic() - max(self.ledger.vitals().engine_at, self.started_at))
+
+    @property
     def memory_bytes(self) -> int | None:
         """How much memory it holds now."""
         try:

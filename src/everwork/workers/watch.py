@@ -59,6 +59,8 @@ class Watch:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         """Who is being replaced: still looked at, for a call may hang in it as well."""
         self._recycling: asyncio.Task[None] | None = None
+        self._unwanted: set[str] = set()
+        """Of whom somebody wishes that they be replaced."""
         self._memory: dict[str, tuple[float, int | None]] = {}
         self._running_since: dict[str, float] = {}
         self._gaps = Gaps()
@@ -70,10 +72,19 @@ class Watch:
         self._gaps.turn(now)
         live = [(supervisor, spawned) for supervisor in self._supervisors for spawned in supervisor.live]
         self._note_running([spawned for _, spawned in live], now)
+        self._unwanted &= {spawned.name for supervisor, spawned in live if supervisor.is_current(spawned)}
         for supervisor, spawned in live:
             if not spawned.ended.is_set() and spawned.name not in self._ending:
                 self._look_at(supervisor, spawned, now)
         return False
+
+    def replace_soon(self, name: str) -> None:
+        """Let another take the place of a process, as soon as that can be done."""
+        self._unwanted.add(name)
+
+    def is_replaced(self, name: str) -> bool:
+        """Whether another is to take the place of a process."""
+        return name in self._unwanted or name in self._leaving
 
     def memory_of(self, spawned: Spawned) -> int | None:
         """How much memory a process held, a few seconds ago at most."""
@@ -150,9 +161,12 @@ class Watch:
     def _consider_replacing(
         self, supervisor: Supervisor, spawned: Spawned, entries: Sequence[Entry], now: float
     ) -> None:
-        """One at a time over the whole manager, but for those that hang: they are no use to anybody."""
+        """One at a time over the whole manager, but for those that hang (no use to anybody) and those of a wish."""
         if any(entry.state is SlotState.HUNG for entry in entries):
             self._do(self._leaving, spawned, supervisor.replace(spawned, "a call in it does not end"))
+            return
+        if spawned.name in self._unwanted:
+            self._do(self._leaving, spawned, supervisor.replace(spawned, "somebody wishes it"))
             return
         is_free = self._recycling is None or self._recycling.done()
         if is_free and (why := self._is_spent(supervisor, spawned, now)) is not None:

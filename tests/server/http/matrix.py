@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from everwork.service.access import Permission
-from tests.fleets import a_trigger
+from tests.fleets import a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
 from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected
 
@@ -74,6 +74,11 @@ async def trigger(rest: Rest) -> str:
     return (await a_trigger(rest.engine)).name
 
 
+async def process(rest: Rest) -> str:
+    """The name of a process that lives, as a path has it."""
+    return (await a_process(rest.engine, workers=())).name.replace("/", "%2F")
+
+
 async def spare_key(rest: Rest) -> str:
     """The id of a key that nobody needs."""
     return (await rest.keys.create("spare", ["jobs"])).key.id
@@ -133,7 +138,10 @@ CALLS: Final = {
     "triggerOn": Call(ADMIN, f"{ON_TRIGGER}/on", prepare=trigger),
     "triggerOff": Call(ADMIN, f"{ON_TRIGGER}/off", prepare=trigger),
     "fireTrigger": Call(ADMIN, f"{ON_TRIGGER}/fire", prepare=trigger),
+    "listFires": Call(LOOKS, f"{ON_TRIGGER}/fires", prepare=trigger),
     "listProcesses": Call(LOOKS, "/api/v1/processes"),
+    "restartProcess": Call(ADMIN, "/api/v1/processes/{}/restart", prepare=process),
+    "listRunning": Call(LOOKS, "/api/v1/running"),
     "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["jobs"]}),
     "listKeys": Call(ADMIN, "/api/v1/keys"),
     "revokeKey": Call(ADMIN, "/api/v1/keys/{}", prepare=spare_key),

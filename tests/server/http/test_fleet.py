@@ -48,6 +48,43 @@ async def test_what_lives_is_listed(local: Rest) -> None:
     [shown] = alive["processes"]
     assert (shown["pid"], shown["state"], shown["workers"]) == (17, "running", [WORKER_ID])
     assert (shown["started_at"], shown["memory_bytes"]) == ("2026-01-01T12:00:00.000Z", 1_000)
+    assert (shown["beat"] > shown["started_at"], shown["restarting"]) == (True, False)
+
+
+async def test_a_process_is_asked_to_be_restarted_and_the_wish_is_noted(local: Rest) -> None:
+    process = await a_process(local.engine)
+    asked = await local.ok("POST", f"/api/v1/processes/{quote(process.name, safe='')}/restart")
+    assert asked == {"name": "m1/0", "manager": "m1", "restarting": True}
+    assert [entry.name for entry in await local.engine.registered("restart")] == ["m1/0"]
+    assert [one["restarting"] for one in (await local.ok("GET", "/api/v1/processes"))["processes"]] == [True]
+    [entry] = (await local.ok("GET", "/api/v1/audit"))["entries"]
+    assert (entry["action"], entry["target"], entry["detail"]) == ("processes.restart", "m1/0", {"manager": "m1"})
+    refused = await local.refused(404, "POST", "/api/v1/processes/nobody/restart")
+    assert refused["detail"] == "process 'nobody' not found"
+
+
+async def test_what_runs_is_listed_with_who_holds_it(rest: Rest) -> None:
+    job = await rest.leased(type="a")
+    found = await rest.ok("GET", "/api/v1/running")
+    [shown] = found["jobs"]
+    assert (shown["key"], shown["type"], shown["process"]) == (job["key"], "a", None)
+    assert (shown["activated_at"] < shown["deadline"], found["cut"]) == (True, False)
+    assert found["others"] == {shown["worker"]: 1}
+    refused = await rest.refused(422, "GET", "/api/v1/running", params={"limit": 501})
+    assert "limit: must be a whole number from 1 to 500" in refused["detail"]
+
+
+async def test_a_trigger_tells_when_it_fires_next_and_what_it_has_made(local: Rest) -> None:
+    card = await a_trigger(local.engine)
+    [listed] = (await local.ok("GET", "/api/v1/triggers"))["triggers"]
+    unknown = "it begins when a program with it first runs"
+    assert (listed["next"], listed["next_unknown"], listed["served"]) == (None, unknown, False)
+    await local.engine.trigger_marks([card.name])
+    [listed] = (await local.ok("GET", "/api/v1/triggers"))["triggers"]
+    assert (listed["next"] > listed["began"], listed["next_unknown"]) == (True, None)
+    key = (await local.ok("POST", f"{TRIGGER}/fire"))["key"]
+    [fire] = (await local.ok("GET", f"{TRIGGER}/fires"))["fires"]
+    assert (fire["key"], fire["state"], fire["point"]) == (key, "pending", None)
 
 
 async def test_a_worker_is_forgotten_once_nobody_runs_it(local: Rest) -> None:

@@ -10,17 +10,24 @@ from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.server.http.admin import READS, done, row
 from everwork.server.http.answers import NOTHING
-from everwork.server.http.operations import Call, answer
+from everwork.server.http.kinds import Whole
+from everwork.server.http.operations import Call, Field, answer
 from everwork.service.admin_report import (
     fired_report,
+    fires_report,
     forgotten_report,
     manager_report,
     process_report,
+    restart_report,
+    running_report,
     trigger_report,
     trigger_switch_report,
     worker_report,
     worker_switch_report,
 )
+from everwork.service.at_work import RUNNING_JOBS_MAX
+from everwork.service.fires import FIRES_MAX
+from everwork.service.fleet_office import FIRES_DEFAULT
 
 
 async def list_workers(call: Call) -> Response:
@@ -64,12 +71,30 @@ async def fire_trigger(call: Call) -> Response:
     return answer(fired_report(*await call.administration.fire_trigger(_trigger(call))))
 
 
+async def list_fires(call: Call) -> Response:
+    """The latest jobs of a trigger."""
+    view = await call.administration.trigger(_trigger(call))
+    fires = await call.administration.fires(view.card.name, call.query["limit"])
+    return answer(fires_report(view.card, fires))
+
+
 async def list_processes(call: Call) -> Response:
     """The managers and processes that live."""
     managers = await call.administration.managers()
     processes = await call.administration.processes()
     told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in processes]}
     return answer(told)
+
+
+async def restart_process(call: Call) -> Response:
+    """Ask for another process in the place of this one."""
+    await call.body()
+    return answer(restart_report(await call.administration.restart_process(call.named("process"))))
+
+
+async def list_running(call: Call) -> Response:
+    """The jobs that are leased now."""
+    return answer(running_report(await call.administration.running(call.query["limit"])))
 
 
 async def _switch_worker(call: Call, *, is_on: bool) -> Response:
@@ -93,6 +118,7 @@ def _reference(call: Call, name: str) -> str:
 
 _WORKERS: Final = "/api/v1/workers"
 _WORKER: Final = f"{_WORKERS}/{{worker}}"
+_PROCESSES: Final = "/api/v1/processes"
 _TRIGGERS: Final = "/api/v1/triggers"
 _TRIGGER: Final = f"{_TRIGGERS}/{{worker}}/{{trigger}}"
 _SWITCHED_WORKER: Final = done("WorkerSwitch")
@@ -107,5 +133,31 @@ OPERATIONS: Final = (
     row("triggerOn", f"POST {_TRIGGER}/on", switch_trigger_on, "Let it fire", _SWITCHED_TRIGGER, body=NOTHING),
     row("triggerOff", f"POST {_TRIGGER}/off", switch_trigger_off, "Let it not fire", _SWITCHED_TRIGGER, body=NOTHING),
     row("fireTrigger", f"POST {_TRIGGER}/fire", fire_trigger, "Fire it now", done("FiredTrigger"), body=NOTHING),
-    row("listProcesses", "GET /api/v1/processes", list_processes, "What lives", done("Processes"), permissions=READS),
+    row(
+        "listFires",
+        f"GET {_TRIGGER}/fires",
+        list_fires,
+        "The latest jobs of a trigger",
+        done("Fires"),
+        permissions=READS,
+        query=(Field("limit", Whole(1, FIRES_MAX), "How many.", default=FIRES_DEFAULT),),
+    ),
+    row("listProcesses", f"GET {_PROCESSES}", list_processes, "What lives", done("Processes"), permissions=READS),
+    row(
+        "restartProcess",
+        f"POST {_PROCESSES}/{{process}}/restart",
+        restart_process,
+        "Let another take its place",
+        done("Restart"),
+        body=NOTHING,
+    ),
+    row(
+        "listRunning",
+        "GET /api/v1/running",
+        list_running,
+        "What runs now, and where",
+        done("Running"),
+        permissions=READS,
+        query=(Field("limit", Whole(1, RUNNING_JOBS_MAX), "How many.", default=RUNNING_JOBS_MAX),),
+    ),
 )
