@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -12,6 +13,7 @@ import orjson
 MASK: Final = "••••••"
 SECRET_CHARS_MIN: Final = 4
 """Shorter secrets are not looked for in other texts: they would be found everywhere."""
+END_CHARS_MIN: Final = 5
 SHOWN_CHARS_MAX: Final = 20_000
 _HIDING: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _PLAIN: Final = re.compile(r"[\t\n\x20-\x7e]*")
@@ -42,15 +44,25 @@ def cut(text: str, chars_max: int = SHOWN_CHARS_MAX) -> tuple[str, int]:
 
 
 class Masks:
-    """Which names of variables and headers are secret: each given word as a whole name, or as the end of one."""
+    """Which names of variables and headers are secret: each given one as a whole name, or as the end of one.
+
+    Spaces, case, a plural and a number at the end make no difference: `api key` hides `apikey`, `API-Key` and `apiKeys2`.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._words = [words for name in names if (words := _words(name))]
+        self._ends = [end for name in names if (end := _bare(_words(name)))]
+        self._known = lru_cache(maxsize=4_096)(self._hides)
 
     def hides(self, name: str) -> bool:
         """Whether what stands under this name must not be shown."""
+        return self._known(name)
+
+    def _hides(self, name: str) -> bool:
         words = _words(name)
-        return any(words[-len(secret) :] == secret for secret in self._words)
+        whole = _bare(words)
+        # Short ends must be words of their own: a pin is secret, a spin is not.
+        ends = {_bare(words[at:]) for at in range(len(words))}
+        return any(end in ends or (len(end) >= END_CHARS_MIN and whole.endswith(end)) for end in self._ends)
 
     def masked(self, value: Any) -> Any:
         """A JSON value without what is secret in it, however deep."""
@@ -88,6 +100,10 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(one)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
+
+
+def _bare(words: Sequence[str]) -> str:
+    return "".join(words).rstrip("0123456789").removesuffix("s")
 
 
 def _words(name: str) -> list[str]:
