@@ -19,6 +19,8 @@ from tests.browser.world import World, a_world
 from tools.browser import find_browser, why_none
 
 FOLDER: Final = Path("build/screenshots")
+MINUTES: Final = 170
+"""What charts can show."""
 LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {
     "light": {"viewport": DESKTOP, "color_scheme": "light"},
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
@@ -32,7 +34,7 @@ async def main(folder: Path) -> None:
     if path is None:
         raise SystemExit(why_none())
     with tempfile.TemporaryDirectory() as scratch:
-        async with async_playwright() as playwright, a_world(Path(scratch)) as world:
+        async with async_playwright() as playwright, a_world(Path(scratch), MINUTES) as world:
             browser = await playwright.chromium.launch(executable_path=path)
             for look in LOOKS:
                 await _pictures(browser, world, look, folder)

@@ -14,8 +14,6 @@ from everwork.engines.values import Demand
 from tests.stores import HOUR_MS, MINUTE_MS, VirtualClock
 
 HOURS: Final = 24
-MINUTES: Final = 90
-"""Of the last hours every minute is told apart, of those before one of each."""
 LEASE_MS: Final = 10 * MINUTE_MS
 SLICES: Final = 6
 
@@ -59,13 +57,14 @@ class Past:
         self._chance = random.Random(7)
         self._number = 1000
 
-    async def write(self, told: Told) -> None:
-        """A day until the clock's now; `told` is called when a minute is over."""
+    async def write(self, minutes: int, told: Told) -> None:
+        """A day until the clock's now: the last minutes, each told when it is over, and one of each hour before."""
         now_ms = self._clock.now_ms
-        early = [now_ms - hours * HOUR_MS for hours in range(HOURS, MINUTES // 60 + 1, -1)]
-        late = [now_ms - minutes * MINUTE_MS for minutes in range(MINUTES, 0, -1)]
+        early = [now_ms - hours * HOUR_MS for hours in range(HOURS, minutes // 60 + 1, -1)]
+        late = [now_ms - minutes * MINUTE_MS for minutes in range(minutes, 0, -1)]
+        self._clock.now_ms = early[0]
         for begins_ms in (*early, *late):
-            self._clock.now_ms = max(begins_ms, self._clock.now_ms if begins_ms != early[0] else 0)
+            self._clock.now_ms = max(begins_ms, self._clock.now_ms)
             await self._minute(begins_ms)
             if begins_ms in late:
                 self._clock.now_ms = max(self._clock.now_ms, begins_ms + MINUTE_MS)

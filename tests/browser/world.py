@@ -87,13 +87,13 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(folder: Path) -> AsyncIterator[World]:
-    """A world from its beginning, a day ago, to its end."""
+async def a_world(folder: Path, minutes: int = 15) -> AsyncIterator[World]:
+    """A world from its beginning, a day ago, to its end; so many of its last minutes are told apart."""
     url = f"sqlite:///{folder / 'shop.db'}"
     clock = VirtualClock(time.time_ns() // 1_000_000)
     engine = open_engine(url, clock=clock)
     await engine.open()
-    keys, jobs = await _the_past(engine, clock)
+    keys, jobs = await _the_past(engine, clock, minutes)
     await engine.close()
     async with running(url) as whole:
         with _managed(url, folder):
@@ -101,13 +101,13 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
             yield World(whole, {"root": KEY, **keys}, jobs)
 
 
-async def _the_past(engine: Engine, clock: VirtualClock) -> tuple[dict[str, str], dict[str, int]]:
+async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[dict[str, str], dict[str, int]]:
     now_ms = clock.now_ms
     clock.now_ms = now_ms - DAY_MS - HOUR_MS
     keys = await _set_up(engine, clock)
     clock.now_ms = now_ms - MINUTE_MS
     pulse = Pulse(engine, "past")
-    await Past(engine, clock).write(pulse.fresh)
+    await Past(engine, clock).write(minutes, pulse.fresh)
     await pulse.close()
     return keys, await _the_present(engine, clock)
 
