@@ -73,6 +73,9 @@ LISTS: Final = {
     "list of processing": Hot(
         lambda e: e.list(JobFilter(type=TYPE, states=frozenset({State.PROCESSING})), 50), "live_busy", 1_000
     ),
+    # Promotions that earlier tests have taken back are dead entries at the head of their queue.
+    "oldest": Hot(lambda e: e.oldest(), "live_ready", PROMOTE_MAX + SLACK),
+    "oldest of what is not promoted": Hot(lambda e: e.oldest(), "live_future", PROMOTE_MAX + SLACK),
 }
 SWEEP: Final = Hot(lambda e: e.sweep("s"), "live_busy", 2_100)
 """Every leased job is looked at, because no index holds the lease; and a step of a thousand finished ones."""

@@ -73,7 +73,7 @@ def _measures() -> dict[str, str]:
     """How durations and failures are counted, as literals."""
     buckets = range(measures.BUCKETS)
     return {
-        "bounds_ms": _array(measures.BOUNDS_MS) + "::bigint[]",
+        "bounds_ms": _array(measures.BOUNDS_MS) + "::float8[]",
         "execution_names": _array(map(measures.execution, buckets)) + "::text[]",
         "wait_names": _array(map(measures.wait, buckets)) + "::text[]",
         "failure_name": f"'{measures.failure('')}'",
