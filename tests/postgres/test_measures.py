@@ -1,4 +1,4 @@
-"""Measures of attempts: in whose transactions they are counted, how they are folded, and what version 2 makes of them."""
+"""Measures of attempts: in whose transactions they count, how they are folded, and what version 2 makes of them."""
 
 from __future__ import annotations
 
