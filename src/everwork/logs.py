@@ -13,8 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
@@ -30,7 +31,8 @@ def configure(format: str = "console", level: str = "INFO", *, force: bool = Fal
     """Let everything that is logged go to standard error, one write per line; whether that was done.
 
     "json" writes one object per line, "console" is for people. A program that has given `logging` handlers of its own
-    is left alone, unless `force` is said. Facts that are bound with `structlog.contextvars` stand in every line.
+    is left alone, unless `force` is said. Facts that are bound with `structlog.contextvars` stand in every line, and so
+    does the job whose handler writes it.
     """
     if format not in _FORMATS:
         raise ValueError(f"format: must be one of {', '.join(_FORMATS)}, not {format!r}")
@@ -49,6 +51,26 @@ def configure(format: str = "console", level: str = "INFO", *, force: bool = Fal
 def get_logger(name: str) -> Any:
     """A structured logger. Nothing is printed that the program's own `logging` settings do not want."""
     return structlog.wrap_logger(logging.getLogger(name), processors=[_render], **_BOUND)
+
+
+class JobFacts(Protocol):
+    """What a line tells of the job that it was written for."""
+
+    @property
+    def key(self) -> int:
+        """The job's key."""
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+
+
+job_here: Final[ContextVar[JobFacts | None]] = ContextVar("everwork-job", default=None)
+"""The job that is worked at in this context. Set for each job; what it tells is made up only for lines."""
 
 
 class Outage:
@@ -205,7 +227,9 @@ def _event(record: logging.LogRecord) -> str:
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    return {**structlog.contextvars.get_contextvars(), **getattr(record, "everwork_facts", {})}
+    job = job_here.get()
+    of_job = {} if job is None else {"key": job.key, "type": job.type, "attempt": job.attempt}
+    return {**of_job, **structlog.contextvars.get_contextvars(), **getattr(record, "everwork_facts", {})}
 
 
 _plain: Final = logging.Formatter()

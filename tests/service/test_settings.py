@@ -85,6 +85,7 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(folder: Path) -> 
         "masked_variables": ["pin", "session id"],
         "shutdown_seconds": 0,
         "log_level": "debug",
+        "log_format": "json",
         "failed_job_retry_hours": 6.5,
         "failed_job_retry_rounds": 2,
     }
@@ -136,6 +137,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "masked_variables": ["pin", [5], [""], ["a\0b"], {"a": 1}],
     "shutdown_seconds": [-1, 601],
     "log_level": ["loud", "WARNING", 10],
+    "log_format": ["xml", "JSON", 1],
     "failed_job_retry_hours": [0, -1, 8_761, "soon", True],
     "failed_job_retry_rounds": [0, 101, 1.5, "often"],
     "types": [5, ["email-send"], "email-send"],

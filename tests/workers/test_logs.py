@@ -7,11 +7,13 @@ import logging
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everwork import logs
+from everwork import Everwork, logs
+from tests.door.waiting import run_one
 
 LINES = 60
 WRITERS = 3
@@ -163,3 +165,30 @@ def test_a_wrong_setting_is_told_by_name(settings: dict[str, Any], told: str) ->
         logs.configure(**settings)
 
     assert logging.getLogger().handlers == handlers
+
+
+async def test_what_a_handler_logs_carries_its_job_also_from_a_thread(tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(logs._facts(record))
+
+    app, mine, listening = Everwork(f"sqlite:///{tmp_path / 'jobs.db'}"), logging.getLogger("mine"), Listening()
+
+    @app.job("quick")
+    async def quick() -> None:
+        mine.warning("from a coroutine")
+
+    @app.job("threaded")
+    def threaded() -> None:
+        mine.warning("from a thread")
+
+    mine.addHandler(listening)
+    try:
+        jobs = [await run_one(app, type) for type in ("quick", "threaded")]
+        mine.warning("from nobody's job")
+    finally:
+        mine.removeHandler(listening)
+        await app.close()
+    assert said == [*({"key": job.key, "type": job.type, "attempt": 1} for job in jobs), {}]

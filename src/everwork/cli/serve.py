@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import os
-import sys
 from typing import Annotated, Any
 
 import typer
 
+from everwork import logs
 from everwork.cli.options import AsJson, ConfigFile
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, load
@@ -70,8 +69,7 @@ def run_server(
     settings: Settings, *, as_json: bool = False, makes_key: bool = False, seconds: float | None = None
 ) -> None:
     """Run a server until it is told to stop, or for some time."""
-    level = getattr(logging, settings.log_level.upper())
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(settings.log_format, settings.log_level)
     until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(until_stopped)

@@ -32,7 +32,13 @@ WhatToRun = Annotated[
 ]
 AppDir = Annotated[str, typer.Option(metavar="PATH", help="Where the module is looked for first.")]
 LogFormat = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help="console or json.", show_default="the manager's, or console")
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="console or json.",
+        show_default="the manager's, or console",
+        envvar="EVERWORK_LOG_FORMAT",
+    ),
 ]
 LogLevel = Annotated[
     str | None,

@@ -246,7 +246,8 @@ class Stream(ABC):
         self._refused_ever += 1
         if self._refused_ever & (self._refused_ever - 1) == 0:  # Few words, however many there are.
             why, times = refused.message, self._refused_ever
-            log.warning("an outcome was refused", worker=self.worker, key=refused.key, why=why, times=times)
+            facts = {"worker": self.worker, "key": refused.key, "attempt": refused.attempt}
+            log.warning("an outcome was refused", **facts, why=why, times=times)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():

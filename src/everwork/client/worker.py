@@ -20,7 +20,7 @@ from everwork.core import checks, ending
 from everwork.core import outcome as o
 from everwork.core.limits import CONCURRENCY_MAX
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
-from everwork.logs import get_logger
+from everwork.logs import get_logger, job_here
 from everwork.service.runners import Runners, absorb_cancellation
 
 log = get_logger("everwork")
@@ -175,9 +175,11 @@ class Crew:
         """One job: call its handler, say how it ended, and make room for another."""
         if not job.is_lost:
             run = pool.running[job] = Run(task)
+            job_here.set(job)
             try:
                 outcome = await self._outcome(pool, job, run)
             finally:
+                job_here.set(None)
                 del pool.running[job]
             if not job.is_lost:
                 self._stream.put(outcome)

@@ -23,6 +23,7 @@ PREFIX: Final = "EVERWORK_"
 DEFAULT_ENGINE: Final = "sqlite:///everwork.db"
 SWITCH: Final = ("on", "off")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("console", "json")
 MASKED: Final = (
     "password",
     "passwd",
@@ -61,6 +62,7 @@ class Settings:
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
     log_level: str = "warning"
+    log_format: str = "console"
     failed_job_retry_hours: float | str | None = None
     failed_job_retry_rounds: int | str | None = None
     types: Declared = NOTHING_DECLARED
@@ -304,6 +306,7 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "masked_variables": _masked,
     "shutdown_seconds": _real(0, 600),
     "log_level": _one_of(LOG_LEVELS),
+    "log_format": _one_of(LOG_FORMATS),
     "failed_job_retry_hours": _default("failed_job_retry_hours"),
     "failed_job_retry_rounds": _default("failed_job_retry_rounds"),
     "types": types_from,

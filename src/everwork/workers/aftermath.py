@@ -13,6 +13,7 @@ from everwork.exceptions import EngineError
 from everwork.service.loops import through_outage
 from everwork.service.service import JobService
 from everwork.workers.held import held_by
+from everwork.workers.job_log import shown_keys
 from everwork.workers.ledger import Entry, SlotState
 from everwork.workers.spawned import Spawned
 
@@ -34,7 +35,8 @@ async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
         if strays:
             await through_outage(lambda: service.settle(strays), None)
     except EngineError as error:
-        log.error("the attempts of a dead process are left to their leases", attempts=len(outcomes), error=str(error))
+        facts = {"process": spawned.name, "attempts": len(outcomes), "keys": shown_keys(outcomes)}
+        log.error("the attempts of a dead process are left to their leases", **facts, error=str(error))
 
 
 def outcome_of(spawned: Spawned, entry: Entry) -> Outcome | None:

@@ -18,6 +18,7 @@ from everwork.core import outcome as o
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.engines.codec import decode, encode
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput
+from everwork.logs import job_here
 from everwork.service.runners import Runners, absorb_cancellation
 from everwork.workers import forks, threads
 from everwork.workers.attempt import Attempt, Stop
@@ -146,6 +147,7 @@ class Executor:
         handler = attempt.handler
         running = self._pools[handler.name].running
         running.add(attempt)
+        job_here.set(attempt.job)
         try:
             outcome = await self._outcome(handler, attempt)
             if self._is_fork:
@@ -160,6 +162,7 @@ class Executor:
             self._report(attempt, self._broken_off(attempt, error))
             raise
         finally:
+            job_here.set(None)
             attempt.task = None
             running.discard(attempt)
 

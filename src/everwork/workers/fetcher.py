@@ -17,7 +17,6 @@ from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.texts import error_text
 from everwork.engines.values import Activation, Demand, Judged, Settlement
 from everwork.exceptions import EngineError
-from everwork.logs import get_logger
 from everwork.service.exchange import pause_ms
 from everwork.service.loops import Pauses, engine_outage, pauses
 from everwork.service.service import JobService
@@ -30,8 +29,6 @@ from everwork.workers.job_log import JobLog
 from everwork.workers.ledger import Ledger
 from everwork.workers.news import News
 from everwork.workers.rooms import ROOM_MAX, Ask, Room
-
-log = get_logger("everwork")
 
 UNBEGUN_SECONDS = 5.0
 """What has been fetched ahead and has not begun after this time goes back: the handlers' loop is blocked."""
@@ -230,6 +227,7 @@ class Fetcher:
                     self._name_of(outcome),
                     outcome.key,
                     outcome.attempt,
+                    type=self._type_of(outcome),
                     outcome=type(outcome).__name__,
                     verdict=one.verdict.value,
                 )
@@ -237,6 +235,10 @@ class Fetcher:
     def _name_of(self, outcome: Outcome) -> str | None:
         attempt = self._here.get((outcome.key, outcome.attempt))
         return None if attempt is None else attempt.handler.name
+
+    def _type_of(self, outcome: Outcome) -> str | None:
+        attempt = self._here.get((outcome.key, outcome.attempt))
+        return None if attempt is None else attempt.job.type
 
     async def _hand_back_strays(self) -> None:
         """Jobs may have been leased by a step whose answer was lost: nobody here knows of them, so they go back.
@@ -262,7 +264,7 @@ class Fetcher:
                 return settlement
             except EngineError as error:
                 if self._abandoned.is_set() and outcomes:
-                    log.error("outcomes are lost with the engine, their leases lapse", outcomes=len(outcomes))
+                    self._job_log.lost("outcomes are lost with the engine, their leases lapse", outcomes)
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
                 self._outage.tell(error)
@@ -283,7 +285,8 @@ class Fetcher:
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
             name = self._name_of(outcomes[0])
-            self._job_log.error("an outcome cannot be stored", name, key, attempt, exc_info=error)
+            kind = self._type_of(outcomes[0])
+            self._job_log.error("an outcome cannot be stored", name, key, attempt, type=kind, exc_info=error)
             if (key, attempt) in self._spoilt:
                 return []  # Not even as a failure: the lease lapses.
             self._spoilt.add((key, attempt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -11,6 +12,7 @@ from everwork.exceptions import Signal
 from everwork.logs import get_logger
 from everwork.workers.attempt import Attempt
 
+KEYS_MAX: Final = 100
 _PACKAGE: Final = str(Path(__file__).parents[1])
 
 
@@ -37,6 +39,15 @@ class JobLog:
     def error(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
         """Something went wrong with an attempt that somebody should look at."""
         self._log.error(text, worker=worker, key=key, attempt=attempt, **facts)
+
+    def lost(self, text: str, outcomes: Sequence[o.Outcome]) -> None:
+        """Outcomes could not be stored."""
+        self._log.error(text, outcomes=len(outcomes), keys=shown_keys(outcomes))
+
+
+def shown_keys(outcomes: Sequence[o.Outcome]) -> list[int]:
+    """The keys of the first so many jobs: a line must not burst."""
+    return [outcome.key for outcome in outcomes[:KEYS_MAX]]
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
