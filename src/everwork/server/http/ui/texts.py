@@ -46,7 +46,7 @@ def cut(text: str, chars_max: int = SHOWN_CHARS_MAX) -> tuple[str, int]:
 class Masks:
     """Which names of variables and headers are secret: each given one as a whole name, or as the end of one.
 
-    Spaces, case, a plural and a number at the end make no difference: `api key` hides `apikey`, `API-Key` and `apiKeys2`.
+    Spaces, case, a plural and a number at the end make no difference: `api key` hides `apiKeys2`.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

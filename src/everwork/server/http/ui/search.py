@@ -1,0 +1,99 @@
+"""What a search for jobs asks for, as a query says it; what cannot be understood is told at its field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from everwork.core import checks
+from everwork.core.instants import moment_ms
+from everwork.core.states import State
+from everwork.engines.values import JobFilter
+from everwork.exceptions import InvalidInput
+from everwork.service.bulk import Search
+from everwork.service.intake import sought_text
+
+SCHEDULED: Final = "scheduled"
+DUE: Final = "due"
+PARTS: Final = (SCHEDULED, DUE)
+"""What a filter may ask for that is no state, but a part of one: of the jobs that wait."""
+NAMES: Final = ("state", "type", "worker", "tenant", "correlation", "after", "before", "error")
+_LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,3})?)?", re.ASCII)
+
+Read = Callable[[str], str | None]
+"""The value of a field; None if it was left empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search, the texts that were typed, and what is wrong with them."""
+
+    search: Search
+    typed: Mapping[str, str]
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def query(self) -> str:
+        """The search as a query, so that it can be sent on."""
+        return urlencode(self.typed)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether few jobs of many may match, so that a step of looking may end before its page is full."""
+        return any(name in self.typed for name in NAMES if name not in ("state", "type"))
+
+
+def asked_for(read: Read) -> Asked:
+    """The search that somebody has typed."""
+    typed = {name: value for name in NAMES if (value := read(name)) is not None}
+    problems: dict[str, str] = {}
+    found = {name: _checked(name, value, problems) for name, value in typed.items()}
+    states, due = found.get("state") or (frozenset(), False)
+    wanted = JobFilter(
+        type=found.get("type"),
+        states=states,
+        tenants=(found["tenant"],) if found.get("tenant") else (),
+        worker=found.get("worker"),
+        correlation_id=found.get("correlation"),
+        created_after_ms=found.get("after"),
+        created_before_ms=found.get("before"),
+        error_text=found.get("error"),
+        due=due,
+    )
+    return Asked(Search(wanted, scheduled=typed.get("state") == SCHEDULED), typed, problems)
+
+
+def _checked(name: str, text: str, problems: dict[str, str]) -> Any:
+    try:
+        return _READERS.get(name, checks.name)(name, text)
+    except InvalidInput as error:
+        problems[name] = error.problem
+        return None
+
+
+def _state(name: str, text: str) -> tuple[frozenset[State], bool]:
+    if text in PARTS:
+        return frozenset([State.PENDING]), text == DUE
+    if text not in {state.label for state in State}:
+        allowed = ", ".join([*(state.label for state in State), *PARTS])
+        raise InvalidInput(name, f"must be one of {allowed}, not {checks.shown(text)}")
+    return frozenset([checks.state(text)]), False
+
+
+def _moment(name: str, text: str) -> int:
+    """A moment as browsers write what was typed into a field for it; it is understood in UTC."""
+    plain = text.removesuffix("Z")
+    if not _LOCAL.fullmatch(plain):
+        raise InvalidInput(name, f"must be a moment in UTC, like 2030-01-31T12:00, not {checks.shown(text)}")
+    return moment_ms(name, f"{plain}Z" if plain.count(":") > 1 else f"{plain}:00Z")
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], object]]] = {
+    "state": _state,
+    "after": _moment,
+    "before": _moment,
+    "error": sought_text,
+}
