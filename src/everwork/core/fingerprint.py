@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -16,8 +17,9 @@ _VARYING: Final = (
     (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "#"),
     (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "#"),
     (re.compile(r"[0-9]+(?:[.,:][0-9]+)*"), "#"),
-    (re.compile(r"\s+"), " "),
 )
+_ONE_DIGIT: Final = str.maketrans("023456789", "1" * 9)
+_REMEMBERED: Final = 2_000
 _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
@@ -30,6 +32,12 @@ def fingerprint(error: str) -> str:
 def commonplace(error: str) -> str:
     """An error without what differs from job to job: ids, numbers, and whatever is quoted."""
     text = error[:_LOOKED_AT]
+    # All digits are alike but for the 0 of 0x: errors that differ in their digits only are looked at once.
+    return _without_varying(text if "0x" in text or "0X" in text else text.translate(_ONE_DIGIT))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _without_varying(text: str) -> str:
     for pattern, instead in _VARYING:
         text = pattern.sub(instead, text)
-    return text.strip().casefold()
+    return " ".join(text.split()).casefold()
