@@ -15,7 +15,7 @@ from everwork.server.http.ui.jobs import now_of, shown_state
 from everwork.server.http.ui.pages import Action, Done, Download, Page, View
 from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.texts import cut
-from everwork.server.http.ui.timeline import timeline
+from everwork.server.http.ui.timeline import gist, timeline
 from everwork.server.http.ui.visit import Visit
 
 TEXTS: Final = ("variables", "headers", "result", "extra")
@@ -45,7 +45,7 @@ async def show(visit: Visit) -> View:
         "question": QUESTIONS.get(job.state),
         "why": explanation,
         "links": _links(visit, job, explanation),
-        "error": None if job.last_error is None else hidden.cleaned(job.last_error),
+        "error": None if job.last_error is None else gist(hidden.cleaned(job.last_error)),
         "texts": {name: cut(text) for name in TEXTS if (text := hidden.json(name)) is not None},
         "moments": timeline(job, history, now_ms, hidden.cleaned),
         "may": _allowed(visit, job, now_ms),

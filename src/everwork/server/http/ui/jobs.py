@@ -16,6 +16,7 @@ from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.render import job_url
 from everwork.server.http.ui.search import DUE, SCHEDULED, Asked, asked_for
 from everwork.server.http.ui.texts import Masks
+from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk
 
@@ -105,7 +106,7 @@ def _row(job: Job, now_ms: int, masks: Masks) -> Row:
     label, at_ms = ("finished", job.finished_at_ms) if is_over else ("run at", job.run_at_ms)
     if job.state is State.PROCESSING:
         label, at_ms = "began", job.activated_at_ms
-    error = None if job.last_error is None else Hidden(masks, job).cleaned(job.last_error)
+    error = None if job.last_error is None else gist(Hidden(masks, job).cleaned(job.last_error))
     return Row(job, shown_state(job, now_ms), error, label, at_ms)
 
 

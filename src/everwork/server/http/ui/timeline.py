@@ -26,11 +26,8 @@ class Moment(NamedTuple):
 
     @property
     def error_line(self) -> str:
-        """What an error is about: Python's tell it in their last line, others in the first."""
-        lines = [line for line in (self.error or "").splitlines() if line.strip()]
-        if not lines:
-            return ""
-        return lines[-1] if lines[0].startswith("Traceback (most recent call last)") else lines[0]
+        """What the error is about."""
+        return gist(self.error or "")
 
     @property
     def has_more(self) -> bool:
@@ -39,6 +36,7 @@ class Moment(NamedTuple):
 
 
 ERROR_LINE_MAX: Final = 240
+TRACEBACK: Final = "Traceback (most recent call last)"
 _ENDS: Final = {
     "complete": ("good", "Attempt {n} completed"),
     "fail": ("bad", "Attempt {n} failed"),
@@ -63,14 +61,20 @@ def timeline(job: Job, history: Sequence[HistoryEntry], now_ms: int, clean: Call
     return [*_now(job, now_ms), *reversed([created, *past])]
 
 
+def gist(error: str) -> str:
+    """The line of an error that says what it is about: of a traceback the last one, else the first."""
+    lines = [line for line in error.splitlines() if line.strip()] or [""]
+    return lines[-1] if lines[0].startswith(TRACEBACK) else lines[0]
+
+
 def _now(job: Job, now_ms: int) -> list[Moment]:
     """What goes on, or comes next."""
     if job.state is State.PROCESSING:
         title = f"Attempt {job.attempt} runs"
-        return [Moment("now", "busy", title, job.activated_at_ms, worker=job.worker, note="busy")]
+        return [Moment("now", "busy", title, job.activated_at_ms, worker=job.worker)]
     if job.state is State.PENDING:
         is_due = job.run_at_ms <= now_ms
-        return [Moment("now", "busy", "Waits for a worker, due since" if is_due else "Is to run", job.run_at_ms)]
+        return [Moment("now", "busy", "Waits for a worker, due since" if is_due else "Will run", job.run_at_ms)]
     return []
 
 
