@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core import measures
 from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.migrate import migrate, migrations
 from everwork.engines.sqlite.place import Place
-from everwork.engines.values import Swept
+from everwork.engines.values import Oldest, Swept
 from tests.factories import TYPE, a_policy, asked, leased_keys, settled, the_job, the_state
 from tests.stores import DAY_MS, HOUR_MS, SECOND_MS, START_MS
 
@@ -46,7 +47,7 @@ INSERT INTO ew_tally SELECT 1, '<default>', key + 1, value FROM json_each('[3, 1
 async def old(file: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteEngine]:
     """An engine on a file of version 1, in which one job runs, one is dead, and three wait."""
     with monkeypatch.context() as first, closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        for number in set(migrations()) - {1}:
+        for number in sorted(set(migrations()) - {1}, reverse=True):  # They come back in their order.
             first.delitem(migrations(), number)
         assert migrate(connection, str(file)) == 1
         connection.executescript(ROWS)
@@ -64,6 +65,14 @@ async def test_jobs_of_an_old_store_run_by_the_policy_that_it_holds(old: SqliteE
     assert await leased_keys(old) == WAITING
     await old.settle([Complete(key, 1) for key in WAITING])
     assert [await the_state(old, key) for key in WAITING] == [State.COMPLETED] * 3
+
+
+async def test_attempts_that_an_old_version_began_are_measured(old: SqliteEngine, clock: VirtualClock) -> None:
+    assert (await old.stats(24)).measures == []
+    assert await old.oldest() == [Oldest(TYPE, "", START_MS)]
+    clock.advance(ms=SECOND_MS)
+    await settled(old, Complete(RUNNING, 1))
+    assert [what for _, _, what, _ in (await old.stats(1)).measures] == [measures.execution(7), measures.wait(0)]
 
 
 async def test_limits_count_what_an_old_version_has_leased(old: SqliteEngine) -> None:

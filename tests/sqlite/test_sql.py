@@ -107,6 +107,15 @@ def test_turns_are_taken_along_their_index(store: sqlite3.Connection) -> None:
     assert step.startswith("SEARCH ew_lane USING INDEX ew_lane_turn (queue=?")
 
 
+def test_the_longest_waiting_job_is_looked_for_by_lane_and_priority(store: sqlite3.Connection) -> None:
+    sql = statements("oldest")
+    assert plan(store, sql["first_ready"]) == ["SEARCH ew_ready USING PRIMARY KEY (queue=?)"]
+    assert plan(store, sql["next_ready"]) == [
+        "SEARCH ew_ready USING PRIMARY KEY (queue=? AND (lane,urgency,run_at_ms)>(?,?,?))"
+    ]
+    assert plan(store, sql["due"]) == ["SEARCH ew_future USING PRIMARY KEY (queue=? AND run_at_ms<?)"]
+
+
 def test_dead_letters_that_come_back_are_read_in_the_order_in_which_they_failed(store: sqlite3.Connection) -> None:
     first, *_ = plan(store, statements("sweep")["dead"])
     assert first.startswith("SEARCH f USING INDEX ew_failed (queue=? AND (finished_at_ms,key)>(?,?)")

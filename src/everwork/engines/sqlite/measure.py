@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from everwork.core.measures import BUCKETS, bucket_of, execution, failure, wait
@@ -12,12 +13,21 @@ EXECUTIONS: Final = tuple(execution(bucket) for bucket in range(BUCKETS))
 WAITS: Final = tuple(wait(bucket) for bucket in range(BUCKETS))
 
 
-def measure_completed(tx: Transaction, queue: int, executions_ms: str, waits_ms: str) -> None:
-    """Count completed attempts by their durations and waits, which the store has put together with commas."""
-    # Equal ones are counted as text: most of a batch waited and ran as long as the others.
-    for names, texts in ((EXECUTIONS, executions_ms), (WAITS, waits_ms)):
-        for text, jobs in Counter(texts.split(",")).items():
-            tx.measured(queue, names[bucket_of(int(text))], jobs)
+def measure_completed(tx: Transaction, queue: int, names: Sequence[str], durations_ms: str) -> int:
+    """Count completed attempts by durations that the store has put together with commas; the sum of these."""
+    sum_ms = 0
+    for duration_ms, jobs in _counted(durations_ms):
+        sum_ms += max(0, duration_ms) * jobs
+        tx.measured(queue, names[bucket_of(duration_ms)], jobs)
+    return sum_ms
+
+
+def _counted(numbers: str) -> list[tuple[int, int]]:
+    """Each number with how often it stands there."""
+    first, jobs = numbers.partition(",")[0], numbers.count(",") + 1
+    if numbers == ",".join([first] * jobs):  # A batch that came and went together: not even taken apart.
+        return [(int(first), jobs)]
+    return [(int(text), jobs) for text, jobs in Counter(numbers.split(",")).items()]
 
 
 def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int, sort: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from itertools import islice
+from typing import Final
 
 from everwork.core.limits import OLDEST_LOOK_MAX
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.values import Oldest
 
 SQL = statements("oldest")
+PAST_EVERY_MS: Final = 2**63 - 1
 
 
 def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
@@ -32,4 +34,4 @@ def _ready(cursor: sqlite3.Cursor, queue: int) -> Iterator[int]:
     while row is not None:
         lane, urgency, run_at_ms = row
         yield run_at_ms
-        row = cursor.execute(SQL["next_ready"], (queue, lane, urgency)).fetchone()
+        row = cursor.execute(SQL["next_ready"], (queue, lane, urgency, PAST_EVERY_MS)).fetchone()

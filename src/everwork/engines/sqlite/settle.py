@@ -13,7 +13,7 @@ from everwork.engines.rules import refused
 from everwork.engines.sqlite.breaker import count_failures, count_successes
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.finish import ENDED, Ended, Pending, enter_pending, record, where
-from everwork.engines.sqlite.measure import measure_completed, measure_failed
+from everwork.engines.sqlite.measure import EXECUTIONS, WAITS, measure_completed, measure_failed
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction, Work
 from everwork.engines.values import Judged, Verdict
@@ -89,12 +89,13 @@ def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
         rows = tx.cursor.execute(SQL["completed_some"], guard).fetchall()
         accepted = {row[0] for row in rows}
         sums = [row[1:] for row in rows]
-    for queue, lane, worker, jobs, execution_ms, wait_ms, executions_ms, waits_ms, is_held in sums:
+    for queue, lane, worker, jobs, executions_ms, waits_ms, is_held in sums:
         if not is_held:
             tx.holds.know_free(queue)
         tx.move(queue, lane, State.PROCESSING, State.COMPLETED, jobs)
+        execution_ms = measure_completed(tx, queue, EXECUTIONS, executions_ms)
+        wait_ms = measure_completed(tx, queue, WAITS, waits_ms)
         tx.worked(queue, worker, Work(completed=jobs, execution_ms=execution_ms, wait_ms=wait_ms))
-        measure_completed(tx, queue, executions_ms, waits_ms)
     count_successes(tx, {row[0] for row in sums}, accepted)
     results = [(o.key, o.result) for o in outcomes if o.result is not None and o.key in accepted]
     if results:

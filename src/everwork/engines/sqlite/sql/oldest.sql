@@ -1,5 +1,5 @@
 -- Purpose: find since when work waits, from one lane and priority to the next, not from job to job.
--- Inputs: a queue, the lane and urgency to go on after, now. Returns: see each statement.
+-- Inputs: a queue, the lane and urgency to go on after, instants. Returns: see each statement.
 
 -- name: queues
 SELECT id, type, grp FROM ew_queue WHERE dropped = 0 ORDER BY type, grp;
@@ -8,8 +8,10 @@ SELECT id, type, grp FROM ew_queue WHERE dropped = 0 ORDER BY type, grp;
 SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? ORDER BY lane, urgency, run_at_ms LIMIT 1;
 
 -- name: next_ready
--- The first job of the next priority, of the same lane or of another.
-SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? AND (lane, urgency) > (?, ?) ORDER BY lane, urgency, run_at_ms LIMIT 1;
+-- The first job of the next priority, of the same lane or of another. The last number is higher than every instant:
+-- without it, SQLite would seek the first job of this priority and walk over all the others.
+SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? AND (lane, urgency, run_at_ms) > (?, ?, ?)
+ORDER BY lane, urgency, run_at_ms LIMIT 1;
 
 -- name: due
 -- Due, but not promoted yet.

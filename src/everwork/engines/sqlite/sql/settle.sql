@@ -7,9 +7,9 @@ SELECT l.queue, 3, l.key, l.attempt, l.attempts, l.max_attempts, ?2, l.activated
 FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
 
 -- name: completed_sums
--- Only after every key has passed the guard. The last column: whether the type counts what runs, or its breaker is to know.
-SELECT l.queue, l.lane, l.worker, count(*), sum(max(0, ?2 - l.activated_at_ms)), sum(max(0, l.activated_at_ms - l.run_at_ms)),
-  group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
+-- Only after every key has passed the guard. Every duration and wait comes along: put together as text, they cost no more
+-- than their sums. The last column: whether the type counts what runs, or its breaker is to know.
+SELECT l.queue, l.lane, l.worker, count(*), group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
   (SELECT COALESCE(t.max_running, t.lane_max_running, t.breaker_open_until_ms, NULLIF(t.breaker_failures, 0)) IS NOT NULL
    FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = l.queue)
 FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) GROUP BY l.queue, l.lane, l.worker;
@@ -20,8 +20,7 @@ DELETE FROM ew_leased WHERE key IN (SELECT CAST(key AS INTEGER) FROM json_each(?
 -- name: completed_some
 DELETE FROM ew_leased WHERE key IN (SELECT l.key FROM json_each(?1) o
   CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0))
-RETURNING key, queue, lane, worker, 1, max(0, ?2 - activated_at_ms), max(0, activated_at_ms - run_at_ms),
-  CAST(?2 - activated_at_ms AS TEXT), CAST(activated_at_ms - run_at_ms AS TEXT), 1;
+RETURNING key, queue, lane, worker, 1, CAST(?2 - activated_at_ms AS TEXT), CAST(activated_at_ms - run_at_ms AS TEXT), 1;
 
 -- name: insert_result
 INSERT INTO ew_result (key, body) VALUES (?, ?);
