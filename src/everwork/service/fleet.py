@@ -187,9 +187,7 @@ class Fleet:
         """The same, with when each was last heard of."""
         entries, wishes = await asyncio.gather(self._entries(PROCESS), self.restarts())
         return [
-            ProcessView(
-                card, (entry.until_ms or 0) - FLEET_TTL_MS - card.quiet_ms, card.is_replaced or card.name in wishes
-            )
+            ProcessView(card, _heard_ms(entry, card), card.is_replaced or card.name in wishes)
             for entry in entries
             for card in read_cards(ProcessCard, [entry])
         ]
@@ -373,9 +371,9 @@ def _belongs_to(entry: Registered, worker_id: str) -> bool:
     return _worker_of(entry.name) == worker_id
 
 
-def _written_ms(entry: Registered) -> int:
-    """When a manager wrote this, by the engine's clock."""
-    return (entry.until_ms or FLEET_TTL_MS) - FLEET_TTL_MS
+def _heard_ms(entry: Registered, card: ProcessCard) -> int:
+    """When a process gave its last sign of life, by the engine's clock."""
+    return max(0, (entry.until_ms or 0) - FLEET_TTL_MS - card.quiet_ms)
 
 
 def _mark(entry: Registered) -> TriggerMark | None:

@@ -33,12 +33,11 @@ def trigger_view(
     card: TriggerCard, mark: TriggerMark | None, now_ms: int, *, is_on: bool, served: frozenset[str]
 ) -> TriggerView:
     """A trigger as it stands; `served` are the workers and triggers, by id and name, that somebody looks after."""
-    began_ms, last_ms = (None, None) if mark is None else mark
     return TriggerView(
         card,
         is_on,
-        began_ms,
-        last_ms if mark is not None and mark.last_ms > mark.began_ms else None,
+        mark.began_ms if mark else None,
+        mark.last_ms if mark and mark.last_ms > mark.began_ms else None,
         *(next_fire(card, mark, now_ms) if is_on else OFF),
         not served.isdisjoint((card.worker_id, card.name)),
     )
@@ -54,8 +53,6 @@ def next_fire(card: TriggerCard, mark: TriggerMark | None, now_ms: int) -> NextF
 
 
 def _to_come(card: TriggerCard, mark: TriggerMark, now_ms: int) -> NextFire:
-    if card.lifetime_ms is not None and now_ms > mark.began_ms + card.lifetime_ms:
-        return OVER
     try:
         point_ms = next_point(_plan(card), mark.began_ms, mark.last_ms, now_ms)
     except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
