@@ -59,6 +59,15 @@ def test_up_makes_a_key_once_serves_with_it_and_stops_cleanly(cli: Cli, stop: si
         assert status(again, facts["api_key"]) == 200
 
 
+def test_the_server_logs_objects_if_the_settings_say_so(cli: Cli) -> None:
+    (cli.folder / "everwork.toml").write_text('log_level = "info"\nlog_format = "json"\n')
+    with started(cli, "up") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_SECONDS)
+    assert all({"time", "level", "logger", "event"} <= json.loads(line).keys() for line in err.splitlines())
+    assert err
+
+
 def is_closed(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS).close()

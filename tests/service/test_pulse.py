@@ -9,7 +9,7 @@ from everwork.core.outcome import Fail
 from everwork.core.states import State
 from everwork.engines.values import Measure, Stats, WorkerHour
 from everwork.service.minutes import MINUTE_TYPES_MAX, OTHER_TYPES, Growth, Minute, Work, bounded_minute, minute_from
-from everwork.service.pulse import MINUTE_KIND, Pulse
+from everwork.service.pulse import DEAR_SECONDS, MINUTE_KIND, RECENT_SECONDS_MAX, Pulse
 from tests.door.waiting import DEADLINE_S
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, settled
 from tests.stores import HOUR_MS, START_MS
@@ -82,11 +82,24 @@ async def test_callers_at_the_same_time_share_a_reading_and_later_ones_get_a_lat
     readings = await asyncio.gather(*(pulse.fresh() for _ in range(5)))
     assert {reading.number for reading in readings} == {1}
     under_way = asyncio.create_task(pulse.fresh())
-    while not pulse._reading_in_turn.locked():
+    for _ in range(2):  # The task that asks, and the one that reads.
         await asyncio.sleep(0)
+    assert pulse._reading_in_turn.locked()
     await a_pending_job(engine)
     assert [count.jobs for count in (await pulse.fresh()).counts] == [1]
     await under_way
+
+
+async def test_a_reading_that_is_dear_is_used_for_a_while(engine: Engine) -> None:
+    pulse = Pulse(engine, "a")
+    pulse._cost_seconds = 1_000.0
+    assert (await pulse.recent()).number == 1  # There was none yet.
+    pulse._cost_seconds = DEAR_SECONDS
+    assert (await pulse.recent()).number == 2
+    pulse._cost_seconds = 1_000.0
+    assert (await pulse.recent()).number == 2
+    pulse._read_at -= RECENT_SECONDS_MAX
+    assert (await pulse.recent()).number == 3
 
 
 async def test_whoever_waits_for_a_change_gets_the_next_reading(engine: Engine) -> None:
@@ -122,8 +135,9 @@ async def test_one_server_writes_a_minute_and_the_other_takes_it_over(engine: En
     await other.fresh()  # It comes in the middle of the minute, and has not seen the job.
     await writer.fresh()
     clock.advance(seconds=60)
-    await writer._tick()
-    await other._tick()
+    for pulse in (writer, other):
+        await pulse.fresh()
+        await pulse._tick()
     assert [minute.total.completed for minute in other.minutes] == [1, 0]
     assert len(await engine.registered(MINUTE_KIND)) == 1
 

@@ -24,7 +24,9 @@ BREAKER_NUMBERS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, Bre
 _ENDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
 _EXECUTION: Final = tuple(execution(bucket) for bucket in range(BUCKETS))
 _WAIT: Final = tuple(wait(bucket) for bucket in range(BUCKETS))
+_NOTHING: Final = (0,) * BUCKETS
 _FAILURE: Final = failure("")
+_JOBS: Final = {state: f'everwork_jobs{{state="{state.label}",' for state in State}
 
 
 class Seen(NamedTuple):
@@ -98,7 +100,7 @@ class FleetFigures:
         for count in reading.counts:
             jobs[self._label(count.type), count.state] += count.jobs
         for (label, state), number in jobs.items():
-            yield f'everwork_jobs{{state="{state.label}",{label}}} {number}\n'
+            yield f"{_JOBS[state]}{label}}} {number}\n"
 
     def _oldest(self, reading: Reading, known: Iterable[str]) -> Iterator[str]:
         ages: defaultdict[str, int] = defaultdict(int, dict.fromkeys(known, 0))
@@ -120,7 +122,7 @@ class FleetFigures:
         self, name: str, sum_name: str, buckets: tuple[str, ...], totals: Mapping[str, Mapping[str, int]]
     ) -> Iterator[str]:
         for label, counts in totals.items():
-            numbers = tuple(accumulate(counts.get(bucket, 0) for bucket in buckets))
+            numbers = tuple(accumulate(map(counts.get, buckets, _NOTHING)))
             yield self._form(name, label) % (*numbers, counts.get(sum_name, 0) / 1000, numbers[-1])
 
     def _form(self, name: str, label: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import Final, NamedTuple
 
 import orjson
@@ -147,14 +148,17 @@ HOURS_MAX: Final = 24
 """Who has heard nothing of the engine for longer does not catch up with all of it."""
 
 
-def _flat(stats: Stats) -> Counter[tuple[int, str, str]]:
-    flat: Counter[tuple[int, str, str]] = Counter()
-    for row in stats.hours:
-        for name, value in zip(Work._fields, row[3:], strict=True):
-            if value:
-                flat[row.hour, row.type, name] += value
-    for hour, type, what, jobs in stats.measures:
-        flat[hour, type, what] += jobs
+def _flat(stats: Stats) -> dict[tuple[int, str, str], int]:
+    """Every number by hour, type and name; measures are there once for each, workers are added up."""
+    work: dict[tuple[int, str], tuple[int, ...]] = {}
+    for hour, type, _, *values in stats.hours:
+        before = work.get((hour, type))
+        work[hour, type] = tuple(values) if before is None else tuple(map(add, before, values))
+    flat = {(hour, type, what): jobs for hour, type, what, jobs in stats.measures}
+    for (hour, type), numbers in work.items():
+        for name, number in zip(Work._fields, numbers, strict=True):
+            if number:
+                flat[hour, type, name] = number
     return flat
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,11 @@ from everwork.service.minutes import (
 )
 
 READ_SECONDS: Final = 2.0
+DEAR_SECONDS: Final = 0.02
+"""A reading that takes longer, for there are very many types, is dear: it is used for a while."""
+READ_SHARE: Final = 0.02
+"""Which part of the time dear readings may take."""
+RECENT_SECONDS_MAX: Final = 10.0
 MINUTES_KEPT: Final = 180
 MINUTE_KIND: Final = "minute"
 MINUTE_TTL_MS: Final = MINUTES_KEPT * MINUTE_MS
@@ -67,6 +73,7 @@ class Pulse:
         self._unsaved: deque[Minute] = deque(maxlen=MINUTES_KEPT)
         self._shown: tuple[int, Minute] | None = None
         self._has_loaded = False
+        self._read_at = self._cost_seconds = 0.0
         self.totals: Mapping[str, Counter[str]] = defaultdict(Counter)
         self.reading: Reading | None = None
 
@@ -112,6 +119,14 @@ class Pulse:
             self._next.add_done_callback(_looked_at)
         return await asyncio.shield(self._next)
 
+    async def recent(self) -> Reading:
+        """The latest reading while it is dear to read again, else a fresh one."""
+        if self.reading is not None and self._cost_seconds > DEAR_SECONDS:
+            age = time.monotonic() - self._read_at
+            if age < min(self._cost_seconds / READ_SHARE, RECENT_SECONDS_MAX):
+                return self.reading
+        return await self.fresh()
+
     async def wait_change(self, after: int, timeout: float) -> bool:
         """Wait for a reading with a higher number, at most so many seconds; whether there is one."""
         with suppress(TimeoutError):
@@ -125,7 +140,7 @@ class Pulse:
     async def _tick(self) -> bool:
         if not self._has_loaded:
             await self._load()
-        await self.fresh()
+        await self.recent()
         if self._unsaved and not await self._save():
             await self._adopt()
         return False
@@ -133,12 +148,15 @@ class Pulse:
     async def _read_in_turn(self) -> Reading:
         async with self._reading_in_turn:
             self._next = None  # What is asked from now on needs a later look.
+            began = time.monotonic()
             stats, hours = await self._stats()
             types, oldest = await self._engine.types(), await self._engine.oldest()
             number = 1 if self.reading is None else self.reading.number + 1
             self._roll(stats.generated_at_ms)
             self._count(stats, hours)
             self.reading = Reading(number, stats.generated_at_ms, stats.counts, types, oldest)
+            self._read_at = time.monotonic()
+            self._cost_seconds = self._read_at - began
             news, self._news = self._news, asyncio.Event()
             news.set()
             return self.reading

@@ -48,7 +48,7 @@ async def _seen(parts: Parts) -> Seen | None:
     engine = parts.service.engine
     try:
         async with asyncio.timeout(ENGINE_SECONDS):
-            reading = await parts.pulse.fresh()
+            reading = await parts.pulse.recent()
             managers, processes = await engine.registered(MANAGER), await engine.registered(PROCESS)
     except (EngineError, TimeoutError):
         return None
