@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 WIDTH: Final = 480
 HEIGHT: Final = 190
-LEFT: Final = 46
+LEFT: Final = 58
 RIGHT: Final = 6
 TOP: Final = 10
 BOTTOM: Final = 24

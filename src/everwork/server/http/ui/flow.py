@@ -20,7 +20,8 @@ from everwork.service.minutes import MINUTE_MS, Work, work_of
 MINUTE_SLOTS: Final = 60
 LATENCY_MINUTES: Final = 5
 """Percentiles of so many minutes are one point: of a single one they would jump about."""
-SHARES: Final = (("p50", 0.5, "half of them"), ("p95", 0.95, "95 of 100"), ("p99", 0.99, "99 of 100"))
+SHARES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+"""Percentiles that are shown: half of the attempts took at most p50, 95 of 100 at most p95, 99 of 100 at most p99."""
 
 
 class Range(NamedTuple):
@@ -160,10 +161,7 @@ def _throughput(asked: Range, points: Sequence[Point], slots: Sequence[Slot], to
 
 
 def _percentiles(asked: Range, counts: Sequence[Sequence[int]], slots: Sequence[Slot], what: str) -> Markup:
-    series = [
-        Series(name, f"{name}: {meaning} took at most this", [percentile_ms(one, share) for one in counts])
-        for name, share, meaning in SHARES
-    ]
+    series = [Series(name, name, [percentile_ms(one, share) for one in counts]) for name, share in SHARES]
     return lines(series, slots, f"{what}, in the last {asked.label}", duration)
 
 

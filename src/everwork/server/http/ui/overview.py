@@ -10,7 +10,7 @@ from everwork.core.breaker import BreakerState
 from everwork.core.measures import percentile_ms
 from everwork.core.states import State
 from everwork.engines.values import Count, JobFilter, Oldest
-from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
+from everwork.server.http.ui.flow import RANGES, SHARES, Charts, charts, range_of
 from everwork.server.http.ui.pages import Action, Page, View
 from everwork.server.http.ui.render import address, duration, number, type_url
 from everwork.server.http.ui.visit import Visit
@@ -139,8 +139,7 @@ def _waits(pulse: Pulse, one: Oldest, by_type: Counter[tuple[str, State]]) -> Wa
 
 def _latency(drawn: Charts) -> list[tuple[str, float | None, float | None]]:
     told = drawn.measured
-    shares = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-    return [(name, percentile_ms(told.wait, share), percentile_ms(told.execution, share)) for name, share in shares]
+    return [(name, percentile_ms(told.wait, share), percentile_ms(told.execution, share)) for name, share in SHARES]
 
 
 PAGES = (Page("/ui", show),)
