@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from everwork.core import limits
+from everwork.core import limits, measures
 from everwork.core.outcome import Complete
 from everwork.engines.base import Engine
 from everwork.engines.redis.engine import RedisEngine
@@ -88,6 +88,9 @@ def test_a_script_is_known_by_the_hash_of_its_text(name: str) -> None:
         ("activate", f"local PROMOTE_MAX = {limits.PROMOTE_MAX}\n"),
         ("create", f"max = t.max or '{limits.ATTEMPTS_DEFAULT}'"),
         ("create", f"({limits.PRIORITY_MAX} - priority) * PRIORITY_STEP"),
+        ("oldest", f"local LOOK_MAX, ENOUGH = {limits.OLDEST_LOOK_MAX}, "),
+        ("settle", f"local BOUNDS = {{{', '.join(map(str, measures.BOUNDS_MS))}, math.huge}}"),
+        ("settle", f"{{'{measures.wait(0)}', '{measures.wait(1)}', "),
     ],
 )
 def test_a_script_gets_its_limits_from_the_one_place_of_limits(name: str, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -11,14 +12,20 @@ from typing import NamedTuple
 from everwork.core import limits, measures
 from everwork.core.breaker import CircuitBreaker
 
+
+def _listed(values: Iterable[int | str]) -> str:
+    """Values as Lua writes them in a table."""
+    return ", ".join(map(repr, values))
+
+
 SCHEMA_VERSION = 2
 FOLDER = Path(__file__).parent / "lua"
 NAMED = {
     "SCHEMA_VERSION": SCHEMA_VERSION,
     "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms,
-    "BOUNDS_MS": ", ".join(map(str, measures.BOUNDS_MS)),
-    "EXECUTION": measures.EXECUTION,
-    "WAIT": measures.WAIT,
+    "BOUNDS_MS": _listed(measures.BOUNDS_MS),
+    "EXECUTION_NAMES": _listed(measures.execution(bucket) for bucket in range(measures.BUCKETS)),
+    "WAIT_NAMES": _listed(measures.wait(bucket) for bucket in range(measures.BUCKETS)),
 }
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)
 _LIMIT = re.compile(r"@([A-Z_]+)@")

@@ -1,7 +1,7 @@
 -- Purpose: take lapsed leases away, as the core has decided; the writing half of a sweep.
 -- Inputs: now; per lease the values of an outcome, see settle.lua.
 -- Returns: how many were taken; one that was extended, ended or changed since it was read is left for the next sweep.
--- Parts: records traits running effects places endings breakers measures outcomes
+-- Parts: records traits running effects places endings breakers work outcomes
 local taken = 0
 for i = 2, #ARGV, VALUES do
   local outcome = {unpack(ARGV, i, i + VALUES - 1)}

@@ -8,7 +8,7 @@
 --   guard: attempt, attempts, max as they were read ('' for none). variables: a payload without anything rare, or '' if they stay.
 -- Returns: 'again' when a decision does not fit; else {refused, leased, now}: per refused outcome, counted over all segments from 1 on, its number
 --   and '' for no such job or its state, latest attempt, and how the named attempt ended; leased is false or the answer of parts/claim.lua.
--- Parts: records traits running effects places endings intake claim breakers measures outcomes
+-- Parts: records traits running effects places endings intake claim breakers work outcomes
 local segments = tonumber(ARGV[2])
 if not decisions_fit(3, segments) then return 'again' end
 write_though_full()

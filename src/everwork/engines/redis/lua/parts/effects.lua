@@ -1,6 +1,6 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
 -- Inputs: records, traits, running. finish() must be the last thing that a script writes.
-local counts, work, measures, woken, waiting, has_finished = {}, {}, {}, {}, {}, false
+local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
 local ended = {} -- What retention will look at, by the name of its list.
 
 local function count(r, state, by)
@@ -16,15 +16,6 @@ end
 
 local function wake(t) -- Whoever waits for jobs of a type.
   for _, queue in ipairs(queues_of(t)) do woken[queue] = true end
-end
-
-local function worked(r, what, jobs, execution_ms, wait_ms)
-  local who = type_of(r.queue) .. '\n' .. r.worker
-  local w = work[who]
-  if not w then w = {completed = 0, failed = 0, retried = 0, execution = 0, wait = 0}; work[who] = w end
-  w[what] = w[what] + jobs
-  w.execution = w.execution + execution_ms
-  w.wait = w.wait + wait_ms
 end
 
 local function kept_as(t, kept) -- The name of the list of what is finished ('c' or 'f'): a type that keeps its jobs otherwise has its own.
@@ -63,17 +54,14 @@ local function flush_ended(kept, ids)
   if #ids > 0 then has_finished = true end
 end
 
-local function add_up(hour, field, by) -- The first field of an hour makes it known.
-  if by ~= 0 and call('HINCRBY', P .. ':w:' .. hour, field, fmt('%.0f', by)) == by then call('ZADD', P .. ':hours', hour, hour) end
-end
-
-local function flush_work() -- A hash per hour: what \n type \n worker; what is measured has no worker.
+local function flush_work() -- One hash per hour; its first field makes the hour known.
   local hour = fmt('%.0f', math.floor(now / 3600000))
   for who, w in pairs(work) do
-    for what, by in pairs(w) do add_up(hour, what .. '\n' .. who, by) end
-  end
-  for type, mine in pairs(measures) do
-    for what, jobs in pairs(mine) do add_up(hour, what .. '\n' .. type .. '\n', jobs) end
+    for what, by in pairs(w) do
+      if by ~= 0 and call('HINCRBY', P .. ':w:' .. hour, what .. '\n' .. who, fmt('%.0f', by)) == by then
+        call('ZADD', P .. ':hours', hour, hour)
+      end
+    end
   end
 end
 

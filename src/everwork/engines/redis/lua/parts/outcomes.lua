@@ -1,5 +1,5 @@
 -- Purpose: end attempts, each judged by itself.
--- Inputs: records, traits, effects, measures, places, endings, breakers; ARGV as settle.lua says.
+-- Inputs: records, traits, effects, places, endings, breakers, work; ARGV as settle.lua says.
 -- A refused outcome is told with the job's state, its latest attempt, and how the attempt named had ended.
 local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
 local n_completions = 0
@@ -33,7 +33,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       local following = next_of[tail]
       if not following then
         local note, probe = note_of(r)
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'), measures = measures_of(r),
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'), measures = work_of(r, ''),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end
@@ -44,7 +44,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       end
       following.n = following.n + 1
       following.wait = following.wait + waited
-      measure(following.measures, bucket, 1)
+      add(following.measures, bucket, 1)
       done[k], states[k] = ids[i], head .. following.tail
       completed[n_completions + i] = true
       local list = following.ended
@@ -62,7 +62,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
     move(following.r, 'c', following.n)
     if following.note then following.note.completed = following.note.completed + following.n end
     local spent = math.max(0, now - following.activated)
-    measure(following.measures, bucket_of(EXECUTION, spent), following.n)
+    add(following.measures, bucket_of(EXECUTION, spent), following.n)
     worked(following.r, 'completed', following.n, following.n * spent, following.wait)
   end
   at = attempts_at + n + 1

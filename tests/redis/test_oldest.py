@@ -1,0 +1,35 @@
+"""oldest: a call looks at a bounded number of lanes and priorities, so that nobody else waits for it for long."""
+
+from __future__ import annotations
+
+from everwork.core.limits import OLDEST_LOOK_MAX
+from everwork.engines.redis.engine import RedisEngine
+from everwork.engines.values import Oldest
+from tests.factories import TYPE, a_new_job, a_policy, leased_keys
+from tests.stores import SECOND_MS, START_MS, VirtualClock
+
+
+async def test_types_that_one_call_does_not_get_to_are_asked_for_by_another(engine: RedisEngine) -> None:
+    types = ("a", "b", "c", "d")
+    for type in types:
+        await engine.create([a_new_job(type=type, limit_key=str(lane)) for lane in range(OLDEST_LOOK_MAX)])
+    assert await engine.oldest() == [Oldest(type, "", START_MS) for type in types]
+
+
+async def test_of_too_many_lanes_those_that_were_served_longest_ago_are_looked_at(
+    engine: RedisEngine, clock: VirtualClock
+) -> None:
+    await engine.create([a_new_job(limit_key=f"lane {n}", run_at_ms=START_MS - n) for n in range(OLDEST_LOOK_MAX)])
+    await engine.create([a_new_job(priority=1) for _ in range(2)])
+    await leased_keys(engine, 1)
+    clock.advance(ms=SECOND_MS)
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS - OLDEST_LOOK_MAX + 1)]
+
+
+async def test_what_waits_in_a_lane_at_its_limit_waits(engine: RedisEngine, clock: VirtualClock) -> None:
+    await a_policy(engine, max_running_per_key=1)
+    await engine.create([a_new_job(limit_key="k") for _ in range(2)])
+    await leased_keys(engine, 9)
+    clock.advance(ms=SECOND_MS)
+    await engine.create([a_new_job()])
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS)]
