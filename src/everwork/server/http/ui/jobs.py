@@ -21,6 +21,8 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk
 
 PAGE_JOBS: Final = 50
+AHEAD_MS: Final = 5_000
+"""The last reading may be older than a job that has just come."""
 TYPES_OFFERED_MAX: Final = 300
 ACTS: Final[Mapping[str | None, tuple[bulk.Act, ...]]] = {
     None: tuple(bulk.Act),
@@ -79,9 +81,9 @@ async def find(visit: Visit) -> Done:
 
 
 async def now_of(visit: Visit) -> int:
-    """The engine's now, as it was read last: two seconds ago at most."""
+    """The engine's now, as it was read last, and some seconds: a job that is due by then is as good as due."""
     reading = visit.parts.pulse.reading or await visit.parts.pulse.fresh()
-    return reading.at_ms
+    return reading.at_ms + AHEAD_MS
 
 
 def shown_state(job: Job, now_ms: int) -> str:
