@@ -1,0 +1,154 @@
+"""The page of one job."""
+
+from __future__ import annotations
+
+import re
+
+from tests.server.http.serving import JOBS, Rest
+from tests.server.http.ui.visiting import Visitor, visiting
+
+LATER = "2099-01-01T00:00:00Z"
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in send\nOSError: s3cret-s3cret refused'
+
+
+def timeline_of(page: str) -> list[str]:
+    """What happened, newest first."""
+    return re.findall(r'<p class="moment"><strong>(.*?)</strong>', page)
+
+
+def offered_in(page: str, key: str) -> set[str]:
+    """What the page lets be done to the job."""
+    return set(re.findall(rf'action="/ui/jobs/{key}/([\w-]+)"', page))
+
+
+async def test_a_job_tells_why_it_is_not_running_with_a_way_to_the_reason(visitor: Visitor) -> None:
+    job = await visitor.rest.job(correlation_id="order 1", dedupe_key="once", priority=7)
+    path = f"/ui/jobs/{job['key']}"
+    page = await visitor.page(path)
+    assert "No worker has asked for type 'email-send' yet" in page
+    assert 'href="/ui/workers"' in page.partition('class="why"')[2].partition("</section>")[0]
+    assert 'href="/ui/jobs?correlation=order+1"' in page
+    assert "once" in page
+    await visitor.rest.ok("PUT", "/api/v1/types/email-send/pause")
+    page = await visitor.page(path)
+    assert "Type 'email-send' is paused" in page
+    assert 'href="/ui/type?name=email-send"' in page.partition('class="why"')[2]
+
+
+async def test_the_timeline_tells_every_attempt_and_what_became_of_it(visitor: Visitor) -> None:
+    rest = visitor.rest
+    job = await rest.leased(variables={"password": "s3cret-s3cret"}, max_attempts=3)
+    path, at = f"/ui/jobs/{job['key']}", f"{JOBS}/{job['key']}"
+    assert timeline_of(await visitor.page(path)) == ["Attempt 1 runs", "Created"]
+    await rest.ok("PUT", f"{at}/fail", {"error_message": TRACEBACK, "backoff_ms": 0, "retries": 2})
+    await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
+    await rest.ok("PUT", f"{at}/fail", {"retries": 0, "error_message": "gone"})
+    await rest.ok("PUT", f"{at}/requeue")
+    await rest.ok("PUT", f"{at}/cancel", {"reason": "not needed"})
+    page = await visitor.page(path)
+    told = ["Cancelled", "Requeued", "Attempt 2 failed", "Attempt 1 failed", "Created"]
+    assert timeline_of(page) == told
+    assert "OSError: •••••• refused" in page
+    assert 'File "a.py", line 1' in page.partition("<details id=")[2]
+    assert "by w2" in page
+    assert "not needed" in page
+    assert "s3cret" not in page
+
+
+async def test_a_job_is_offered_only_what_its_state_allows_and_each_deed_is_in_the_audit_log(visitor: Visitor) -> None:
+    rest = visitor.rest
+    key = (await rest.job(run_at=LATER))["key"]
+    path = f"/ui/jobs/{key}"
+    assert offered_in(await visitor.page(path), key) == {"cancel", "run-now", "retries", "priority"}
+    said = await visitor.done(f"{path}/retries", path, retries="9")
+    assert (said["text"], said["to"]) == (f"Job {key} has 9 attempts left; it had 5.", path)
+    await visitor.done(f"{path}/priority", path, priority="-3")
+    assert (await visitor.done(f"{path}/run-now", path))["text"] == f"Job {key} is due now."
+    shown = await rest.ok("GET", f"{JOBS}/{key}")
+    assert (shown["retries"], shown["priority"], shown["explanation"]["reason"]) == (9, -3, "not asked")
+    assert offered_in(await visitor.page(path), key) == {"cancel", "retries", "priority"}
+    await visitor.done(f"{path}/cancel", path, reason="a mistake")
+    assert offered_in(await visitor.page(path), key) == {"delete"}
+    assert (await visitor.done(f"{path}/delete", path))["to"] == "/ui/jobs"
+    assert (await rest("GET", f"{JOBS}/{key}")).status_code == 404
+    dead = (await rest.dead_letter())["key"]
+    assert offered_in(await visitor.page(f"/ui/jobs/{dead}"), dead) == {"requeue", "retries", "delete"}
+    await visitor.done(f"/ui/jobs/{dead}/requeue", path)
+    assert await visitor.audit() == [
+        ("jobs.requeue", dead, {}),
+        ("jobs.delete", key, {}),
+        ("jobs.cancel", key, {"reason": "a mistake"}),
+        ("jobs.run-now", key, {}),
+        ("jobs.priority", key, {"priority": -3}),
+        ("jobs.retries", key, {"retries": 9}),
+    ]
+
+
+async def test_what_cannot_be_done_is_refused_in_words_and_not_noted(visitor: Visitor) -> None:
+    key = (await visitor.rest.job())["key"]
+    path = f"/ui/jobs/{key}"
+    refused = {
+        "requeue": ({}, f"Job '{key}' is pending: it cannot be requeued"),
+        "delete": ({}, f"Job '{key}' is pending: it cannot be deleted"),
+        "retries": ({"retries": "x"}, "retries: must be a whole number from 0 to 100, not 'x'"),
+        "priority": ({"priority": "512"}, "priority: must be a whole number from -512 to 511, not 512"),
+    }
+    for name, (fields, told) in refused.items():
+        said = await visitor.done(f"{path}/{name}", path, **fields)
+        assert (said["text"], said["is_good"], said["to"]) == (told, False, path)
+    assert await visitor.audit() == []
+
+
+async def test_secrets_are_masked_and_long_texts_are_saved_masked_too(visitor: Visitor) -> None:
+    job = await visitor.rest.leased(
+        variables={"smtp": [{"password": "hunter2-hunter2"}], "list": ["x" * 100] * 300},
+        headers={"Authorization": "Bearer abc"},
+    )
+    done = {"variables": {"accessToken": "tok-1234", "echo": "with hunter2-hunter2"}, "attempt": 1}
+    await visitor.rest.ok("PUT", f"{JOBS}/{job['key']}/complete", done)
+    path = f"/ui/jobs/{job['key']}"
+    page = await visitor.page(path)
+    assert '"password": "••••••"' in page
+    assert '"echo": "with ••••••"' in page
+    assert "more characters are not shown here" in page
+    saved = await visitor.get(f"{path}/text?part=variables")
+    assert saved.headers["content-type"] == "text/plain; charset=utf-8"
+    assert saved.headers["content-disposition"] == f'attachment; filename="job-{job["key"]}-variables.txt"'
+    assert saved.headers["x-content-type-options"] == "nosniff"
+    assert len(saved.text) > 30_000
+    for text in (page, saved.text, (await visitor.get(f"{path}/text?part=result")).text):
+        assert not re.search("hunter2|Bearer abc|tok-1234", text)
+    await visitor.page(f"{path}/text?part=extra", 404)
+    await visitor.page(f"{path}/text?part=last_error", 404)
+
+
+async def test_texts_of_strangers_are_only_texts(visitor: Visitor) -> None:
+    evil = "<script>alert(1)</script>"
+    job = await visitor.rest.dead_letter(
+        f"{evil}\n\u202etxt", type=evil, variables={evil: "\u202e"}, correlation_id=evil
+    )
+    raw = (await visitor.get(f"/ui/jobs/{job['key']}")).text
+    assert evil not in raw
+    assert "\u202e" not in raw
+    assert evil not in (await visitor.get("/ui/jobs")).text
+
+
+async def test_a_job_that_does_not_exist_is_a_plain_page(visitor: Visitor) -> None:
+    assert "Job '99' not found" in await visitor.page("/ui/jobs/99", 404)
+    assert "must be a job key" in await visitor.page("/ui/jobs/x", 422)
+
+
+async def test_a_job_is_read_but_not_changed_by_those_who_may_only_read(local: Rest) -> None:
+    job = await local.job(tenant="acme")
+    path = f"/ui/jobs/{job['key']}"
+    async with visiting(local, "jobs:read", tenants=("acme",)) as reader:
+        page = await reader.page(path)
+        assert offered_in(page, job["key"]) == set()
+        assert 'href="/ui/workers"' not in page.partition('class="why"')[2]
+        for deed in ("cancel", "requeue", "run-now", "delete"):
+            assert (await reader.post(f"{path}/{deed}")).status_code == 403
+    async with visiting(local, "jobs", tenants=("umbrella",)) as stranger:
+        assert "acme" not in await stranger.page(path, 403)
+        await stranger.page(f"{path}/text", 403)
+        assert (await stranger.post(f"{path}/cancel")).status_code == 403
+    assert (await local.ok("GET", f"{JOBS}/{job['key']}"))["state"] == "pending"
