@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everwork.core.limits import OLDEST_LOOK_MAX
+from everwork.core.limits import OLDEST_LOOK_MAX, PRIORITY_MAX, PRIORITY_MIN
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.values import Oldest
 from tests.factories import TYPE, a_new_job, a_policy, leased_keys
@@ -19,11 +19,21 @@ async def test_types_that_one_call_does_not_get_to_are_asked_for_by_another(engi
 async def test_of_too_many_lanes_those_that_were_served_longest_ago_are_looked_at(
     engine: RedisEngine, clock: VirtualClock
 ) -> None:
-    await engine.create([a_new_job(limit_key=f"lane {n}", run_at_ms=START_MS - n) for n in range(OLDEST_LOOK_MAX)])
-    await engine.create([a_new_job(priority=1) for _ in range(2)])
+    await engine.create([a_new_job() for _ in range(2)])
     await leased_keys(engine, 1)
     clock.advance(ms=SECOND_MS)
-    assert await engine.oldest() == [Oldest(TYPE, "", START_MS - OLDEST_LOOK_MAX + 1)]
+    later = [SECOND_MS - (n == 0) for n in range(OLDEST_LOOK_MAX)]
+    await engine.create([a_new_job(limit_key=str(n), run_at_ms=START_MS + ms) for n, ms in enumerate(later)])
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS + SECOND_MS - 1)]
+
+
+async def test_the_longest_waiting_job_of_a_lane_stands_behind_any_number_of_priorities(
+    engine: RedisEngine, clock: VirtualClock
+) -> None:
+    for priority in (PRIORITY_MIN, 0, PRIORITY_MAX):
+        await engine.create([a_new_job(priority=priority)])
+        clock.advance(ms=SECOND_MS)
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS)]
 
 
 async def test_what_waits_in_a_lane_at_its_limit_waits(engine: RedisEngine, clock: VirtualClock) -> None:
