@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 from everwork.core.job import Job
-from everwork.core.limits import PAGE_BYTES_MAX
+from everwork.core.limits import LIST_SCAN_MAX, PAGE_BYTES_MAX
 from everwork.engines.rules import matches
 from everwork.engines.values import JobFilter, Page
 
 FIRST_STEP: Final = 16
 STEP_MAX: Final = 64
 """However small those before were: the next ones may be large."""
+STEP_GROWTH: Final = 8
 
 T = TypeVar("T")
 
@@ -50,10 +51,20 @@ class Filling:
         return Page(self.jobs, self.jobs[-1].key)
 
 
-def needs_a_look(wanted: JobFilter) -> bool:
-    """Whether a filter asks for more than type, group, state and time to run, by which candidates are chosen."""
-    asked = (wanted.worker, wanted.correlation_id, wanted.created_after_ms, wanted.created_before_ms, wanted.error_text)
+def next_step(seen: int, step: int) -> int:
+    """How many candidates to look at next: soon many at once, because where few match, most of a step is its start."""
+    return min(step * STEP_GROWTH, LIST_SCAN_MAX - seen)
+
+
+def asks_of_job(wanted: JobFilter) -> bool:
+    """Whether a filter asks for what never changes of a job, besides type and group."""
+    asked = (wanted.correlation_id, wanted.created_after_ms, wanted.created_before_ms)
     return bool(wanted.tenants) or any(one is not None for one in asked)
+
+
+def asks_of_attempt(wanted: JobFilter) -> bool:
+    """Whether a filter asks for what attempts have left: worker, error."""
+    return wanted.worker is not None or wanted.error_text is not None
 
 
 def parted(items: Sequence[T], step: int) -> Iterator[Sequence[T]]:

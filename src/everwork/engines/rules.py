@@ -159,8 +159,16 @@ def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
 
 
 def states_sought(wanted: JobFilter) -> frozenset[State]:
-    """The states in which jobs are looked for; none means all of them."""
-    return frozenset({State.PENDING}) if wanted.due else wanted.states
+    """The states in which jobs are looked for; none means all of them. A completed job has no error."""
+    if wanted.due:
+        return frozenset({State.PENDING})
+    with_error = (wanted.states or frozenset(State)) - {State.COMPLETED}
+    return with_error if wanted.error_text is not None and with_error else wanted.states
+
+
+def error_matches(error: str | None, text: str | None) -> bool:
+    """Whether an error is one of those that are looked for."""
+    return text is None or text.casefold() in (error or "").casefold()
 
 
 def matches(job: Job, wanted: JobFilter, now_ms: int) -> bool:
@@ -175,5 +183,5 @@ def matches(job: Job, wanted: JobFilter, now_ms: int) -> bool:
         and (wanted.created_after_ms is None or job.created_at_ms >= wanted.created_after_ms)
         and (wanted.created_before_ms is None or job.created_at_ms < wanted.created_before_ms)
         and (not wanted.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
-        and (wanted.error_text is None or wanted.error_text.casefold() in (job.last_error or "").casefold())
+        and error_matches(job.last_error, wanted.error_text)
     )

@@ -11,12 +11,12 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, OLDEST_LOOK_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.pages import Filling, needs_a_look, parted
+from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, next_step, parted
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, error_matches, explained, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
-LOOK_STEP = 500
+LOOK_STEP = 2_000
 """Errors are looked at in full, and may be long."""
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
 
@@ -54,7 +54,7 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
     while seen < LIST_SCAN_MAX:
         keys = await _candidates(parts, wanted, (below, step), now_ms)
         for some in parted(keys, LOOK_STEP):
-            left = await _looked_at(parts, some, wanted, now_ms) if needs_a_look(wanted) else some
+            left = await _looked_at(parts, some, wanted)
             while left:
                 if filling.is_full:
                     return filling.ended()
@@ -64,16 +64,24 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
             return Page(filling.jobs, None)
         below = keys[-1]
         seen += len(keys)
-        step = min(step * 4, LIST_SCAN_MAX)
+        step = next_step(seen, step)
     return Page(filling.jobs, below)
 
 
-async def _looked_at(parts: Parts, keys: Sequence[int], wanted: JobFilter, now_ms: int) -> Sequence[int]:
-    """Those of the keys whose jobs match, found out without reading what they carry."""
-    sql = parts.sql("get")["job"].replace("j.variables, j.headers, r.body", "'', NULL, NULL")
-    rows = await parts.connections.look(sql.replace("j.extra", "NULL"), sorted(keys))
-    matching = {job.key for job in map(job_of, rows) if matches(job, wanted, now_ms)}
-    return [key for key in keys if key in matching]
+async def _looked_at(parts: Parts, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
+    """Those of the keys whose jobs may match, found out without reading what they carry."""
+    sql = parts.sql("list")
+    if asks_of_job(wanted):
+        span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
+        asked = (keys, list(wanted.tenants) or None, wanted.correlation_id, *span)
+        keys = [key for (key,) in await parts.connections.look(sql["of_job"], *asked)]
+    if asks_of_attempt(wanted):
+        keys = [
+            key
+            for key, worker, error in await parts.connections.look(sql["of_attempt"], keys)
+            if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
+        ]
+    return keys
 
 
 async def count(parts: Parts) -> list[Count]:

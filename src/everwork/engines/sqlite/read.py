@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.pages import Filling, needs_a_look, parted
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, matches, states_sought
+from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, next_step, parted
+from everwork.engines.rules import AHEAD_MAX, Facts, error_matches, explained, states_sought
 from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
@@ -25,8 +25,7 @@ GET = statements("get")
 LIST = statements("list")
 EXPLAIN = statements("explain")
 WHOLE = GET["job"].replace("{keys}", "json_each(?)")
-LOOK = WHOLE.replace("j.variables, j.headers, s.body", "'', NULL, NULL").replace("j.extra", "NULL")
-LOOK_STEP = 500
+LOOK_STEP = 2_000
 """Errors are looked at in full, and may be long."""
 
 
@@ -62,7 +61,7 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | 
     while seen < LIST_SCAN_MAX:
         keys = _candidates(cursor, wanted, (below, step), now_ms)
         for some in parted(keys, LOOK_STEP):
-            left = _looked_at(cursor, some, wanted, now_ms) if needs_a_look(wanted) else some
+            left = _looked_at(cursor, some, wanted)
             while left:
                 if filling.is_full:
                     return filling.ended()
@@ -72,15 +71,25 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | 
             return Page(filling.jobs, None)
         below = keys[-1]
         seen += len(keys)
-        step = min(step * 4, LIST_SCAN_MAX)  # Few match: every step looks at the whole of the pending ones.
+        step = next_step(seen, step)  # Every step looks at the whole of the pending ones.
     return Page(filling.jobs, below)
 
 
-def _looked_at(cursor: sqlite3.Cursor, keys: Sequence[int], wanted: JobFilter, now_ms: int) -> Sequence[int]:
-    """Those of the keys whose jobs match, found out without reading what they carry."""
-    rows = cursor.execute(LOOK, (json.dumps(list(keys)),)).fetchall()
-    matching = {job.key for job in map(_job, rows) if matches(job, wanted, now_ms)}
-    return [key for key in keys if key in matching]
+def _looked_at(cursor: sqlite3.Cursor, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
+    """Those of the keys whose jobs may match, found out without reading what they carry."""
+    if asks_of_job(wanted):
+        tenants = json.dumps(wanted.tenants) if wanted.tenants else None
+        span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
+        asked = (json.dumps(list(keys)), tenants, wanted.correlation_id, *span, DEFAULT_TENANT)
+        keys = [key for (key,) in cursor.execute(LIST["of_job"], asked).fetchall()]
+    if asks_of_attempt(wanted):
+        rows = cursor.execute(LIST["of_attempt"], (json.dumps(list(keys)),)).fetchall()
+        keys = [
+            key
+            for key, worker, error in rows
+            if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
+        ]
+    return keys
 
 
 def count(cursor: sqlite3.Cursor) -> list[Count]:
@@ -131,8 +140,7 @@ def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, window: tuple[int, in
     parts = [
         _keys_of(cursor, (queue, *window), state, due_ms) for queue in queues for state in sorted(states or set(State))
     ]
-    merged: Iterator[int] = heapq.merge(*parts, reverse=True)
-    return [key for key, _ in zip(merged, range(window[1]), strict=False)]
+    return sorted(chain.from_iterable(parts), reverse=True)[: window[1]]
 
 
 def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, due_ms: int) -> list[int]:

@@ -21,3 +21,17 @@ SELECT key FROM (
 
 -- name: queues
 SELECT id, type, grp FROM {schema}.queue;
+
+-- name: of_job
+-- Those of the keys ($1) whose jobs have one of the tenants ($2), the correlation id ($3) and were created between $4 and $5.
+SELECT j.key FROM unnest($1::bigint[]) AS k(key) CROSS JOIN LATERAL (SELECT * FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
+WHERE ($3::text IS NULL OR j.correlation_id = $3) AND j.created_at_ms >= $4 AND j.created_at_ms < $5
+  AND ($2::text[] IS NULL OR j.lane_id IN (SELECT x.id FROM {schema}.lane x WHERE x.tenant = ANY($2)));
+
+-- name: of_attempt
+SELECT j.key, coalesce(f.worker, l.worker),
+  CASE WHEN f.key IS NOT NULL THEN f.error ELSE (SELECT CASE WHEN h.kind <> 'requeue' THEN h.error END FROM {schema}.history h WHERE h.key = j.key AND h.kind <> 'release'
+    ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
+FROM unnest($1::bigint[]) AS k(key) CROSS JOIN LATERAL (SELECT a.key, a.queue_id FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
+LEFT JOIN LATERAL (SELECT a.worker FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
+LEFT JOIN LATERAL (SELECT a.key, a.worker, a.error FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true;

@@ -17,3 +17,16 @@ SELECT key FROM ew_finished WHERE queue = ?1 AND state = ?4 AND key < ?2 ORDER B
 
 -- name: queues
 SELECT id, type, grp FROM ew_queue;
+
+-- name: of_job
+-- Those of the keys (?1, as JSON) whose jobs have one of the tenants (?2, as JSON), the correlation id (?3) and were created between ?4 and ?5.
+SELECT j.key FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value
+WHERE (?3 IS NULL OR j.correlation_id = ?3) AND j.created_at_ms >= ?4 AND j.created_at_ms < ?5
+  AND (?2 IS NULL OR CASE j.lane WHEN '' THEN ?6 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END IN (SELECT value FROM json_each(?2)));
+
+-- name: of_attempt
+SELECT j.key, COALESCE(f.worker, l.worker), CASE WHEN f.key IS NOT NULL THEN f.error ELSE
+  (SELECT CASE h.kind WHEN 'requeue' THEN NULL ELSE h.error END FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
+FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value
+LEFT JOIN ew_finished f ON f.queue = j.queue AND f.state IN (3, 4, 5) AND f.key = j.key
+LEFT JOIN ew_leased l ON l.key = j.key;
