@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, ViewportSize, async_playwright
 
 from tests.browser.watching import DESKTOP, PHONE, Visitor, visiting
 from tests.browser.world import World, a_world
 from tools.browser import find_browser, why_none
 
 FOLDER: Final = Path("build/screenshots")
+HEIGHT_MAX: Final = 1_800
 MINUTES: Final = 170
 """What charts can show."""
 LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -47,6 +48,7 @@ async def _pictures(browser: Browser, world: World, look: str, folder: Path) -> 
     await _picture(visitor, folder / f"login-{look}.png")
     await visitor.log_in(world.keys["operations"])
     for name, address in world.pages.items():
+        await visitor.page.set_viewport_size(LOOKS[look]["viewport"])
         await visitor.go(address)
         await _picture(visitor, folder / f"{name}-{look}.png")
     await visitor.context.close()
@@ -57,7 +59,16 @@ async def _pictures(browser: Browser, world: World, look: str, folder: Path) -> 
 async def _picture(visitor: Visitor, file: Path) -> None:
     if await visitor.page.locator("#pulse").count():
         await visitor.page.locator("#pulse[data-state=live]").wait_for()
-    await visitor.page.screenshot(path=file, full_page=True, animations="disabled")
+    await _fit(visitor)
+    await visitor.page.screenshot(path=file, animations="disabled")
+
+
+async def _fit(visitor: Visitor) -> None:
+    """A window as high as the page, within reason: what sticks to an edge stands where people see it."""
+    window = visitor.page.viewport_size or DESKTOP
+    height: int = await visitor.page.evaluate("document.documentElement.scrollHeight")
+    fitting = ViewportSize(width=window["width"], height=min(max(height, DESKTOP["height"]), HEIGHT_MAX))
+    await visitor.page.set_viewport_size(fitting)
 
 
 if __name__ == "__main__":

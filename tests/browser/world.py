@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, VirtualClock
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LATE_S: Final = 30.0
+PRESENT_MS: Final = 3 * MINUTE_MS
 STUCK: Final = "payment-charge"
 PAUSED: Final = "search-index"
 NOBODYS: Final = "data-export"
@@ -105,7 +107,7 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
     now_ms = clock.now_ms
     clock.now_ms = now_ms - DAY_MS - HOUR_MS
     keys = await _set_up(engine, clock)
-    clock.now_ms = now_ms - MINUTE_MS
+    clock.now_ms = now_ms - PRESENT_MS
     pulse = Pulse(engine, "past")
     await Past(engine, clock).write(minutes, pulse.fresh)
     await pulse.close()
@@ -114,7 +116,6 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
 
 async def _set_up(engine: Engine, clock: VirtualClock) -> dict[str, str]:
     """Policies and keys, as an administrator has made them."""
-    await engine.create([NewJob(FILM, delay_ms=DAY_MS)])
     boss = Principal("first", "ada (first key)", ANYBODY.permissions)
     keys, audit = KeyRing(engine, clock=clock), Audit(engine, clock)
     desk = Administration(JobService(engine, "set-up"), keys, audit, boss, "10.20.0.7")
@@ -145,24 +146,38 @@ _KEYS: Final[Sequence[tuple[str, list[str], list[str], int | None]]] = (
 
 
 async def _the_present(engine: Engine, clock: VirtualClock) -> dict[str, int]:
-    """What stands in the store now: work in every state."""
+    """The last minutes: work in every state, in no order."""
     await _open_the_breaker(engine)
-    [*_, stuck] = await _created(engine, 12, STUCK, variables='{"order": 4711, "cents": 12900, "password": "geheim"}')
-    await _created(engine, 40, PAUSED)
+    new = [NewJob(**{"variables": '{"order": 4711}', **fields}) for jobs, fields in _WAITING for _ in range(jobs)]
+    random.Random(7).shuffle(new)
+    keys: dict[str, int] = {}
+    for job in new:
+        clock.advance(seconds=2)
+        [created] = await engine.create([job])
+        keys[job.type if job.correlation_id is None else "cancelled"] = created.key
+        if job.correlation_id is not None:
+            await engine.cancel([created.key], "the customer has cancelled the order")
     await engine.pause(PAUSED, True)
-    await _created(engine, 7, NOBODYS, tenant="globex", priority=5)
-    await _created(engine, 25, "email-send", delay_ms=3 * HOUR_MS)
-    cancelled = await _created(engine, 3, "email-send", delay_ms=HOUR_MS)
-    await engine.cancel(cancelled, "the customer has cancelled the order")
     await engine.open_breaker("sms-send", SECOND_MS)
-    running = await _created(engine, 2, FILM, variables='{"film": "harbour-tour.mov", "sizes": [1080, 720, 360]}')
     failed, completed = await _a_hard_life(engine, clock)
-    return {"stuck": stuck, "running": running[0], "cancelled": cancelled[0], "failed": failed, "completed": completed}
+    named = {"stuck": keys[STUCK], "running": keys[FILM], "cancelled": keys["cancelled"]}
+    return {**named, "failed": failed, "completed": completed}
+
+
+_WAITING: Final[Sequence[tuple[int, dict[str, Any]]]] = (
+    (12, {"type": STUCK, "variables": '{"order": 4711, "cents": 12900, "password": "geheim"}'}),
+    (20, {"type": PAUSED}),
+    (7, {"type": NOBODYS, "tenant": "globex", "priority": 5}),
+    (15, {"type": "email-send", "delay_ms": 3 * HOUR_MS}),
+    (3, {"type": "email-send", "delay_ms": HOUR_MS, "correlation_id": "order-4711"}),
+    (2, {"type": FILM, "variables": '{"film": "harbour-tour.mov", "sizes": [1080, 720, 360]}'}),
+)
+"""How many jobs of what; those with a correlation id are cancelled at once."""
 
 
 async def _open_the_breaker(engine: Engine) -> None:
     """Three failures in a row."""
-    await _created(engine, 3, STUCK)
+    await engine.create([NewJob(STUCK, '{"order": 4710}')] * 3)
     leased = (await engine.activate([Demand(STUCK, "cashier@pay-1", 500, MINUTE_MS)])).jobs
     error = "GatewayError: 502 server error of pay.example.org"
     await engine.settle([Fail(job.key, job.attempt, error, classes=("GatewayError",)) for job in leased])
@@ -171,8 +186,13 @@ async def _open_the_breaker(engine: Engine) -> None:
 async def _a_hard_life(engine: Engine, clock: VirtualClock) -> tuple[int, int]:
     """A job that has failed in several ways and rests, and one that was done at the second attempt."""
     said = {"order": 4711, "layout": "invoice-2024", "lines": [{"item": "lamp", "cents": 4900}], "api_token": "s3cret"}
-    more = {"headers": '{"traceparent": "00-4bf92f35-00f067aa-01"}', "correlation_id": "order-4711", "max_attempts": 3}
-    failed, completed = await _created(engine, 2, "invoice-render", variables=json.dumps(said), **more)
+    more: dict[str, Any] = {
+        "headers": '{"traceparent": "00-4bf92f35-00f067aa-01"}',
+        "correlation_id": "order-4711",
+        "max_attempts": 3,
+    }
+    new = NewJob("invoice-render", json.dumps(said), **more)
+    failed, completed = [one.key for one in await engine.create([new] * 2)]
     for error in ("TimeoutError: timed out after 60 s", REFUSED, TRACE):
         leased = (await engine.activate([Demand("invoice-render", "accountant@web-1", 500, MINUTE_MS)])).jobs
         clock.advance(seconds=4)
@@ -182,11 +202,6 @@ async def _a_hard_life(engine: Engine, clock: VirtualClock) -> tuple[int, int]:
         await engine.settle([Fail(job.key, job.attempt, error, backoff_ms=1_000) for job in mine.values()])
         clock.advance(seconds=2)
     return failed, completed
-
-
-async def _created(engine: Engine, jobs: int, type: str, **fields: Any) -> list[int]:
-    new = NewJob(**{"type": type, "variables": '{"order": 4711}', **fields})
-    return [one.key for one in await engine.create([new] * jobs)]
 
 
 @contextmanager
