@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from everwork.core.measures import BUCKETS, bucket_of, execution, failure, wait
@@ -15,19 +15,24 @@ WAITS: Final = tuple(wait(bucket) for bucket in range(BUCKETS))
 
 def measure_completed(tx: Transaction, queue: int, names: Sequence[str], durations_ms: str) -> int:
     """Count completed attempts by durations that the store has put together with commas; the sum of these."""
-    sum_ms = 0
-    for duration_ms, jobs in _counted(durations_ms):
-        sum_ms += max(0, duration_ms) * jobs
-        tx.measured(queue, names[bucket_of(duration_ms)], jobs)
+    sum_ms, found = 0, dict[int, int]()
+    for text, jobs in _counted(durations_ms):
+        duration_ms = int(text)
+        if duration_ms > 0:
+            sum_ms += duration_ms * jobs
+        bucket = bucket_of(duration_ms)
+        found[bucket] = found.get(bucket, 0) + jobs
+    for bucket, jobs in found.items():
+        tx.measured(queue, names[bucket], jobs)
     return sum_ms
 
 
-def _counted(numbers: str) -> list[tuple[int, int]]:
-    """Each number with how often it stands there."""
-    first, jobs = numbers.partition(",")[0], numbers.count(",") + 1
-    if numbers == ",".join([first] * jobs):  # A batch that came and went together: not even taken apart.
-        return [(int(first), jobs)]
-    return [(int(text), jobs) for text, jobs in Counter(numbers.split(",")).items()]
+def _counted(texts: str) -> Iterable[tuple[str, int]]:
+    """Each text with how often it stands there."""
+    first, jobs = texts.partition(",")[0], texts.count(",") + 1
+    if texts == ",".join([first] * jobs):  # A batch that came and went together: not even taken apart.
+        return ((first, jobs),)
+    return Counter(texts.split(",")).items()
 
 
 def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int, sort: str) -> None:

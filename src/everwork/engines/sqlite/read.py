@@ -14,7 +14,7 @@ from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, next_step, parted
-from everwork.engines.rules import AHEAD_MAX, Facts, error_matches, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
@@ -136,17 +136,17 @@ def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, window: tuple[int, in
         for queue, type, group in cursor.execute(LIST["queues"]).fetchall()
         if wanted.type in (None, type) and wanted.group in (None, group)
     ]
-    due_ms = now_ms if wanted.due else INSTANT_MS_MAX
+    pending = (now_ms if wanted.due else INSTANT_MS_MAX, attempts_sought(wanted))
     parts = [
-        _keys_of(cursor, (queue, *window), state, due_ms) for queue in queues for state in sorted(states or set(State))
+        _keys_of(cursor, (queue, *window), state, pending) for queue in queues for state in sorted(states or set(State))
     ]
     return sorted(chain.from_iterable(parts), reverse=True)[: window[1]]
 
 
-def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, due_ms: int) -> list[int]:
+def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, pending: tuple[int, int]) -> list[int]:
     match state:
         case State.PENDING:
-            rows = cursor.execute(LIST["pending"], (*window, due_ms))
+            rows = cursor.execute(LIST["pending"], (*window, *pending))
         case State.PROCESSING:
             rows = cursor.execute(LIST["processing"], window)
         case _:

@@ -5,9 +5,9 @@
 SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;
 
 -- name: pending
--- ?4: only what is to run until then.
-SELECT key FROM (SELECT key FROM ew_ready WHERE queue = ?1 AND key < ?2 UNION ALL
-  SELECT key FROM ew_future WHERE queue = ?1 AND key < ?2 AND run_at_ms <= ?4) ORDER BY key DESC LIMIT ?3;
+-- ?4: only what is to run until then; ?5: only what has been tried so often.
+SELECT key FROM (SELECT key FROM ew_ready WHERE queue = ?1 AND key < ?2 AND attempt >= ?5 UNION ALL
+  SELECT key FROM ew_future WHERE queue = ?1 AND key < ?2 AND run_at_ms <= ?4 AND attempt >= ?5) ORDER BY key DESC LIMIT ?3;
 
 -- name: processing
 SELECT key FROM ew_leased WHERE queue = ? AND key < ? ORDER BY key DESC LIMIT ?;
