@@ -18,6 +18,7 @@ from everwork.core.states import State
 from everwork.engines.codec import decode_policy
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, NotFound, PermissionDenied
+from everwork.service import bulk
 from everwork.service.access import Permission, Principal
 from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
 from everwork.service.administration import Administration
@@ -64,7 +65,16 @@ READS: dict[str, Act] = {
     "trigger": lambda desk: desk.trigger("nightly-report"),
     "fires": lambda desk: desk.fires("nightly-report"),
 }
-OF_THE_DESK = {"delete_job", "requeue_matching", "change_dead", "purge_one"}
+OF_ONE_JOB: dict[str, Callable[[Administration, int], Awaitable[Any]]] = {
+    "delete_job": lambda desk, key: desk.delete_job(key),
+    "cancel_job": lambda desk, key: desk.cancel_job(key),
+    "requeue_job": lambda desk, key: desk.requeue_job(key),
+    "run_job_now": lambda desk, key: desk.run_job_now(key),
+    "set_job_retries": lambda desk, key: desk.set_job_retries(key, 3),
+    "set_job_priority": lambda desk, key: desk.set_job_priority(key, 3),
+    "purge_one": lambda desk, key: desk.purge_one(key),
+}
+OF_THE_DESK = {*OF_ONE_JOB, "requeue_matching", "change_dead", "change_jobs", "change_matching"}
 
 
 class Office:
@@ -140,10 +150,16 @@ async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Offic
         with pytest.raises(PermissionDenied):
             await refused.requeue_matching(JobFilter())
         with pytest.raises(PermissionDenied):
-            await refused.delete_job(job.key)
-    with pytest.raises(PermissionDenied):
-        await office.of(Permission.JOBS, tenants=("globex",)).delete_job(job.key)
-    assert await office.said() == []
+            await refused.change_jobs(bulk.Act.REQUEUE, [job.key])
+        with pytest.raises(PermissionDenied):
+            await refused.change_matching(bulk.Act.REQUEUE, bulk.Search(JobFilter()))
+    for act in OF_ONE_JOB.values():
+        for refused in (office.of(Permission.JOBS_READ), office.of(Permission.JOBS, tenants=("globex",))):
+            with pytest.raises(PermissionDenied):
+                await act(refused, job.key)
+    assert (await office.of(Permission.JOBS, tenants=("globex",)).change_jobs(bulk.Act.REQUEUE, [job.key])).changed == 0
+    assert [entry[0] for entry in await office.said()] == ["jobs.requeue"]
+    assert await the_state(office.engine, job.key) is State.FAILED
 
 
 # What is done -------------------------------------------------------------------------------------------
