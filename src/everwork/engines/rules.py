@@ -166,6 +166,11 @@ def states_sought(wanted: JobFilter) -> frozenset[State]:
     return with_error if wanted.error_text is not None and with_error else wanted.states
 
 
+def attempts_sought(wanted: JobFilter) -> int:
+    """How often a pending job must have been tried: one that never was has no error."""
+    return 0 if wanted.error_text is None else 1
+
+
 def error_matches(error: str | None, text: str | None) -> bool:
     """Whether an error is one of those that are looked for."""
     return text is None or text.casefold() in (error or "").casefold()

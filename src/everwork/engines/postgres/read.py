@@ -13,7 +13,7 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, next_step, parted
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.rules import AHEAD_MAX, Facts, error_matches, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
 LOOK_STEP = 2_000
@@ -140,7 +140,7 @@ async def _candidates(parts: Parts, wanted: JobFilter, window: tuple[int, int], 
         for queue, type, group in await parts.connections.look(sql["queues"])
         if wanted.type in (None, type) and wanted.group in (None, group)
     ]
-    parameters = (queues, *window, sorted(states or set(State)), due_ms)
+    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_sought(wanted))
     return [key for (key,) in await parts.connections.look(sql["some"], *parameters)]
 
 

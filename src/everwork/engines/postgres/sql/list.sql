@@ -1,5 +1,5 @@
 -- Purpose: keys that may match a filter, newest first.
--- Inputs: queues, cursor (keys below it), bound, states, the instant until which pending jobs are to run. Returns: keys; the jobs are then read by get.sql and matched.
+-- Inputs: queues, cursor (keys below it), bound, states, the instant until which pending jobs are to run, how often they were tried. Returns: keys; the jobs are then read by get.sql and matched.
 
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
@@ -7,7 +7,7 @@ SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
 -- name: some
 -- Of some queues ($1), in some states ($4; live ones: 1 pending, 2 processing), in one snapshot: a job that moves is met once.
 SELECT key FROM (
-  (SELECT key FROM {schema}.live WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2 AND run_at_ms <= $5
+  (SELECT key FROM {schema}.live WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2 AND run_at_ms <= $5 AND attempt >= $6
    ORDER BY key DESC LIMIT $3)
   UNION ALL
   (SELECT b.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
