@@ -6,7 +6,7 @@ import re
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from everwork import Everwork, RetryPolicy
 from everwork.core.states import State
@@ -18,9 +18,10 @@ from tests.factories import a_dead_letter, a_pending_job, a_policy
 from tests.server.whole import KEY, Whole
 
 
-async def press(page: Page, name: str) -> None:
+async def press(page: Page, name: str, within: Locator | None = None) -> None:
     """A button, and yes to the question that it may ask."""
-    await page.locator("main").get_by_role("button", name=name, exact=True).first.click()
+    place = within or page.locator("main")
+    await place.get_by_role("button", name=name, exact=True).first.click()
     question = page.locator("dialog#confirm[open]")
     if await question.count():
         await question.locator("[data-yes]").click()
@@ -85,8 +86,7 @@ async def test_an_open_breaker_is_seen_with_its_type_and_closed(visitor: Visitor
     await page.get_by_role("link", name="Breakers").click()
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="bank-call"))
     await expect(row).to_contain_text("open")
-    await row.get_by_role("button").first.click()
-    await page.locator("dialog#confirm[open] [data-yes]").click()
+    await press(page, "Close", row)
     await said(page, "closed|reset")
     [info] = [one for one in await engine.types() if one.type == "bank-call"]
     assert info.breaker.value == "closed"
@@ -103,8 +103,7 @@ async def test_a_key_is_made_shown_once_used_and_revoked(visitor: Visitor, whole
     await visitor.go("/ui/keys")
     assert text[0] not in await page.content()
     row = page.get_by_role("row").filter(has_text="the wall screen")
-    await row.get_by_role("button", name="Revoke").click()
-    await page.locator("dialog#confirm[open] [data-yes]").click()
+    await press(page, "Revoke", row)
     await said(page, "revoked")
     assert await status_of(visitor, text[0]) == 401
     await visitor.go("/ui/audit")

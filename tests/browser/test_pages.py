@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import StorageState
 
-from tests.browser.barriers import barriers
+from tests.browser.barriers import COLOURS, SHAPES, barriers
 from tests.browser.conftest import Visit
 from tests.browser.watching import DESKTOP, PHONE
 from tests.browser.world import PAGES, World
@@ -23,9 +23,9 @@ async def test_a_page_has_no_serious_barrier_in_any_look(
     page = await visitor.go(world.pages[name])
     found = {"light": await barriers(page)}
     await page.emulate_media(color_scheme="dark")
-    found["dark"] = await barriers(page, "color-contrast")
+    found["dark"] = await barriers(page, COLOURS)
     await page.set_viewport_size(PHONE)
-    found["phone"] = await barriers(page)
+    found["phone"] = await barriers(page, SHAPES)
     assert {look: told for look, told in found.items() if told} == {}
     assert not await visitor.is_too_wide()
 
