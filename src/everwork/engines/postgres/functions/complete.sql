@@ -18,7 +18,8 @@ BEGIN
     INSERT INTO result (key, body) SELECT g.key, done->(g.key::text)->>1 FROM gone g WHERE done->(g.key::text)->>1 IS NOT NULL),
   summed AS MATERIALIZED (
     SELECT g.queue_id, g.lane_id, g.worker, bucket_of(at_ms - g.activated_at_ms) AS execution, bucket_of(g.activated_at_ms - g.run_at_ms) AS wait,
-      count(*) AS n, sum(greatest(0, at_ms - g.activated_at_ms)) AS execution_ms, sum(greatest(0, g.activated_at_ms - g.run_at_ms)) AS wait_ms
+      -- Narrow, because sums of bigint are numeric, and sums of those are slow.
+      count(*)::int AS n, sum(greatest(0, at_ms - g.activated_at_ms))::bigint AS execution_ms, sum(greatest(0, g.activated_at_ms - g.run_at_ms))::bigint AS wait_ms
     FROM gone g GROUP BY 1, 2, 3, 4, 5),
   counted AS (
     INSERT INTO count_delta (queue_id, tenant, processing, completed)
