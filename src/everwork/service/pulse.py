@@ -106,7 +106,7 @@ class Pulse:
         if self.reading is None:
             return span_of([], 0.0)
         first = self.reading.at_ms // MINUTE_MS - minutes + 1
-        chosen = [minute for minute in self.minutes if minute.minute >= first]
+        chosen = [minute for minute in self._past_and_running[-minutes:] if minute.minute >= first]
         seen_ms = (len(chosen) - 1) * MINUTE_MS + self.reading.at_ms % MINUTE_MS
         if self._began_ms is not None and self._began_ms // MINUTE_MS >= first:
             seen_ms -= self._began_ms % MINUTE_MS
