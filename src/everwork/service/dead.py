@@ -90,22 +90,24 @@ class Grouped(NamedTuple):
     left_out: int
 
 
-async def grouped(desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
+async def grouped(
+    desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT, *, look_max: int = LOOKED_AT_MAX
+) -> Grouped:
     """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are looked at."""
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
     found: dict[tuple[str, str], DeadGroup] = {}
     looked_at = read = 0
     async for page in _pages(desk, wanted):
-        for job in page[: LOOKED_AT_MAX - looked_at]:
+        for job in page[: look_max - looked_at]:
             if wanted.shows(job):
                 _add(found, job)
         read += sum(len(job.variables) for job in page)
         looked_at += len(page)
-        if looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX:
+        if looked_at > look_max or read > READ_CHARS_MAX:
             break
-    is_cut = looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX
+    is_cut = looked_at > look_max or read > READ_CHARS_MAX
     groups = sorted(found.values(), key=lambda group: (-group.jobs, group.type, group.fingerprint))
-    return Grouped(groups[:limit], min(looked_at, LOOKED_AT_MAX), is_cut, len(groups[limit:]))
+    return Grouped(groups[:limit], min(looked_at, look_max), is_cut, len(groups[limit:]))
 
 
 async def newest(desk: Desk, kind: str, limit: int) -> list[Job]:

@@ -83,7 +83,7 @@ def _state(name: str, text: str) -> tuple[frozenset[State], bool]:
     return frozenset([checks.state(text)]), False
 
 
-def _moment(name: str, text: str) -> int:
+def utc_moment(name: str, text: str) -> int:
     """A moment as browsers write what was typed into a field for it; it is understood in UTC."""
     plain = text.removesuffix("Z")
     if not _LOCAL.fullmatch(plain):
@@ -93,7 +93,7 @@ def _moment(name: str, text: str) -> int:
 
 _READERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "state": _state,
-    "after": _moment,
-    "before": _moment,
+    "after": utc_moment,
+    "before": utc_moment,
     "error": sought_text,
 }

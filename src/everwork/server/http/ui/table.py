@@ -4,8 +4,38 @@ from __future__ import annotations
 
 from typing import Final
 
-from everwork.server.http.ui import breakers, changes, job, jobs, login, one_type, overview, types
+from everwork.server.http.ui import (
+    audit,
+    breakers,
+    changes,
+    dead,
+    job,
+    jobs,
+    keys,
+    login,
+    one_type,
+    overview,
+    settings,
+    triggers,
+    types,
+    workers,
+)
 
-MODULES: Final = (overview, jobs, changes, job, types, one_type, breakers, login)
+MODULES: Final = (
+    overview,
+    jobs,
+    changes,
+    job,
+    dead,
+    types,
+    one_type,
+    breakers,
+    workers,
+    triggers,
+    keys,
+    audit,
+    settings,
+    login,
+)
 PAGES: Final = tuple(page for module in MODULES for page in module.PAGES)
 ACTIONS: Final = tuple(action for module in MODULES for action in module.ACTIONS)

@@ -1,0 +1,93 @@
+"""API keys: who may do what, made here and shown once, and refused from the moment they are revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from everwork.core import checks
+from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.pages import Action, Done, Page, View
+from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
+from everwork.service.api_key import ApiKey
+from everwork.service.keys import host_clock
+
+DAY_MS: Final = 86_400_000
+DAYS_MAX: Final = 3_650
+MEANINGS: Final = (
+    (Permission.JOBS_READ, "sees jobs, types and workers, and changes nothing"),
+    (Permission.JOBS, "creates, runs and changes jobs: for workers and programs"),
+    (Permission.ADMIN, "types, policies, workers, triggers, keys and the audit log, but no jobs"),
+    (Permission.ALL, "everything"),
+)
+
+
+async def show(visit: Visit) -> View:
+    """All keys, and a form for another."""
+    return await _page(visit)
+
+
+async def create(visit: Visit) -> View:
+    """Make a key, and show it this once."""
+    try:
+        new = await visit.administration.create_key(
+            visit.sent("name"),
+            list(visit.all_sent("permission")),
+            tenants=_tenants(visit),
+            expires_at_ms=_expires(visit),
+            rate_per_second=_rate(visit),
+        )
+    except InvalidInput as error:
+        return await _page(visit, error=str(error), status=422)
+    return await _page(visit, new=new.text, made=new.key)
+
+
+async def revoke(visit: Visit) -> Done:
+    """Refuse a key from now on."""
+    key = await visit.administration.revoke_key(visit.sent("id"))
+    return Done(f"Key {key.name} is revoked: it opens nothing any more, and its sessions are over.")
+
+
+async def _page(
+    visit: Visit, *, new: str | None = None, made: ApiKey | None = None, error: str | None = None, status: int = 200
+) -> View:
+    now_ms = host_clock()
+    keys: Sequence[ApiKey] = sorted(
+        await visit.administration.list_keys(), key=lambda key: (key.state(now_ms).value != "live", -key.created_at_ms)
+    )
+    context: dict[str, Any] = {
+        "keys": [(key, key.state(now_ms).value) for key in keys],
+        "new": new,
+        "made": made,
+        "error": error,
+        "meanings": MEANINGS if Permission.ALL in visit.principal.permissions else MEANINGS[:-1],
+        "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
+        "picked": set(visit.all_sent("permission")) or {Permission.JOBS_READ.value},
+    }
+    return View("keys.html", context, status)
+
+
+def _tenants(visit: Visit) -> list[str]:
+    return [one.strip() for one in (visit.optional("tenants") or "").split(",") if one.strip()]
+
+
+def _expires(visit: Visit) -> int | None:
+    days = _number(visit, "days")
+    return None if days is None else host_clock() + round(checks.number("days", days, 0.01, DAYS_MAX) * DAY_MS)
+
+
+def _rate(visit: Visit) -> float | None:
+    return _number(visit, "rate")
+
+
+def _number(visit: Visit, name: str) -> float | None:
+    text = visit.optional(name)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise InvalidInput(name, f"must be a number, not {checks.shown(text)}") from None
+
+
+PAGES = (Page("/ui/keys", show),)
+ACTIONS = (Action("/ui/keys/create", create), Action("/ui/keys/revoke", revoke))

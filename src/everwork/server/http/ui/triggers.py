@@ -1,0 +1,64 @@
+"""Triggers: what fires when, what it made last, and whether anybody would fire it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from everwork.engines.codec import decode
+from everwork.server.http.ui.hidden import masks_of
+from everwork.server.http.ui.pages import Action, Done, Page, View
+from everwork.server.http.ui.render import job_url
+from everwork.server.http.ui.texts import cut, pretty
+from everwork.server.http.ui.visit import Visit
+from everwork.service.cards import TriggerView
+from everwork.service.fires import TriggerFire
+
+FIRES: Final = 3
+ROWS_WITH_FIRES: Final = 50
+"""Of more triggers than this the latest jobs are not looked for."""
+VARIABLES_CHARS_MAX: Final = 2_000
+
+
+class Row(NamedTuple):
+    """A trigger, what it passes on without secrets, and the jobs that it made last."""
+
+    view: TriggerView
+    variables: tuple[str, int]
+    fires: list[TriggerFire]
+
+
+async def show(visit: Visit) -> View:
+    """All triggers."""
+    views = await visit.administration.triggers()
+    looked = views[:ROWS_WITH_FIRES]
+    fires = await asyncio.gather(*(visit.administration.fires(view.card.name, FIRES) for view in looked))
+    made = {view.card.name: one for view, one in zip(looked, fires, strict=True)}
+    rows = [Row(view, _variables(visit, view), made.get(view.card.name, [])) for view in views]
+    return View("triggers.html", {"rows": rows})
+
+
+async def switch(visit: Visit) -> Done:
+    """Let a trigger fire, or not."""
+    is_on = visit.sent("on") == "yes"
+    done = await visit.administration.switch_trigger(visit.sent("trigger"), is_on)
+    state = "on" if is_on else "off: it does not fire; what it misses is not caught up with"
+    return Done(f"{done.card.title} is {'' if done.is_changed else 'already '}{state}.")
+
+
+async def fire(visit: Visit) -> Done:
+    """Let a trigger make its job now; its page is next."""
+    card, key = await visit.administration.fire_trigger(visit.sent("trigger"))
+    return Done(f"{card.title} was fired by hand; this is the job that it made.", job_url(key))
+
+
+def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
+    try:
+        value = decode(view.card.variables)
+    except ValueError:  # Somebody has written what cannot be read.
+        return "", 0
+    return ("", 0) if value == {} else cut(pretty(masks_of(visit).masked(value)), VARIABLES_CHARS_MAX)
+
+
+PAGES = (Page("/ui/triggers", show),)
+ACTIONS = (Action("/ui/triggers/switch", switch), Action("/ui/triggers/fire", fire))
