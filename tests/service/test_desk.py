@@ -12,7 +12,8 @@ from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access import ANYBODY, Permission, Principal
 from everwork.service.desk import Desk
 from everwork.service.service import JobService
-from tests.factories import TYPE
+from tests.factories import TYPE, a_pending_job
+from tests.stores import START_MS, VirtualClock
 
 
 async def test_a_completion_brings_no_jobs_of_other_tenants(service: JobService) -> None:
@@ -31,3 +32,17 @@ async def test_an_empty_filter_brings_nothing_back_unless_all_is_said(service: J
     with pytest.raises(InvalidInput, match=r"^all: must be true"):
         await Desk(service, ANYBODY).requeue_matching(wanted)
     assert await Desk(service, ANYBODY).requeue_matching(wanted, all=True) == (0, 0)
+
+
+async def test_the_first_job_since_an_instant_is_found_without_reading_all_of_them(
+    service: JobService, clock: VirtualClock
+) -> None:
+    desk, made = Desk(service, ANYBODY), []
+    assert await desk.key_since(START_MS) is None
+    for _ in range(9):
+        made.append((await a_pending_job(service.engine)).key)
+        clock.advance(seconds=10)
+    assert [await desk.key_since(START_MS + at * 10_000) for at in range(9)] == made
+    assert await desk.key_since(START_MS + 1) == made[1]
+    assert await desk.key_since(0) == made[0]
+    assert await desk.key_since(START_MS + 80_001) is None

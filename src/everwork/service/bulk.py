@@ -16,7 +16,7 @@ from everwork.service.access import Permission
 from everwork.service.desk import BulkChange, Desk
 
 COUNTED_MAX: Final = 10_000
-COUNT_STEPS_MAX: Final = 12
+COUNT_STEPS_MAX: Final = 8
 """How often the engine is asked at most, to tell how many jobs are meant: few may match of very many."""
 SCHEDULED_STEP: Final = 500
 """Engines do not look for scheduled jobs by themselves: so many waiting ones are looked at in one step."""

@@ -194,6 +194,22 @@ class Desk:
         mine = [count for count in stats.counts if count.tenant in self.principal.tenants]
         return Stats(mine, [], stats.generated_at_ms)
 
+    async def key_since(self, instant_ms: int) -> int | None:
+        """The lowest key of those that came at an instant or later, by halving: keys grow with time. None: none did."""
+        self.principal.require(Permission.JOBS_READ)
+        newest = (await self._service.engine.list(JobFilter(), 1)).jobs
+        if not newest or newest[0].created_at_ms < instant_ms:
+            return None
+        earlier, since = 0, newest[0].key
+        while since - earlier > 1:
+            middle = (earlier + since) // 2
+            found = (await self._service.engine.list(JobFilter(), 1, middle + 1)).jobs
+            if found and found[0].created_at_ms >= instant_ms:
+                since = found[0].key
+            else:
+                earlier = middle
+        return since
+
     async def foreign(self, keys: Sequence[int]) -> set[int]:
         """Those of the keys that belong to tenants which the caller may not touch."""
         if not self.principal.tenants:

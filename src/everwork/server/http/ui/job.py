@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.job import Job
-from everwork.core.limits import ATTEMPTS_MAX, PRIORITY_MAX, PRIORITY_MIN
+from everwork.core.limits import ATTEMPTS_MAX, KEY_MAX, LIST_SCAN_MAX, PRIORITY_MAX, PRIORITY_MIN
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
 from everwork.engines.values import Explanation, Reason
 from everwork.exceptions import NotFound
@@ -44,6 +44,7 @@ async def show(visit: Visit) -> View:
         "state": shown_state(job, now_ms),
         "question": QUESTIONS.get(job.state),
         "why": explanation,
+        "related": _related(visit, job),
         "links": _links(visit, job, explanation),
         "error": None if job.last_error is None else gist(hidden.cleaned(job.last_error)),
         "texts": {name: cut(text) for name in TEXTS if (text := hidden.json(name)) is not None},
@@ -61,6 +62,14 @@ async def whole(visit: Visit) -> Download:
     if text is None:
         raise NotFound(f"Job '{visit.key}': text", part)
     return Download(f"job-{visit.key}-{part}.txt", text)
+
+
+def _related(visit: Visit, job: Job) -> str:
+    """All jobs with its correlation id. In a large store the search begins near this one: such jobs come together."""
+    reading = visit.parts.pulse.reading
+    is_large = reading is not None and sum(count.jobs for count in reading.counts) > LIST_SCAN_MAX
+    start = min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
+    return address("/ui/jobs", correlation=job.correlation_id, cursor=start)
 
 
 def _allowed(visit: Visit, job: Job, now_ms: int) -> dict[str, bool]:

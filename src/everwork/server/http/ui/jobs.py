@@ -21,6 +21,8 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk
 
 PAGE_JOBS: Final = 50
+DISORDER_MS: Final = 60_000
+"""Jobs that come at the same time, from several servers, may get their keys in another order."""
 AHEAD_MS: Final = 5_000
 """The last reading may be older than a job that has just come."""
 TYPES_OFFERED_MAX: Final = 300
@@ -60,7 +62,8 @@ async def show(visit: Visit) -> View:
     now_ms = await now_of(visit)
     found = Found([], None)
     if not problems:
-        found = await bulk.look(visit.desk, asked.search, PAGE_JOBS, now_ms, cursor)
+        start = await _start(visit, asked) if cursor is None else cursor
+        found = await bulk.look(visit.desk, asked.search, PAGE_JOBS, now_ms, start)
     masks = masks_of(visit)
     context = {
         "asked": asked,
@@ -72,6 +75,12 @@ async def show(visit: Visit) -> View:
         "acts": [(act.value, LABELS[act]) for act in ACTS.get(asked.typed.get("state"), ())],
     }
     return View("jobs.html", {**context, **await _around(visit, asked)}, 422 if problems else 200)
+
+
+async def _start(visit: Visit, asked: Asked) -> int | None:
+    """Where to begin to look: a search for jobs of last week does not begin with today's."""
+    before_ms = asked.search.wanted.created_before_ms
+    return None if before_ms is None else await visit.desk.key_since(before_ms + DISORDER_MS)
 
 
 async def find(visit: Visit) -> Done:
