@@ -22,6 +22,7 @@ from benchmarks.hosts import HOSTS, host_of
 from benchmarks.latency import measure_latency
 from benchmarks.limited import measure_limits
 from benchmarks.manager import measure_manager
+from benchmarks.pages import measure_pages
 from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
 from benchmarks.snapshot import measure_snapshot
@@ -34,6 +35,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "latency": measure_latency,
     "manager": measure_manager,
     "doors": measure_doors,
+    "pages": measure_pages,
     "history": measure_history,
     "lanes": measure_lanes,
     "limits": measure_limits,
@@ -69,7 +71,7 @@ def main() -> None:
 def _measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> Measured:
     load_before = os.getloadavg()[0]
     with host_of(name, options.folder) as host:
-        bench = Bench(host, options.quick, lambda text: say(f"{name}: {text}"))
+        bench = Bench(host, options.quick, lambda text: say(f"{name}: {text}"), options.keep)
         parts = [part for part in options.only or PARTS if ONLY_FOR.get(part, name) == name]
         rows = [row for part in parts for row in _run(PARTS[part](bench))]
         return rows, _run(engine_facts(bench)) | facts(options.folder, load_before)
@@ -92,6 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.add_argument("--write", action="store_true", help=f"also write the tables into {results.RESULTS.name}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the stores are made; default: %(default)s")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what `pages` has filled for the next run")
     options = parser.parse_args()
     if options.write and options.quick:
         parser.error("--write is for full counts: leave --quick out")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ class Bench:
     host: Host
     is_quick: bool
     say: Callable[[str], None]
+    keep: Path | None = None
+    """Where stores that take long to fill are kept between runs."""
 
     def jobs(self, full: int, quick: int) -> int:
         """How many jobs a measurement takes."""

@@ -180,10 +180,16 @@ async def _by_callers(call: Any, requests: list[bytes]) -> list[bytes]:
 
 @asynccontextmanager
 async def _serving(bench: Bench) -> AsyncIterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    with bench.store() as url:
-        arguments = ("-m", "everwork", "serve", "--engine", url, "--grpc-port", "0", "--http-port", "0", "--json")
-        with _process(*arguments) as started:
-            yield started
+    with bench.store() as url, served(url) as started:
+        yield started
+
+
+@contextmanager
+def served(url: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server on a store, in a process of its own, and what it says of itself."""
+    arguments = ("-m", "everwork", "serve", "--engine", url, "--grpc-port", "0", "--http-port", "0", "--json")
+    with _process(*arguments) as started:
+        yield started
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -17,7 +19,10 @@ from typing import TypeVar
 
 import psycopg
 
-from tests.servers import PostgresServer, RedisServer, Server
+from tests.servers import PostgresServer, RedisServer, Server, wait_until
+
+AOF = "appendonly.aof"
+REWRITTEN = "aof_rewrite_in_progress:0"
 
 S = TypeVar("S", bound=Server)
 
@@ -34,6 +39,15 @@ class Host(ABC):
     @contextmanager
     def store(self) -> Iterator[str]:
         """The URL of a store that nobody has used; it is gone afterwards."""
+
+    @abstractmethod
+    def keep(self, url: str, folder: Path) -> None:
+        """Keep a store that nobody uses now, as it stands, in a folder that does not exist yet."""
+
+    @abstractmethod
+    @contextmanager
+    def kept(self, folder: Path) -> Iterator[str]:
+        """The URL of a copy of a store that was kept; it is gone afterwards."""
 
     def loaded(self, url: str) -> None:  # noqa: B027 - most have nothing to do
         """Let a server come to rest after a load, so that its upkeep of the load is not measured."""
@@ -62,6 +76,17 @@ class SqliteHost(Host):
         with TemporaryDirectory(dir=self._folder, prefix="everwork-bench-") as folder:
             yield f"sqlite:///{folder}/jobs.db"
 
+    def keep(self, url: str, folder: Path) -> None:
+        """The file, and what belongs to it."""
+        _copy(Path(url.removeprefix("sqlite:///")).parent, folder)
+
+    @contextmanager
+    def kept(self, folder: Path) -> Iterator[str]:
+        """A copy of the file."""
+        with TemporaryDirectory(dir=self._folder, prefix="everwork-bench-") as copied:
+            _copy(folder, Path(copied) / "store")
+            yield f"sqlite:///{copied}/store/jobs.db"
+
 
 class PostgresHost(Host):
     """A new database each time, on one server."""
@@ -80,7 +105,25 @@ class PostgresHost(Host):
         name = f"bench_{next(self._numbers)}"
         self._execute(self._server.url, f"CREATE DATABASE {name}")
         yield self._server.url.rpartition("/")[0] + f"/{name}"
-        self._execute(self._server.url, f"DROP DATABASE {name} WITH (FORCE)")
+        self._execute(self._server.url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def keep(self, url: str, folder: Path) -> None:
+        """The server's whole folder, in which the database is called `kept`."""
+        self._execute(self._server.url, f"ALTER DATABASE {url.rpartition('/')[2]} RENAME TO kept")
+        self._server.stop()
+        _copy(self._server.folder / "cluster", folder)
+        self._server.start()
+        self._execute(self._server.url, "DROP DATABASE kept WITH (FORCE)")
+
+    @contextmanager
+    def kept(self, folder: Path) -> Iterator[str]:
+        """The server takes up a copy of that folder."""
+        self._server.stop()
+        shutil.rmtree(self._server.folder / "cluster")
+        _copy(folder, self._server.folder / "cluster")
+        self._server.start()
+        yield self._server.url.rpartition("/")[0] + "/kept"
+        self._execute(self._server.url, "DROP DATABASE kept WITH (FORCE)")
 
     def loaded(self, url: str) -> None:
         """Fresh statistics, and no checkpoint pending."""
@@ -121,6 +164,28 @@ class RedisHost(Host):
         if not self._stores:
             self._server.ask("FLUSHALL", "SYNC")
 
+    def keep(self, url: str, folder: Path) -> None:
+        """The append-only file, made short, in a folder that names the namespace."""
+        self._server.ask("BGREWRITEAOF")
+        wait_until(
+            lambda: "aof_rewrite_in_progress:0" in self._server.ask("INFO", "persistence"), "no end of rewriting"
+        )
+        self._server.stop()
+        folder.mkdir()
+        _copy(self._server.folder / AOF, folder / url.rpartition("=")[2])
+        self._server.start()
+
+    @contextmanager
+    def kept(self, folder: Path) -> Iterator[str]:
+        """The server takes up a copy of that file."""
+        file = next(folder.iterdir())
+        self._server.stop()
+        (self._server.folder / AOF).unlink()
+        _copy(file, self._server.folder / AOF)
+        self._server.start()
+        yield f"{self._server.url}?namespace={file.name}"
+        self._server.ask("FLUSHALL", "SYNC")
+
     def cpu_seconds(self) -> float:
         """All threads of the server, and a child that rewrites its file."""
         return _cpu_seconds(self._server.pid)
@@ -155,6 +220,11 @@ def host_of(name: str, folder: Path) -> Iterator[Host]:
         host.close()
 
 
+def _copy(what: Path, target: Path) -> None:
+    """With its owner: servers do not run as root."""
+    subprocess.run(["cp", "--archive", "--reflink=auto", what, target], check=True)
+
+
 def _in_folder(folder: Path, kind: Callable[[], S]) -> S:
     """A server, not started, whose files are on the disk that was chosen and not where other temporary files are."""
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
@@ -169,10 +239,11 @@ def _cpu_seconds(pid: int) -> float:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-    return ended + sum(_alive_seconds(one) for one in (str(pid), *children))
+    return ended + sum(alive_seconds(one) for one in (str(pid), *children))
 
 
-def _alive_seconds(pid: str) -> float:
+def alive_seconds(pid: str) -> float:
+    """CPU time of all threads of a process, to the nanosecond."""
     try:
         return sum(int(t.read_text("utf-8").split()[0]) for t in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
     except (FileNotFoundError, ProcessLookupError):
