@@ -137,6 +137,22 @@ async def test_the_longest_waiting_job_is_found_whatever_its_priority_and_lane(
     assert await engine.oldest() == [Oldest(TYPE, "", START_MS), Oldest("other", "", START_MS + 50)]
 
 
+async def test_behind_higher_priorities_of_its_lane_the_longest_waiting_job_is_found(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await engine.create([a_new_job(priority=-7), a_new_job(priority=-300)])
+    clock.advance(ms=SECOND_MS)
+    await engine.create([a_new_job(priority=priority) for priority in (500, 0, -7, -300, -512)])
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS)]
+
+
+async def test_a_group_that_was_dropped_does_not_wait(engine: Engine) -> None:
+    await engine.add_group(TYPE, "audit")
+    await engine.create([a_new_job()])
+    await engine.drop_group(TYPE, "audit")
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS)]
+
+
 async def test_only_work_that_is_due_and_not_begun_waits(engine: Engine, clock: VirtualClock) -> None:
     await a_processing_job(engine)
     await a_scheduled_job(engine, delay_ms=60_000)
