@@ -72,6 +72,7 @@ def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -
     late = 101 * HOUR_MS + 1_000
     assert growth.hours(late) == 2
     growth.step(Stats([], [row], late, measures=[measure]), 2)
+    assert growth.hours(late + 1_000) == 2
     later = Stats([], [row._replace(completed=3)], late + 1_000, measures=[measure._replace(jobs=3)])
     assert growth.step(later, 2) == {TYPE: {"completed": 2, "e00": 2}}
     assert growth.hours(late + 120_000) == 1
