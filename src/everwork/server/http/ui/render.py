@@ -63,8 +63,13 @@ def duration(milliseconds: float | None) -> str:
     seconds = milliseconds / 1000
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def _short(value: float) -> str:
+    """At most one decimal, and none that says nothing."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def number(value: float | None) -> str:
