@@ -100,12 +100,20 @@ class KeyRing:
         key = self._known.get(principal.id)
         return key is not None and key.state(self._clock()) is KeyState.LIVE
 
-    def holder(self, id: str) -> Principal | None:
-        """Who holds the key with this id, if it is good; for sessions that began with it."""
-        if id == ENVIRONMENT_ID:
-            return None if self._environment is None else ENVIRONMENT
-        key = self._known.get(id)
+    def badge(self, principal: Principal) -> str:
+        """What a session remembers of the key that it began with; that of the environment may be another tomorrow."""
+        return f"{ENVIRONMENT_ID}-{self._environment_mark}" if principal is ENVIRONMENT else principal.id
+
+    def holder(self, badge: str) -> Principal | None:
+        """Who holds the key that a session began with, if it is still good."""
+        if badge.startswith(f"{ENVIRONMENT_ID}-"):
+            return ENVIRONMENT if self._environment and badge == self.badge(ENVIRONMENT) else None
+        key = self._known.get(badge)
         return key.principal if key is not None and key.state(self._clock()) is KeyState.LIVE else None
+
+    @property
+    def _environment_mark(self) -> str:
+        return sha256(self._environment or b"").hexdigest()[:16]
 
     def spend(self, principal: Principal) -> None:
         """Count one request of a key; the key's own rate goes before the server's."""
@@ -181,7 +189,7 @@ class OpenDoor(KeyRing):
         """Nobody is sent away."""
         return True
 
-    def holder(self, id: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
+    def holder(self, badge: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
         """Anybody."""
         return ANYBODY
 

@@ -26,10 +26,10 @@ OPERATOR: Final = Principal("login-link", "login link", frozenset([Permission.AL
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has come in. `token` is known to nobody but the browser."""
+    """Somebody who has come in. `token` is known to nobody but the browser; `badge` names the key (`KeyRing.badge`)."""
 
     token: str
-    key_id: str
+    badge: str
 
     @property
     def csrf(self) -> str:
@@ -43,9 +43,9 @@ class Sessions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def begin(self, principal: Principal) -> Session:
+    async def begin(self, badge: str) -> Session:
         """Let the holder of a key in; the session ends by itself after a while, or with the key."""
-        session = Session(secrets.token_urlsafe(TOKEN_BYTES), principal.id)
+        session = Session(secrets.token_urlsafe(TOKEN_BYTES), badge)
         body = orjson.dumps(asdict(replace(session, token=""))).decode()
         await self._engine.register(SESSION, _name(session.token), body, SESSION_MS)
         return session
@@ -58,7 +58,7 @@ class Sessions:
         found = await self._engine.last_registered(SESSION, 1, f"{name}~")
         if not found or found[0].name != name:
             return None
-        return Session(token, str(orjson.loads(found[0].body)["key_id"]))
+        return Session(token, str(orjson.loads(found[0].body)["badge"]))
 
     async def end(self, session: Session) -> None:
         """Log out."""
@@ -74,12 +74,12 @@ class Sessions:
         """Let in whoever brings a link's token; the link is used up."""
         if len(token) > TOKEN_CHARS_MAX or not await self._engine.unregister(LINK, _name(token)):
             raise Unauthenticated("this link was used already, or is too old; make another with: everwork login")
-        return await self.begin(OPERATOR)
+        return await self.begin(OPERATOR.id)
 
 
 def holder_of(session: Session, keys: KeyRing) -> Principal | None:
     """Who holds a session; None if the key that it began with is good no more."""
-    return OPERATOR if session.key_id == OPERATOR.id else keys.holder(session.key_id)
+    return OPERATOR if session.badge == OPERATOR.id else keys.holder(session.badge)
 
 
 def _name(token: str) -> str:

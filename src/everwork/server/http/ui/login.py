@@ -25,7 +25,7 @@ async def log_in(visit: Visit) -> Done | View:
             session, principal = await sessions.follow(token), OPERATOR
         else:
             principal = visit.parts.keys.admit(visit.optional("key"))
-            session = await sessions.begin(principal)
+            session = await sessions.begin(visit.parts.keys.badge(principal))
     except Unauthenticated as error:
         log.warning("somebody could not log in", origin=visit.origin, error=str(error))
         return _form(visit, None, str(error), 401)

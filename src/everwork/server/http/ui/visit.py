@@ -55,6 +55,11 @@ class Visit:
         return origin_of(self.request.scope, self.parts.settings.trusted_proxies)
 
     @property
+    def may_see_jobs(self) -> bool:
+        """Whether the visitor may look at jobs at all; a key for administration alone may not."""
+        return self.principal.allows(Permission.JOBS_READ)
+
+    @property
     def may_change_jobs(self) -> bool:
         """Whether to offer what changes jobs."""
         return self.principal.allows(Permission.JOBS)
