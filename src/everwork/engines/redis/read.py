@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, LIST_SCAN_MAX
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
 from everwork.core.states import State
 from everwork.engines.pages import Filling
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import (
     LETTER_OF,
     LETTERS,
+    SEPARATOR,
     Record,
     history_of,
     id_of,
@@ -118,11 +119,12 @@ async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | Non
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
     letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
+    asked: tuple[Word, ...] = (int(wanted.due), *_created(wanted), *_contained(wanted))
     filling = Filling(wanted, limit)
     seen, read, step = 0, 0, max(limit + 1, 200)
     while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
-        after, ids, stored, now = await link.read("list", below, step, letters, int(wanted.due))
-        found = [(int(id), Record(state)) for id, state in zip(ids, stored, strict=True) if state]
+        after, ids, stored, now, looked_at = await link.read("list", below, step, letters, *asked)
+        found = [(int(id), Record(state)) for id, state in zip(ids, stored, strict=True)]
         left = [key for key, record in found if _may_match(record, wanted, int(now))]
         while left:
             if filling.is_full:
@@ -134,9 +136,25 @@ async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | Non
                 return Page(filling.jobs, few[-1])
         if not after:
             return Page(filling.jobs, None)
-        below, seen = after.decode(), seen + len(ids)
+        below, seen = after.decode(), seen + looked_at
         step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
     return Page(filling.jobs, int(below))
+
+
+def _created(wanted: JobFilter) -> tuple[str, str]:
+    """From which instant on and before which jobs were created, as their states say it."""
+    end_ms = INSTANT_MS_MAX if wanted.created_before_ms is None else wanted.created_before_ms
+    return f"{min(wanted.created_after_ms or 0, INSTANT_MS_MAX):015d}", f"{min(end_ms, INSTANT_MS_MAX):015d}"
+
+
+def _contained(wanted: JobFilter) -> Iterator[str]:
+    """What the short states of all matching jobs contain."""
+    if wanted.type is not None:
+        yield f"\n{wanted.type}"
+    if wanted.worker is not None:
+        yield f"\n{wanted.worker}"
+    if len(wanted.tenants) == 1 and wanted.tenants[0] != DEFAULT_TENANT:
+        yield f"\n{wanted.tenants[0]}{SEPARATOR}"
 
 
 def _may_match(record: Record, wanted: JobFilter, now_ms: int) -> bool:

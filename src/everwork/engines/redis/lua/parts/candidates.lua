@@ -39,8 +39,7 @@ local function live_ids(states, below, ids, due) -- Adds the ids of live jobs; f
   return true
 end
 
-local function cut(ids, step) -- The newest of them, and where to go on.
-  table.sort(ids, function(a, b) return a > b end)
+local function cut(ids, step) -- Those that stand first, and where to go on.
   if #ids <= step then return ids, '' end
   for i = #ids, step + 1, -1 do ids[i] = nil end
   return ids, ids[step]
@@ -54,6 +53,7 @@ local function by_index(below, step, states, due) -- Of scheduled jobs those tha
       for _, id in ipairs(call('ZREVRANGEBYLEX', key, '(' .. below, '-', 'LIMIT', 0, step + 1)) do ids[#ids + 1] = id end
     end
   end
+  table.sort(ids, function(a, b) return a > b end)
   return cut(ids, step)
 end
 
@@ -62,12 +62,11 @@ local function by_walking(below, step)
   while #ids < step do
     local buckets = call('ZREVRANGEBYLEX', P .. ':buckets', last, '-', 'LIMIT', 0, 1)
     if not buckets[1] then return ids, '' end
-    local found = {}
-    for _, id in ipairs(call('HKEYS', S .. buckets[1])) do
-      if id < below then found[#found + 1] = id end
+    local found = call('HKEYS', S .. buckets[1])
+    table.sort(found) -- Upwards, because a comparison of one's own takes several times as long.
+    for i = #found, 1, -1 do
+      if found[i] < below then ids[#ids + 1] = found[i] end
     end
-    table.sort(found, function(a, b) return a > b end)
-    for _, id in ipairs(found) do ids[#ids + 1] = id end
     last = '(' .. buckets[1]
   end
   return cut(ids, step)
