@@ -28,6 +28,7 @@ COMMANDS: Final = {
     for name in (
         "up",
         "serve",
+        "login",
         "worker",
         "tick",
         "workers",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from typing import Any, NamedTuple
 
+from everwork.cli.login import dashboard_url, site_url
 from everwork.cli.output import write, write_json
 from everwork.cli.session import ORIGIN, local_principal
 from everwork.engines.urls import shown_url
@@ -15,15 +17,31 @@ from everwork.server.settings import Settings
 from everwork.service.administration import Administration
 from everwork.service.api_key import KeyState
 from everwork.service.keys import host_clock
+from everwork.service.sessions import Sessions
 
 
 class Opened(NamedTuple):
-    """A server that listens; the text of its first key, if it was just made."""
+    """A server that listens; the text of its first key, if it was just made.
+
+    `login` is the token of a link that opens the dashboard once; None if that is not for this terminal to have.
+    """
 
     server: Server
     ports: Ports
     durability: str
     new_key: str | None
+    login: str | None
+
+    @property
+    def dashboard(self) -> str:
+        """Where the dashboard is; this says nothing secret."""
+        return dashboard_url(site_url(self.server.settings, self.ports.http), None)
+
+    @property
+    def login_url(self) -> str | None:
+        """Where whoever started the server gets in without a key."""
+        site = site_url(self.server.settings, self.ports.http)
+        return None if self.login is None else dashboard_url(site, self.login)
 
 
 async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: float | None) -> None:
@@ -62,7 +80,8 @@ async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
         await server.open()
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
-        return Opened(server, await server.listen(), health.durability.value, new_key)
+        ports, login = await server.listen(), await _login_token(server)
+        return Opened(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
         raise
@@ -82,6 +101,13 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
     return (await administration.create_key("first", ["*"])).text
 
 
+async def _login_token(server: Server) -> str | None:
+    """On a loopback address, whoever starts the server is the one who will look at it."""
+    if not server.settings.has_auth or not server.settings.is_loopback:
+        return None
+    return await Sessions(server.service.engine).new_link()
+
+
 def announce(opened: Opened, *, as_json: bool) -> None:
     """Say where the server listens: a JSON line for programs, a few lines for people."""
     if as_json:
@@ -97,6 +123,7 @@ def lines(opened: Opened) -> list[str]:
     scheme, tls = ("https", " (TLS)") if settings.tls_certificate else ("http", "")
     told = [
         f"Everwork on {shown_url(settings.engine)} (an accepted job survives: {opened.durability})",
+        f"  UI    {_way_in(opened)}",
         f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{tls}",
         f"  REST  {scheme}://{host}:{ports.http}/docs",
     ]
@@ -105,6 +132,13 @@ def lines(opened: Opened) -> list[str]:
     if not settings.has_auth:
         told.append("  keys are not asked for: every program on this host may call")
     return told
+
+
+def _way_in(opened: Opened) -> str:
+    """The link for eyes at a terminal only: what is written to a file or a journal is read by others, and later."""
+    if opened.login_url is not None and sys.stdout.isatty():
+        return f"{opened.login_url}  (opens once; another by everwork login)"
+    return opened.dashboard
 
 
 def facts(opened: Opened) -> dict[str, Any]:
@@ -117,4 +151,6 @@ def facts(opened: Opened) -> dict[str, Any]:
         "engine": shown_url(settings.engine),
         "durability": opened.durability,
         "api_key": opened.new_key,
+        "dashboard_url": opened.dashboard,
+        "login_url": opened.login_url,
     }

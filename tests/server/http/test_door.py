@@ -132,8 +132,8 @@ async def test_the_page_for_people_runs_its_own_script_and_nothing_else(local: R
     assert not re.findall(r"https?://|innerHTML|insertAdjacent|document\.write|eval\(|\son\w+=", answer.text)
 
 
-async def test_whoever_comes_by_is_led_to_the_page(local: Rest) -> None:
-    assert (await local("GET", "/")).headers["location"] == "/docs"
+async def test_whoever_comes_by_is_led_to_the_dashboard(local: Rest) -> None:
+    assert (await local("GET", "/")).headers["location"] == "/ui"
 
 
 async def test_the_description_has_every_operation_with_its_key_and_its_problems(local: Rest) -> None:

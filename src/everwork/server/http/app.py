@@ -21,7 +21,7 @@ from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal, problem, problem_of
 from everwork.server.http.routes import SegmentRoute
 from everwork.server.http.ui import live
-from everwork.server.http.ui.door import Dashboard
+from everwork.server.http.ui.door import Dashboard, is_under
 from everwork.server.http.ui.table import ACTIONS, PAGES
 
 _ROWS: Final = (
@@ -45,7 +45,13 @@ def make_app(parts: Parts) -> FastAPI:
     dashboard = Dashboard(parts, PAGES, ACTIONS)
     app.router.routes += [SegmentRoute(live.PATH, live.Live(dashboard)), *dashboard.routes()]
     app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
-    app.add_exception_handler(HTTPException, _http_problem)
+
+    async def stray(request: Request, error: Exception) -> Response:
+        """What no route knows: people are shown a page, programs are told a problem."""
+        is_peoples = is_under(request.scope["path"])
+        return await dashboard.missing(request) if is_peoples else _http_problem(error)
+
+    app.add_exception_handler(HTTPException, stray)
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(EverworkError, _own_problem)
     app.add_middleware(Front, parts=parts)
@@ -82,7 +88,7 @@ def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operat
     return found
 
 
-async def _http_problem(_request: Request, error: Exception) -> Response:
+def _http_problem(error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for nothing else
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
     detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)

@@ -116,8 +116,17 @@ class Dashboard:
         status = error.status if isinstance(error, Refusal) else wire(error).http
         frame = {**self._frame(visit), "said": None} if visit is not None else _bare(request)
         context = {**frame, "status": status, "detail": detail_of(error), "title": title_of(status)}
-        html = render("error.html", context)
-        return Response(html, status, media_type="text/html", headers={"Content-Security-Policy": POLICY})
+        headers = {"Content-Security-Policy": POLICY, **(error.headers if isinstance(error, Refusal) else {})}
+        return Response(render("error.html", context), status, headers, "text/html")
+
+    async def missing(self, request: Request) -> Response:
+        """The page of an address under which there is none."""
+        request.scope["everwork.operation"] = "ui"
+        nothing = Refusal(404, "not_found", "there is no page at this address")
+        try:
+            return self.trouble(await self.visit(request, is_open=True), request, nothing)
+        except EverworkError as error:
+            return self.trouble(None, request, error)
 
     def _action(self, path: str) -> Action | None:
         return next((action for action in self._actions if action.path == path), None)
@@ -195,9 +204,15 @@ class _PathDoor:
 
     def _to_login(self, request: Request, error: LoggedOut) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return self._dashboard.trouble(None, request, error)
+            over = LoggedOut(f"{error}; nothing was done: log in, and repeat")
+            return self._dashboard.trouble(None, request, over)
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return self._dashboard.redirect(login_url(asked))
+
+
+def is_under(path: str) -> bool:
+    """Whether an address is one of the dashboard's."""
+    return path == HOME or path.startswith(f"{HOME}/")
 
 
 def login_url(asked: str) -> str:

@@ -27,6 +27,8 @@ async def log_in(visit: Visit) -> Done | View:
             principal = visit.parts.keys.admit(visit.optional("key"))
             session = await sessions.begin(visit.parts.keys.badge(principal))
     except Unauthenticated as error:
+        if token is not None and visit.session.token:  # A link that is followed again by whoever has come in by it.
+            return Done("", own_path(visit.optional("next") or ""))
         log.warning("somebody could not log in", origin=visit.origin, error=str(error))
         return _form(visit, None, str(error), 401)
     await _note(visit, principal, "ui.login")
