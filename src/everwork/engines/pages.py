@@ -13,7 +13,10 @@ from everwork.engines.values import JobFilter, Page
 FIRST_STEP: Final = 16
 STEP_MAX: Final = 64
 """However small those before were: the next ones may be large."""
-STEP_GROWTH: Final = 8
+WIDE_STEP: Final = 200
+NARROW_STEP: Final = 2_000
+"""Where few may match, more candidates are looked for at once."""
+STEP_GROWTH: Final = 10
 
 T = TypeVar("T")
 
@@ -51,8 +54,13 @@ class Filling:
         return Page(self.jobs, self.jobs[-1].key)
 
 
+def first_step(wanted: JobFilter, limit: int) -> int:
+    """How many candidates to look for at first."""
+    return max(limit + 1, NARROW_STEP if asks_of_job(wanted) or asks_of_attempt(wanted) else WIDE_STEP)
+
+
 def next_step(seen: int, step: int) -> int:
-    """How many candidates to look at next: soon many at once, because where few match, most of a step is its start."""
+    """How many to look for next: soon many at once, because each step has a price of its own."""
     return min(step * STEP_GROWTH, LIST_SCAN_MAX - seen)
 
 

@@ -11,12 +11,12 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, OLDEST_LOOK_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, next_step, parted
+from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
-LOOK_STEP = 2_000
+LOOK_STEP = 1_000
 """Errors are looked at in full, and may be long."""
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
 
@@ -50,7 +50,7 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
     now_ms = await server_now_ms(parts) if wanted.due else INSTANT_MS_MAX
     filling = Filling(wanted, limit)
     seen = 0
-    step = max(limit + 1, 200)
+    step = first_step(wanted, limit)
     while seen < LIST_SCAN_MAX:
         keys = await _candidates(parts, wanted, (below, step), now_ms)
         for some in parted(keys, LOOK_STEP):

@@ -13,7 +13,7 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, next_step, parted
+from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.finish import Where
@@ -25,7 +25,7 @@ GET = statements("get")
 LIST = statements("list")
 EXPLAIN = statements("explain")
 WHOLE = GET["job"].replace("{keys}", "json_each(?)")
-LOOK_STEP = 2_000
+LOOK_STEP = 1_000
 """Errors are looked at in full, and may be long."""
 
 
@@ -57,7 +57,7 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | 
     below = KEY_MAX if after is None else after
     filling = Filling(wanted, limit)
     seen = 0
-    step = max(limit + 1, 200)
+    step = first_step(wanted, limit)
     while seen < LIST_SCAN_MAX:
         keys = _candidates(cursor, wanted, (below, step), now_ms)
         for some in parted(keys, LOOK_STEP):
