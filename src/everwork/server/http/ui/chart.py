@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
 
 from markupsafe import Markup, escape
 
@@ -16,16 +17,25 @@ TOP: Final = 10
 BOTTOM: Final = 24
 PLOT_WIDTH: Final = WIDTH - LEFT - RIGHT
 PLOT_HEIGHT: Final = HEIGHT - TOP - BOTTOM
+FLOOR: Final = TOP + PLOT_HEIGHT
 STEPS: Final = 4
 """About so many lines of the grid."""
+ROUND_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 14_400_000, 86_400_000)
+"""Where the lines of a grid of durations may be; what is shorter is drawn on the lowest."""
+NOTHING_ENDED: Final = "no jobs ended in this time"
+UNKNOWN: Final = "not counted: no server was running"
 
 
 class Series(NamedTuple):
-    """What is drawn in one colour: `name` is its class in the stylesheet. None: nothing is known for the slot."""
+    """What is drawn in one colour: `name` is its class in the stylesheet, `whole` the figure of the whole chart.
+
+    None among the values: nothing is known for the slot.
+    """
 
     name: str
     label: str
     values: Sequence[float | None]
+    whole: str = ""
 
 
 class Slot(NamedTuple):
@@ -33,133 +43,221 @@ class Slot(NamedTuple):
 
     title: str
     mark: str = ""
+    is_running: bool = False
+    """It is not over yet."""
 
 
 Told = Callable[[float], str]
 
 
-def bars(series: Sequence[Series], slots: Sequence[Slot], about: str, told: Told) -> Markup:
-    """Bars of several colours, each on top of the one before."""
-    sums = [sum(one.values[at] or 0 for one in series) for at in range(len(slots))]
-    scale = Scale(max(sums, default=0))
-    width = PLOT_WIDTH / max(len(slots), 1)
-    drawn: list[Markup] = []
-    for at in range(len(slots)):
-        floor = 0.0
-        for one in series:
-            value = one.values[at] or 0
-            if value:
-                drawn.append(_bar(one.name, LEFT + at * width, width, (scale.y(floor + value), scale.y(floor))))
-            floor += value
-    return _chart(Markup("").join(drawn), series, slots, (scale, about, told))
-
-
-def lines(series: Sequence[Series], slots: Sequence[Slot], about: str, told: Told) -> Markup:
-    """A line for each series; it is broken where nothing is known."""
-    scale = Scale(max((value for one in series for value in one.values if value is not None), default=0))
-    drawn = [_line(one, scale, PLOT_WIDTH / max(len(slots), 1)) for one in series]
-    return _chart(Markup("").join(drawn), series, slots, (scale, about, told))
-
-
-class Scale:
-    """The numbers at the side: round ones, from zero to just above the highest value."""
-
-    def __init__(self, highest: float) -> None:
-        rough = max(highest, 1e-9) / STEPS
-        size = 10.0 ** math.floor(math.log10(rough))
-        self.step: float = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
-        self.top: float = self.step * max(1, math.ceil(highest / self.step - 1e-9))
+class Scale(Protocol):
+    """The numbers at the side, and where they stand."""
 
     @property
-    def ticks(self) -> list[float]:
+    def ticks(self) -> Sequence[float]:
         """Where the lines of the grid are."""
-        return [self.step * at for at in range(round(self.top / self.step) + 1)]
 
     def y(self, value: float) -> float:
         """How far from the top a value is drawn."""
-        return TOP + PLOT_HEIGHT * (1 - value / self.top)
 
 
-def _bar(name: str, x: float, width: float, edges: tuple[float, float]) -> Markup:
-    high, low = edges
-    gap = min(2.0, width * 0.2)
+class Frame(NamedTuple):
+    """What a chart has beside its drawing: times, what it is about, its scale, and how values are written."""
+
+    slots: Sequence[Slot]
+    about: str
+    scale: Scale
+    at_the_side: Told
+    in_full: Told
+
+    @property
+    def width(self) -> float:
+        """Of one slot."""
+        return PLOT_WIDTH / max(len(self.slots), 1)
+
+
+def bars(series: Sequence[Series], slots: Sequence[Slot], about: str, told: Told) -> Markup:
+    """Bars of several colours, each on top of the one before; stretches of which nothing is known are grey."""
+    sums = [sum(one.values[at] or 0 for one in series) for at in range(len(slots))]
+    frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, told)
+    unknown = [at for at in range(len(slots)) if all(one.values[at] is None for one in series)]
+    drawn = [*_unknown(unknown, frame), *(bar for at in range(len(slots)) for bar in _bars(series, at, frame))]
+    return _chart(drawn, series, frame, unknown)
+
+
+def lines(series: Sequence[Series], slots: Sequence[Slot], about: str, told: Told) -> Markup:
+    """A line for each series of durations; it is broken where there is nothing to draw."""
+    known = [value for one in series for value in one.values if value is not None]
+    frame = Frame(slots, about, DurationScale(min(known, default=0), max(known, default=0)), told, told)
+    return _chart([_line(one, frame) for one in series], series, frame, [])
+
+
+def share(part: float, whole: float) -> Markup:
+    """A small bar that shows which part of a whole something is."""
+    width = 100 * min(max(part / whole, 0.0), 1.0) if whole else 0.0
+    return Markup(
+        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect width="{:.1f}" height="8"/></svg>'
+    ).format(width)
+
+
+def compact(value: float) -> str:
+    """A number as there is room for at the side of a chart."""
+    for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= least:
+            return f"{value / size:g} {unit}"
+    return f"{value:,.0f}"
+
+
+class CountScale:
+    """Round whole numbers, from zero to just above the highest value."""
+
+    def __init__(self, highest: float) -> None:
+        rough = max(highest / STEPS, 1.0)
+        size = 10.0 ** math.floor(math.log10(rough))
+        self.step: float = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+        self.top: float = self.step * max(1, math.ceil(highest / self.step))
+
+    @property
+    def ticks(self) -> list[float]:
+        """From zero to the top."""
+        return [self.step * at for at in range(round(self.top / self.step) + 1)]
+
+    def y(self, value: float) -> float:
+        """In proportion."""
+        return FLOOR - PLOT_HEIGHT * value / self.top
+
+
+class DurationScale:
+    """Durations differ by powers of ten, and so do the lines of the grid: a median is not lost under one outlier."""
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        low = max((one for one in ROUND_MS if one <= shortest), default=ROUND_MS[0])
+        high = min((one for one in ROUND_MS if one >= longest and one > low), default=ROUND_MS[-1])
+        self.ticks = [one for one in ROUND_MS if low <= one <= high]
+
+    def y(self, value: float) -> float:
+        """By its logarithm."""
+        low, high = math.log(self.ticks[0]), math.log(self.ticks[-1])
+        at = min(max(math.log(max(value, 1e-3)), low), high)
+        return FLOOR - PLOT_HEIGHT * (at - low) / (high - low)
+
+
+# What is drawn --------------------------------------------------------------------------------------
+
+
+def _bars(series: Sequence[Series], at: int, frame: Frame) -> Iterator[Markup]:
+    floor = 0.0
+    for one in series:
+        value = one.values[at] or 0
+        if value:
+            yield _bar(one.name, at, frame, (floor, floor + value))
+        floor += value
+
+
+def _bar(name: str, at: int, frame: Frame, values: tuple[float, float]) -> Markup:
+    low, high = map(frame.scale.y, values)
+    gap = min(2.0, frame.width * 0.2)
+    looks = f"{name} running" if frame.slots[at].is_running else name
     rect = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-    return rect.format(name, x + gap / 2, high, width - gap, max(low - high, 0.6))
+    return rect.format(looks, LEFT + at * frame.width + gap / 2, high, frame.width - gap, max(low - high, 0.6))
 
 
-def _line(one: Series, scale: Scale, width: float) -> Markup:
+def _unknown(slots: Sequence[int], frame: Frame) -> Iterator[Markup]:
+    """One grey field for all that are next to each other."""
+    rect = Markup('<rect class="unknown" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>')
+    for _, run in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
+        together = [at for _, at in run]
+        yield rect.format(LEFT + together[0] * frame.width, TOP, len(together) * frame.width, PLOT_HEIGHT)
+
+
+def _line(one: Series, frame: Frame) -> Markup:
+    """Its parts; one that is a single point is a dot."""
     drawn: list[str] = []
-    is_on = False
-    for at, value in enumerate(one.values):
-        if value is not None:
-            drawn.append(f"{'L' if is_on else 'M'}{LEFT + (at + 0.5) * width:.1f} {scale.y(value):.1f}")
-            if not is_on:
-                drawn.append("h0.01")  # A single point is seen, too.
-        is_on = value is not None
-    return Markup('<path class="line {}" d="{}"/>').format(one.name, " ".join(drawn)) if drawn else Markup("")
+    dots: list[Markup] = []
+    dot = Markup('<circle class="point {}" cx="{:.1f}" cy="{:.1f}" r="3.5"/>')
+    for is_known, run in groupby(enumerate(one.values), lambda pair: pair[1] is not None):
+        points = [(LEFT + (at + 0.5) * frame.width, frame.scale.y(value or 0)) for at, value in run if is_known]
+        if len(points) == 1:
+            dots.append(dot.format(one.name, *points[0]))
+        elif points:
+            drawn.append("M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points))
+    path = Markup('<path class="line {}" d="{}"/>').format(one.name, " ".join(drawn)) if drawn else Markup("")
+    return path + Markup("").join(dots)
 
 
-def _chart(drawn: Markup, series: Sequence[Series], slots: Sequence[Slot], rest: tuple[Scale, str, Told]) -> Markup:
-    scale, about, told = rest
+# What is around it ----------------------------------------------------------------------------------
+
+
+def _chart(drawn: Sequence[Markup], series: Sequence[Series], frame: Frame, unknown: Sequence[int]) -> Markup:
+    is_empty = not any(value is not None and value > 0 for one in series for value in one.values)
+    about = f"{frame.about}: {NOTHING_ENDED}" if is_empty else frame.about
     head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, about)
-    is_empty = not any(value for one in series for value in one.values)
-    note = Markup('<text x="{}" y="{}" text-anchor="middle">no jobs ended in this time</text>').format(
-        LEFT + PLOT_WIDTH / 2, TOP + PLOT_HEIGHT / 2
-    )
-    inside = [_grid(scale, told, is_empty=is_empty), note if is_empty else drawn, _marks(slots)]
-    pointed = Markup("") if is_empty else _hits(series, slots, told)
-    return Markup("").join([head, *inside, pointed, Markup("</svg>"), _legend(series), _table(series, slots, told)])
+    pointed = _note() if is_empty else _hits(series, frame, UNKNOWN if unknown else "none ended")
+    inside = [_grid(frame, is_empty=is_empty), *drawn, pointed, _marks(frame)]
+    rest = [Markup("</svg>"), _legend(series, is_cut=bool(unknown)), _table(series, frame)]
+    return Markup("").join([head, *inside, *rest])
 
 
-def _grid(scale: Scale, told: Told, *, is_empty: bool) -> Markup:
+def _note() -> Markup:
+    note = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
+    return note.format(LEFT + PLOT_WIDTH / 2, TOP + PLOT_HEIGHT / 2, NOTHING_ENDED)
+
+
+def _grid(frame: Frame, *, is_empty: bool) -> Markup:
     line = Markup('<line class="{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
     text = Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>')
+    axis = line.format("axis", LEFT, WIDTH - RIGHT, FLOOR, FLOOR)
+    if is_empty:
+        return axis
     drawn = []
-    for value in [0.0] if is_empty else scale.ticks:
-        y = TOP + PLOT_HEIGHT if is_empty else scale.y(value)
-        drawn.append(line.format("grid" if value else "axis", LEFT, WIDTH - RIGHT, y, y))
-        drawn.append(text.format(LEFT - 5, y + 4, told(value)))
+    for value in frame.scale.ticks:
+        y = frame.scale.y(value)
+        drawn.append(axis if y == FLOOR else line.format("grid", LEFT, WIDTH - RIGHT, y, y))
+        drawn.append(text.format(LEFT - 5, y + 4, frame.at_the_side(value)))
     return Markup("").join(drawn)
 
 
-def _marks(slots: Sequence[Slot]) -> Markup:
-    width = PLOT_WIDTH / max(len(slots), 1)
+def _marks(frame: Frame) -> Markup:
     text = Markup('<text x="{:.1f}" y="{}" text-anchor="{}" class="{}">{}</text>')
-    marked = [at for at, slot in enumerate(slots) if slot.mark]
+    last = len(frame.slots) - 1
     drawn = []
-    for number, at in enumerate(marked):
-        anchor = "end" if at == len(slots) - 1 else "middle"
-        is_minor = number % 2 and at != len(slots) - 1
-        x = LEFT + (at + 1 if anchor == "end" else at + 0.5) * width
-        drawn.append(text.format(x, HEIGHT - 8, anchor, "minor" if is_minor else "major", slots[at].mark))
+    for number, at in enumerate(at for at, slot in enumerate(frame.slots) if slot.mark):
+        anchor = "end" if at == last else "middle"
+        looks = "minor" if number % 2 and at != last else "major"
+        x = LEFT + (at + 1 if anchor == "end" else at + 0.5) * frame.width
+        drawn.append(text.format(x, HEIGHT - 8, anchor, looks, frame.slots[at].mark))
     return Markup("").join(drawn)
 
 
-def _hits(series: Sequence[Series], slots: Sequence[Slot], told: Told) -> Markup:
+def _hits(series: Sequence[Series], frame: Frame, nothing: str) -> Markup:
     """What is read when a slot is pointed at."""
-    width = PLOT_WIDTH / max(len(slots), 1)
     rect = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
     drawn = []
-    for at, slot in enumerate(slots):
-        values = [f"{one.label}: {_value(one.values[at], told)}" for one in series]
-        title = escape("\n".join([slot.title, *values]))
-        drawn.append(rect.format(LEFT + at * width, TOP, width, PLOT_HEIGHT, title))
+    for at, slot in enumerate(frame.slots):
+        values = [f"{one.label}: {_value(one, at, frame)}" for one in series]
+        if all(one.values[at] is None for one in series):
+            values = [nothing]
+        title = escape("\n".join([_title(slot), *values]))
+        drawn.append(rect.format(LEFT + at * frame.width, TOP, frame.width, PLOT_HEIGHT, title))
     return Markup("").join(drawn)
 
 
-def _legend(series: Sequence[Series]) -> Markup:
-    item = Markup('<li><span class="swatch {}"></span>{}</li>')
-    items = Markup("").join(item.format(one.name, one.label) for one in series)
-    return Markup('<ul class="legend">{}</ul>').format(items)
+def _legend(series: Sequence[Series], *, is_cut: bool) -> Markup:
+    item = Markup('<li><span class="swatch {}"></span>{} <b>{}</b></li>')
+    items = [item.format(one.name, one.label, one.whole) for one in series]
+    if is_cut:
+        items.append(Markup('<li><span class="swatch unknown"></span>{}</li>').format(UNKNOWN))
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
-def _table(series: Sequence[Series], slots: Sequence[Slot], told: Told) -> Markup:
+def _table(series: Sequence[Series], frame: Frame) -> Markup:
     """The same for those who cannot see it, or want the figures; stretches without any are left out."""
-    shown = [at for at in range(len(slots)) if any(one.values[at] for one in series)]
+    shown = [at for at in range(len(frame.slots)) if any(one.values[at] for one in series)]
     if not shown:
         return Markup("")
     heads = Markup("").join(Markup('<th scope="col" class="num">{}</th>').format(one.label) for one in series)
-    rows = Markup("").join(_row(series, slots, at, told) for at in reversed(shown))
+    rows = Markup("").join(_row(series, at, frame) for at in reversed(shown))
     return Markup(
         '<details class="figures"><summary>As a table</summary><div class="table" tabindex="0" role="region" '
         'aria-label="Figures of the chart"><table><thead><tr><th scope="col">Time</th>{}</tr></thead>'
@@ -167,10 +265,15 @@ def _table(series: Sequence[Series], slots: Sequence[Slot], told: Told) -> Marku
     ).format(heads, rows)
 
 
-def _row(series: Sequence[Series], slots: Sequence[Slot], at: int, told: Told) -> Markup:
-    cells = [Markup('<td class="num">{}</td>').format(_value(one.values[at], told)) for one in series]
-    return Markup("<tr><td>{}</td>{}</tr>").format(slots[at].title, Markup("").join(cells))
+def _row(series: Sequence[Series], at: int, frame: Frame) -> Markup:
+    cells = [Markup('<td class="num">{}</td>').format(_value(one, at, frame)) for one in series]
+    return Markup("<tr><td>{}</td>{}</tr>").format(_title(frame.slots[at]), Markup("").join(cells))
 
 
-def _value(value: float | None, told: Told) -> str:
-    return "no value" if value is None else told(value)
+def _title(slot: Slot) -> str:
+    return f"{slot.title}, so far" if slot.is_running else slot.title
+
+
+def _value(one: Series, at: int, frame: Frame) -> str:
+    value = one.values[at]
+    return "no value" if value is None else frame.in_full(value)

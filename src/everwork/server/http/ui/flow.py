@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import asyncio
+import time
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from markupsafe import Markup
 
@@ -15,13 +18,18 @@ from everwork.engines.values import Stats
 from everwork.server.http.ui.chart import Series, Slot, bars, lines
 from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit
-from everwork.service.minutes import MINUTE_MS, Work, work_of
+from everwork.service.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
+from everwork.service.pulse import Pulse
 
 MINUTE_SLOTS: Final = 60
 LATENCY_MINUTES: Final = 5
 """Percentiles of so many minutes are one point: of a single one they would jump about."""
 SHARES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 """Percentiles that are shown: half of the attempts took at most p50, 95 of 100 at most p95, 99 of 100 at most p99."""
+DEAR_SHARE: Final = 0.02
+"""Which part of the time may go into one and the same charts: dear ones are shown for a while."""
+SHOWN_SECONDS_MAX: Final = 60.0
+REMEMBERED_MAX: Final = 50
 
 
 class Range(NamedTuple):
@@ -29,7 +37,11 @@ class Range(NamedTuple):
 
     name: str
     label: str
+    last: str
+    """How people call it."""
     slots: int
+    slot: str
+    """What a slot is called."""
     slot_hours: int = 0
     marked: int = 1
     """Under every so many slots stands when it was."""
@@ -41,19 +53,20 @@ class Range(NamedTuple):
 
 
 RANGES: Final = (
-    Range("1h", "1 hour", MINUTE_SLOTS, 0, 15),
-    Range("24h", "24 hours", 24, 1, 6),
-    Range("7d", "7 days", 28, 6, 4),
-    Range("30d", "30 days", 30, 24, 5),
+    Range("1h", "1 hour", "the last hour", MINUTE_SLOTS, "minute", 0, 15),
+    Range("24h", "24 hours", "the last 24 hours", 24, "hour", 1, 6),
+    Range("7d", "7 days", "the last 7 days", 28, "6 hours", 6, 4),
+    Range("30d", "30 days", "the last 30 days", 30, "day", 24, 5),
 )
 
 
 class Point(NamedTuple):
-    """What ended in one slot, which began at `start_ms`."""
+    """What ended in one slot, which began at `start_ms`; nobody knows it if no server was there to count."""
 
     start_ms: int
     work: Work
     measured: Measured
+    is_known: bool = True
 
 
 class Charts(NamedTuple):
@@ -66,110 +79,158 @@ class Charts(NamedTuple):
     measured: Measured
 
 
+class _Shown(NamedTuple):
+    charts: Charts
+    reading: int
+    until: float
+
+
+class _Remembered:
+    """The charts that one server has drawn lately; one at a time is drawn."""
+
+    def __init__(self) -> None:
+        self.drawing = asyncio.Lock()
+        self.shown: OrderedDict[tuple[str, str | None], _Shown] = OrderedDict()
+
+
+_remembered: Final[WeakKeyDictionary[Pulse, _Remembered]] = WeakKeyDictionary()
+
+
 def range_of(visit: Visit) -> Range:
     """The range that was asked for; else the first."""
     return next((one for one in RANGES if one.name == visit.asked("range")), RANGES[0])
 
 
 async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
-    """The charts of one type, or of all together. The visitor must be one who sees all tenants."""
+    """The charts of one type, or of all together. The visitor must be one who sees all tenants.
+
+    They are drawn once for all who look, and again when there is another reading, but not too often if that is dear.
+    """
+    pulse = visit.parts.pulse
+    mine = _remembered.setdefault(pulse, _Remembered())
+    async with mine.drawing:
+        known = mine.shown.get((asked.name, type))
+        reading = 0 if pulse.reading is None else pulse.reading.number
+        if known is not None and (known.reading == reading or time.monotonic() < known.until):
+            return known.charts
+        began = time.monotonic()
+        drawn = await _charts(visit, asked, type)
+        now = time.monotonic()
+        until = now + min((now - began) / DEAR_SHARE, SHOWN_SECONDS_MAX)
+        mine.shown[asked.name, type] = _Shown(drawn, reading, until)
+        mine.shown.move_to_end((asked.name, type))
+        while len(mine.shown) > REMEMBERED_MAX:
+            mine.shown.popitem(last=False)
+        return drawn
+
+
+async def _charts(visit: Visit, asked: Range, type: str | None) -> Charts:
     if asked.slot_hours:
-        stats = await visit.desk.stats(asked.slots * asked.slot_hours)
-        points = _by_hours(stats, asked, type)
-        steps = [(point.start_ms, point.measured) for point in points]
-    else:
-        points = _by_minutes(visit, type)
-        steps = [_together(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
+        points = _by_hours(await visit.desk.stats(asked.slots * asked.slot_hours), asked, type)
+        return _drawn(asked, points, points)
+    points = _by_minutes(visit.parts.pulse, type)
+    steps = [_together(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
     return _drawn(asked, points, steps)
 
 
-def _by_minutes(visit: Visit, type: str | None) -> list[Point]:
-    pulse = visit.parts.pulse
+# Points ---------------------------------------------------------------------------------------------
+
+
+def _by_minutes(pulse: Pulse, type: str | None) -> list[Point]:
     known: dict[int, Counter[str]] = defaultdict(Counter)
-    for minute in pulse.minutes:
-        for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
-            known[minute.minute].update(some)
+    for minute in pulse.minutes[-MINUTE_SLOTS:]:
+        if type is None or type in minute.counts or OTHER_TYPES not in minute.counts:
+            for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
+                known[minute.minute].update(some)
+            known[minute.minute].update({})  # Of an idle minute it is known that nothing ended.
     last = pulse.reading.at_ms // MINUTE_MS if pulse.reading else 0
-    return [_point(at * MINUTE_MS, known.get(at, {})) for at in range(last - MINUTE_SLOTS + 1, last + 1)]
+    return [
+        _point(at * MINUTE_MS, known.get(at, {}))._replace(is_known=at in known)
+        for at in range(last - MINUTE_SLOTS + 1, last + 1)
+    ]
 
 
 def _by_hours(stats: Stats, asked: Range, type: str | None) -> list[Point]:
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for row in stats.hours:
         if type in (None, row.type):
-            counts[row.hour].update({name: getattr(row, name) for name in Work._fields})
+            counts[row.hour // asked.slot_hours].update({name: getattr(row, name) for name in Work._fields})
     for measure in stats.measures:
         if type in (None, measure.type):
-            counts[measure.hour][measure.what] += measure.jobs
-    size = asked.slot_hours
-    last = stats.generated_at_ms // HOUR_MS // size
-    points: list[Point] = []
-    for slot in range(last - asked.slots + 1, last + 1):
-        together: Counter[str] = Counter()
-        for hour in range(slot * size, (slot + 1) * size):
-            together.update(counts.get(hour, {}))
-        points.append(_point(slot * size * HOUR_MS, together))
-    return points
+            counts[measure.hour // asked.slot_hours][measure.what] += measure.jobs
+    last = stats.generated_at_ms // HOUR_MS // asked.slot_hours
+    slots = range(last - asked.slots + 1, last + 1)
+    return [_point(slot * asked.slot_hours * HOUR_MS, counts.get(slot, {})) for slot in slots]
 
 
 def _point(start_ms: int, counts: Mapping[str, int]) -> Point:
     return Point(start_ms, work_of(counts), measured(counts.items()))
 
 
-def _together(points: Sequence[Point]) -> tuple[int, Measured]:
-    return points[0].start_ms, _summed(points)
-
-
-def _summed(points: Sequence[Point]) -> Measured:
+def _together(points: Sequence[Point]) -> Point:
+    """Several slots as one."""
     failures: Counter[str] = Counter()
     for point in points:
         failures.update(point.measured.failures)
-    return Measured(
-        tuple(map(sum, zip(*(point.measured.execution for point in points), strict=True))),
-        tuple(map(sum, zip(*(point.measured.wait for point in points), strict=True))),
-        failures,
-    )
+    execution = tuple(map(sum, zip(*(point.measured.execution for point in points), strict=True)))
+    wait = tuple(map(sum, zip(*(point.measured.wait for point in points), strict=True)))
+    work = Work(*(sum(values) for values in zip(*(point.work for point in points), strict=True)))
+    return Point(points[0].start_ms, work, Measured(execution, wait, failures), any(one.is_known for one in points))
 
 
-def _drawn(asked: Range, points: Sequence[Point], steps: Sequence[tuple[int, Measured]]) -> Charts:
-    slots = _slots(asked, [point.start_ms for point in points], asked.marked)
-    every = max(1, asked.marked * len(steps) // len(points))
-    steps_slots = _slots(asked, [start_ms for start_ms, _ in steps], every)
-    total = Work(*(sum(values) for values in zip(*(point.work for point in points), strict=True)))
-    executions = [told.execution for _, told in steps]
-    waits = [told.wait for _, told in steps]
+# Charts ---------------------------------------------------------------------------------------------
+
+
+def _drawn(asked: Range, points: Sequence[Point], steps: Sequence[Point]) -> Charts:
+    """`steps` are the points of the percentiles."""
+    whole = _together(points)
+    slots = _slots(asked, points, asked.marked)
+    steps_slots = _slots(asked, steps, max(1, asked.marked * len(steps) // len(points)))
+    executions = [step.measured.execution for step in [*steps, whole]]
+    waits = [step.measured.wait for step in [*steps, whole]]
     return Charts(
-        _throughput(asked, points, slots, total),
-        _percentiles(asked, executions, steps_slots, "How long attempts ran"),
-        _percentiles(asked, waits, steps_slots, "How long jobs waited, from when they were due to when they began"),
-        total,
-        _summed(points),
+        _throughput(asked, points, slots, whole.work),
+        _percentiles(executions, steps_slots, f"How long attempts ran in {asked.last}"),
+        _percentiles(waits, steps_slots, f"How long jobs were due before their attempts began, in {asked.last}"),
+        whole.work,
+        whole.measured,
     )
 
 
 def _throughput(asked: Range, points: Sequence[Point], slots: Sequence[Slot], total: Work) -> Markup:
-    series = [
-        Series("completed", "completed", [point.work.completed for point in points]),
-        Series("retried", "failed, to be tried again", [point.work.retried for point in points]),
-        Series("failed", "failed for good", [point.work.failed for point in points]),
-    ]
-    about = (
-        f"Attempts that ended in the last {asked.label}: {number(total.completed)} completed, "
-        f"{number(total.retried)} failed and tried again, {number(total.failed)} failed for good"
+    named = (
+        ("completed", "completed", total.completed),
+        ("retried", "failed, tried again", total.retried),
+        ("failed", "failed for good", total.failed),
     )
+    series = [
+        Series(name, label, [getattr(one.work, name) if one.is_known else None for one in points], number(jobs))
+        for name, label, jobs in named
+    ]
+    about = f"Attempts that ended in {asked.last}: {', '.join(f'{number(jobs)} {label}' for _, label, jobs in named)}"
     return bars(series, slots, about, number)
 
 
-def _percentiles(asked: Range, counts: Sequence[Sequence[int]], slots: Sequence[Slot], what: str) -> Markup:
-    series = [Series(name, name, [percentile_ms(one, share) for one in counts]) for name, share in SHARES]
-    return lines(series, slots, f"{what}, in the last {asked.label}", duration)
+def _percentiles(counts: Sequence[Sequence[int]], slots: Sequence[Slot], about: str) -> Markup:
+    """The last of the counts are those of the whole."""
+    *parts, whole = counts
+    series = [
+        Series(name, name, [percentile_ms(one, part) for one in parts], duration(percentile_ms(whole, part)))
+        for name, part in SHARES
+    ]
+    gist = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if any(whole) else about
+    return lines(series, slots, gist, duration)
 
 
-def _slots(asked: Range, starts_ms: Sequence[int], marked: int) -> list[Slot]:
-    last = len(starts_ms) - 1
+def _slots(asked: Range, points: Sequence[Point], marked: int) -> list[Slot]:
+    last, last_ms = len(points) - 1, points[-1].start_ms
     return [
-        Slot(_named(asked, start_ms), _mark(asked, start_ms, starts_ms[-1]) if (last - at) % marked == 0 else "")
-        for at, start_ms in enumerate(starts_ms)
+        Slot(
+            _named(asked, point.start_ms),
+            _mark(asked, point.start_ms, last_ms) if (last - at) % marked == 0 else "",
+            at == last,
+        )
+        for at, point in enumerate(points)
     ]
 
 
