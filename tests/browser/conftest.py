@@ -16,7 +16,7 @@ from playwright.async_api import Browser, StorageState, async_playwright
 
 from tests.browser.watching import Visitor, visiting
 from tests.browser.world import World, a_world
-from tests.server.whole import Whole, running
+from tests.server.whole import KEY, Whole, running
 from tests.stores import url_of
 from tools.browser import find_browser
 
@@ -52,16 +52,6 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         yield made
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def cookies(browser: Browser, world: World) -> StorageState:
-    """Those of an operator of the world who has logged in."""
-    visitor = await visiting(browser, world.url)
-    await visitor.log_in(world.keys["operations"])
-    kept = await visitor.context.storage_state()
-    await visitor.context.close()
-    return kept
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Whole]:
     """A server on a file that is empty at first, for all tests of a module."""
@@ -74,9 +64,13 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
     """Makes visitors of a server; what they met that a good page never does fails the test."""
     visitors: list[Visitor] = []
 
-    async def make(where: World | Whole, **more: Any) -> Visitor:
+    async def make(where: World | Whole, key: str | None = None, **more: Any) -> Visitor:
+        """With a key, somebody who is logged in already."""
         server = where.whole if isinstance(where, World) else where
-        visitors.append(one := await visiting(browser, f"http://127.0.0.1:{server.ports.http}", **more))
+        url = f"http://127.0.0.1:{server.ports.http}"
+        if key is not None:
+            more["storage_state"] = await _logged_in(browser, url, key)
+        visitors.append(one := await visiting(browser, url, **more))
         return one
 
     yield make
@@ -85,7 +79,26 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
     assert [problem for one in visitors for problem in one.watch.problems] == []
 
 
+_cookies: Final[dict[tuple[str, str], StorageState]] = {}
+
+
+async def _logged_in(browser: Browser, url: str, key: str) -> StorageState:
+    """The cookies of whoever holds a key; one session is enough for all tests that only need to be inside."""
+    if (url, key) not in _cookies:
+        visitor = await visiting(browser, url)
+        await visitor.log_in(key)
+        _cookies[url, key] = await visitor.context.storage_state()
+        await visitor.context.close()
+    return _cookies[url, key]
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(visit: Visit, whole: Whole) -> Visitor:
-    """One visitor, who has not logged in."""
+    """Somebody who has not logged in."""
     return await visit(whole)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def operator(visit: Visit, whole: Whole) -> Visitor:
+    """Somebody who has logged in, and may do everything."""
+    return await visit(whole, KEY)

@@ -50,14 +50,13 @@ async def pour(whole: Whole) -> dict[str, int]:
         await _fleet(whole, name, text)
         await whole.server.keys.create(text, ["jobs:read"], tenants=[text])
     await _audit(whole)
-    failed = {name: await _failed(whole, text) for name, text in CORPUS.items()}
-    await _huge(whole)
-    return failed
+    failed = {name: await _failed(whole, name, text) for name, text in CORPUS.items()}
+    return {**failed, "huge": await _huge(whole)}
 
 
-async def _failed(whole: Whole, text: str) -> int:
-    """A dead letter that says it everywhere."""
-    engine, type = whole.service.engine, text if text.isprintable() else "plain"
+async def _failed(whole: Whole, name: str, text: str) -> int:
+    """A dead letter that says it everywhere, before jobs in all other states that do."""
+    engine, type = whole.service.engine, NAMES.get(name, name)
     said = json.dumps({text: text, "list": [text, {"deep": text}]}, ensure_ascii=False)
     names: dict[str, Any] = {"correlation_id": type, "limit_key": type, "dedupe_key": type}
     new = NewJob(type, said, tenant=type, headers=said, **names)
@@ -75,12 +74,13 @@ def _complete(said: str) -> Any:
     return lambda job: Complete(job.key, job.attempt, said)
 
 
-async def _huge(whole: Whole) -> None:
+async def _huge(whole: Whole) -> int:
     """As much as a job may carry."""
     text = json.dumps({"huge": "<b>" * (HUGE // 3 - 100)})
     [created] = await whole.service.engine.create([NewJob("huge", text)])
     [job] = (await whole.service.engine.activate([Demand("huge", "w", 1, 3_600_000)])).jobs
     await whole.service.engine.settle([Complete(created.key, job.attempt, text)])
+    return created.key
 
 
 async def _fleet(whole: Whole, name: str, text: str) -> None:

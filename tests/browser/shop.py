@@ -41,7 +41,7 @@ class Mailer(AbstractWorker):
         return WorkerSettings(
             title="mailer",
             description="Sends mails through the relay of the data centre",
-            sources={"email-send"},
+            sources={"email-send", "sms-send", "webhook-deliver"},
             concurrency=10,
             execution_timeout=60,
             triggers=[digest, bounces],
@@ -59,7 +59,7 @@ class Studio(AbstractWorker):
         return WorkerSettings(
             title="studio",
             description="Turns uploaded films into the sizes that phones like",
-            sources={FILM},
+            sources={FILM, "image-resize"},
             concurrency=2,
             execution_timeout=7_200,
         )
@@ -80,7 +80,9 @@ class Accountant(AbstractWorker):
             kwargs={"ledger": "main"},
         )
         rates = Trigger(title="exchange rates", schedule=Interval(hours=1), kwargs={"currencies": ["EUR", "USD"]})
-        return WorkerSettings(title="accountant", sources={"invoice-render"}, triggers=[closing, rates])
+        return WorkerSettings(
+            title="accountant", sources={"invoice-render", "payment-charge", "search-index"}, triggers=[closing, rates]
+        )
 
     async def __call__(self, **_: Any) -> None:
         return None

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import StorageState
 
 from tests.browser.barriers import COLOURS, SHAPES, barriers
 from tests.browser.conftest import Visit
-from tests.browser.watching import DESKTOP, PHONE
+from tests.browser.watching import DESKTOP, PHONE, Visitor
 from tests.browser.world import PAGES, World
-from tests.server.whole import KEY, Whole
 
 EMPTY = ("/ui", "/ui/types", "/ui/jobs", "/ui/dead", "/ui/workers", "/ui/triggers", "/ui/breakers", "/ui/keys",
          "/ui/audit", "/ui/settings")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_has_no_serious_barrier_in_any_look(
-    name: str, world: World, visit: Visit, cookies: StorageState
-) -> None:
-    visitor = await visit(world, storage_state=cookies)
+async def test_a_page_has_no_serious_barrier_in_any_look(name: str, world: World, visit: Visit) -> None:
+    visitor = await visit(world, world.keys["operations"])
     page = await visitor.go(world.pages[name])
     found = {"light": await barriers(page)}
     await page.emulate_media(color_scheme="dark")
@@ -30,12 +26,11 @@ async def test_a_page_has_no_serious_barrier_in_any_look(
     assert not await visitor.is_too_wide()
 
 
-async def test_pages_without_anything_to_show_have_no_serious_barrier(whole: Whole, visit: Visit) -> None:
-    visitor = await visit(whole)
-    page = await visitor.log_in(KEY)
+async def test_pages_without_anything_to_show_have_no_serious_barrier(operator: Visitor) -> None:
+    page = operator.page
     for path in EMPTY:
-        await visitor.go(path)
+        await operator.go(path)
         assert await barriers(page) == [], path
         await page.set_viewport_size(PHONE)
-        assert not await visitor.is_too_wide(), path
+        assert not await operator.is_too_wide(), path
         await page.set_viewport_size(DESKTOP)
