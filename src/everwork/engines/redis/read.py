@@ -23,7 +23,7 @@ from everwork.engines.redis.texts import (
 )
 from everwork.engines.redis.traits import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Word
-from everwork.engines.rules import AHEAD_MAX, Facts, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, explained, states_sought
 from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
 TOP: Final = "9" * 16
@@ -119,7 +119,8 @@ async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | Non
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
     letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
-    asked: tuple[Word, ...] = (int(wanted.due), *_created(wanted), *_contained(wanted))
+    pending = ("d" if wanted.due else "") + ("t" if attempts_sought(wanted) else "")
+    asked: tuple[Word, ...] = (pending, *_created(wanted), *_contained(wanted))
     filling = Filling(wanted, limit)
     seen, read, step = 0, 0, max(limit + 1, 200)
     while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
