@@ -76,14 +76,11 @@ async def test_a_job_of_a_megabyte_is_shown_in_part(operator: Visitor, jobs: dic
 
 async def test_filters_in_an_address_are_text_too(operator: Visitor, jobs: dict[str, int]) -> None:
     names = ("type", "tenant", "worker", "correlation", "error", "cursor", "state", "back", "next", "token")
+    asked = {name: urlencode(dict.fromkeys(names, text)) for name, text in NAMES.items()}
+    paths = [f"/ui/jobs?{query}" for query in asked.values()]
+    for name in ("image", "attribute", "way out", "address"):
+        paths += [f"/ui/dead?{asked[name]}", f"/ui/login?{asked[name]}", f"/ui/jobs/{quote(NAMES[name], safe='')}"]
     operator.watch.allow("status of 4")
-    for text in NAMES.values():
-        asked = urlencode(dict.fromkeys(names, text))
-        for path in (
-            f"/ui/jobs?{asked}",
-            f"/ui/dead?{asked}",
-            f"/ui/login?{asked}",
-            f"/ui/jobs/{quote(text, safe='')}",
-        ):
-            await operator.page.goto(operator.url + path)
-            assert await operator.page.evaluate(GROWN) == [], path
+    for path in paths:
+        await operator.page.goto(operator.url + path)
+        assert await operator.page.evaluate(GROWN) == [], path
