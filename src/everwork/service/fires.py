@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import Final, NamedTuple
 
@@ -14,6 +16,8 @@ from everwork.service.cards import TriggerCard
 
 FIRES_MAX: Final = 100
 """Among how many jobs of its type those are looked for that a trigger has made."""
+LOOK_SECONDS_MAX: Final = 0.1
+"""How long jobs of many triggers are looked for: a store without an index by type looks at very many for each."""
 
 
 class TriggerFire(NamedTuple):
@@ -37,9 +41,28 @@ def by_hand() -> str:
 
 async def last_fires(engine: Engine, card: TriggerCard, limit: int) -> list[TriggerFire]:
     """The latest jobs of a trigger, newest first, as far as they are among the latest of their type."""
+    return _made(await _latest(engine, card.type), card, limit)
+
+
+async def fires_of_many(engine: Engine, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+    """The same of several triggers, by name; those that were not reached in good time are not there."""
+    found: dict[str, list[TriggerFire]] = {}
+    until = time.monotonic() + LOOK_SECONDS_MAX
+    for type in dict.fromkeys(card.type for card in cards):
+        if time.monotonic() > until:
+            break
+        jobs = await _latest(engine, type)
+        found |= {card.name: _made(jobs, card, limit) for card in cards if card.type == type}
+    return found
+
+
+async def _latest(engine: Engine, type: str) -> list[Job]:
+    return (await engine.list(JobFilter(type=type, group=DEFAULT_GROUP), FIRES_MAX)).jobs
+
+
+def _made(jobs: Sequence[Job], card: TriggerCard, limit: int) -> list[TriggerFire]:
     prefix = fire_key(card.worker_id, card.id, "")
-    page = await engine.list(JobFilter(type=card.type, group=DEFAULT_GROUP), FIRES_MAX)
-    made = [job for job in page.jobs if job.dedupe_key is not None and job.dedupe_key.startswith(prefix)]
+    made = [job for job in jobs if job.dedupe_key is not None and job.dedupe_key.startswith(prefix)]
     return [_fire(job, prefix) for job in made[:limit]]
 
 

@@ -32,7 +32,7 @@ from everwork.service.cards import (
     read_cards,
     trigger_names,
 )
-from everwork.service.fires import TriggerFire, by_hand, fire_key, last_fires
+from everwork.service.fires import TriggerFire, by_hand, fire_key, fires_of_many, last_fires
 
 __all__ = [
     "FLEET_TTL_MS",
@@ -171,6 +171,10 @@ class Fleet:
     async def last_fires(self, reference: str, limit: int) -> list[TriggerFire]:
         """The latest jobs of a trigger, by name or title, newest first; see `fires`."""
         return await last_fires(self._engine, await self.trigger(reference), limit)
+
+    async def fires_of_many(self, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+        """The same of several triggers, by name, as far as there is time for it."""
+        return await fires_of_many(self._engine, cards, limit)
 
     async def processes(self) -> list[ProcessCard]:
         """Every process that lives, by name."""

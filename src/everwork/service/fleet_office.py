@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from everwork.core import checks
@@ -95,6 +96,11 @@ class FleetOffice(Office):
         self._may_read()
         checks.whole_number("limit", limit, 1, FIRES_MAX)
         return await self._fleet.last_fires(checks.text("trigger", trigger, TITLE_CHARS_MAX), limit)
+
+    async def fires_of_many(self, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+        """The same of several triggers, by name, as far as there is time for it."""
+        self._may_read()
+        return await self._fleet.fires_of_many(cards, limit)
 
     async def restart_process(self, name: str) -> ProcessCard:
         """Ask the manager of a process to let another take its place; what it runs it may finish."""

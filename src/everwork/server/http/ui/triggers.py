@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple
 
 from everwork.engines.codec import decode
@@ -15,26 +14,22 @@ from everwork.service.cards import TriggerView
 from everwork.service.fires import TriggerFire
 
 FIRES: Final = 3
-ROWS_WITH_FIRES: Final = 50
-"""Of more triggers than this the latest jobs are not looked for."""
 VARIABLES_CHARS_MAX: Final = 2_000
 
 
 class Row(NamedTuple):
-    """A trigger, what it passes on without secrets, and the jobs that it made last."""
+    """A trigger, what it passes on without secrets, and the jobs that it made last; None: nobody had time to look."""
 
     view: TriggerView
     variables: tuple[str, int]
-    fires: list[TriggerFire]
+    fires: list[TriggerFire] | None
 
 
 async def show(visit: Visit) -> View:
     """All triggers."""
     views = await visit.administration.triggers()
-    looked = views[:ROWS_WITH_FIRES]
-    fires = await asyncio.gather(*(visit.administration.fires(view.card.name, FIRES) for view in looked))
-    made = {view.card.name: one for view, one in zip(looked, fires, strict=True)}
-    rows = [Row(view, _variables(visit, view), made.get(view.card.name, [])) for view in views]
+    made = await visit.administration.fires_of_many([view.card for view in views], FIRES)
+    rows = [Row(view, _variables(visit, view), made.get(view.card.name)) for view in views]
     return View("triggers.html", {"rows": rows})
 
 
