@@ -21,6 +21,10 @@ HEADINGS = ("part", "measured", "result", "", "to bare", "CPU us/job", "aim", ""
 NUMBERS = (2, 4, 5)
 """The columns that are set flush right."""
 
+PAGES = (
+    "30 requests for each page, in turn, one at a time over one connection, from a client on the same machine; "
+    "CPU is that of the server and of the store's server."
+)
 ECHO = "The bare echo is a grpc.aio server that gives back what it gets; server and client are one process each."
 
 DRIVERS = {"sqlite": [], "postgres": ["asyncpg"], "redis": ["redis", "hiredis"]}
@@ -102,7 +106,8 @@ def as_json(measured: Mapping[str, tuple[Sequence[Row], Facts]]) -> str:
 def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequence[str] = ()) -> str:
     """The engine's section of RESULTS.md, or one of some parts only."""
     only = f" --only {' '.join(parts)}" if parts else ""
-    bare = ECHO if list(parts) == ["doors"] else f"The bare loop is {host.what_bare_is}."
+    bare = f"{ROUNDS} rounds, unless the text says more. The bare loop is {host.what_bare_is}."
+    words = {("doors",): f"{ROUNDS} rounds. {ECHO}", ("pages",): PAGES}.get(tuple(parts), bare)
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))
@@ -110,7 +115,7 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
 
     make bench ARGS="--engine {host.name}{only} --write"
 
-{"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {ROUNDS} rounds, unless the text says more. {bare}
+{"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {words}
 
 {table}
 """
