@@ -107,7 +107,7 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
     """The engine's section of RESULTS.md, or one of some parts only."""
     only = f" --only {' '.join(parts)}" if parts else ""
     bare = f"{ROUNDS} rounds, unless the text says more. The bare loop is {host.what_bare_is}."
-    words = {("doors",): f"{ROUNDS} rounds. {ECHO}", ("pages",): PAGES}.get(tuple(parts), bare)
+    words = {"doors": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES}.get(" ".join(parts), bare)
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))
