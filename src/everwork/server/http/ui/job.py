@@ -15,16 +15,11 @@ from everwork.server.http.ui.jobs import now_of, shown_state
 from everwork.server.http.ui.pages import Action, Done, Download, Page, View
 from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.texts import cut
-from everwork.server.http.ui.timeline import gist, timeline
+from everwork.server.http.ui.timeline import timeline
+from everwork.server.http.ui.verdict import verdict
 from everwork.server.http.ui.visit import Visit
 
-TEXTS: Final = ("variables", "headers", "result", "extra")
-QUESTIONS: Final = {
-    State.PENDING: "Why is it not running?",
-    State.PROCESSING: "What is it doing?",
-    State.FAILED: "Will it run again?",
-    State.CANCELLED: "Will it run again?",
-}
+TEXTS: Final = ("result", "variables", "headers", "extra")
 
 
 class Link(NamedTuple):
@@ -39,16 +34,16 @@ async def show(visit: Visit) -> View:
     job = await visit.desk.get(visit.key)
     history, explanation = await visit.desk.history(job.key), await visit.desk.explain(job.key)
     hidden, now_ms = Hidden(masks_of(visit), job), await now_of(visit)
+    moments = timeline(job, history, now_ms, hidden.cleaned)
     context = {
         "job": job,
         "state": shown_state(job, now_ms),
-        "question": QUESTIONS.get(job.state),
-        "why": explanation,
+        "attempts": _attempts(job),
+        "verdict": verdict(job, explanation, moments, now_ms),
         "related": _related(visit, job),
         "links": _links(visit, job, explanation),
-        "error": None if job.last_error is None else gist(hidden.cleaned(job.last_error)),
         "texts": {name: cut(text) for name in TEXTS if (text := hidden.json(name)) is not None},
-        "moments": timeline(job, history, now_ms, hidden.cleaned),
+        "moments": moments,
         "may": _allowed(visit, job, now_ms),
         "bounds": {"priority": (PRIORITY_MIN, PRIORITY_MAX), "retries": (_retries_min(job), ATTEMPTS_MAX)},
     }
@@ -57,11 +52,19 @@ async def show(visit: Visit) -> View:
 
 async def whole(visit: Visit) -> Download:
     """One of the job's texts to the end, as a file; secrets are hidden as on the page."""
-    part = visit.asked("part") or TEXTS[0]
+    part = visit.asked("part") or "variables"
     text = Hidden(masks_of(visit), await visit.desk.get(visit.key)).json(part) if part in TEXTS else None
     if text is None:
         raise NotFound(f"Job '{visit.key}': text", part)
     return Download(f"job-{visit.key}-{part}.txt", text)
+
+
+def _attempts(job: Job) -> str:
+    """How many it has had of how many it gets, as people count them."""
+    counted, left = f"{job.attempts} of {job.max_attempts}", job.max_attempts - job.attempts
+    if job.state is State.PROCESSING:
+        return f"{counted} is running, {left} more if it fails" if left > 0 else f"{counted} is running, the last one"
+    return f"{counted}, {left} left" if job.state is State.PENDING and job.attempts else counted
 
 
 def _related(visit: Visit, job: Job) -> str:
@@ -92,7 +95,9 @@ def _retries_min(job: Job) -> int:
 
 def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
     """To what has to do with the reason; what concerns all tenants, only for those who may see it."""
-    found = [Link(f"Type {job.type}", type_url(job.type))]
+    found = []
+    if why.reason in (Reason.PAUSED, Reason.BREAKER, Reason.LIMIT):
+        found.append(Link(f"Type {job.type}", type_url(job.type)))
     if why.reason is Reason.BREAKER:
         found.append(Link("Breakers", "/ui/breakers"))
     if why.reason in (Reason.NOT_ASKED, Reason.QUEUED, Reason.RUNNING, Reason.LIMIT):

@@ -45,7 +45,7 @@ def render_live(template: str, context: Mapping[str, Any]) -> str:
 def when(instant_ms: int | None, style: str = "ago") -> str | Markup:
     """An instant: UTC as it stands here, and in the viewer's zone once the script has seen it.
 
-    Styles: `ago` (a distance that goes on counting), `clock` (date and time).
+    Styles: `ago` (a distance that goes on counting), `clock` (date and time), `moment` (the date only if not today).
     """
     if instant_ms is None:
         return NOTHING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
@@ -36,6 +37,8 @@ class Moment(NamedTuple):
 
 
 ERROR_LINE_MAX: Final = 240
+BEGINNING_LINES: Final = 4
+BEGINNING_CHARS: Final = 600
 TRACEBACK: Final = "Traceback (most recent call last)"
 _ENDS: Final = {
     "complete": ("good", "Attempt {n} completed"),
@@ -65,6 +68,15 @@ def gist(error: str) -> str:
     """The line of an error that says what it is about: of a traceback the last one, else the first."""
     lines = [line for line in error.splitlines() if line.strip()] or [""]
     return lines[-1] if lines[0].startswith(TRACEBACK) else lines[0]
+
+
+def beginning(error: str) -> str:
+    """The first lines of an error, up to its traceback: a validation's error says only there what is wrong."""
+    lines = [line.rstrip() for line in error.splitlines() if line.strip()] or [""]
+    if lines[0].startswith(TRACEBACK):
+        return lines[-1][:BEGINNING_CHARS]
+    said = takewhile(lambda line: not line.startswith(TRACEBACK), lines)
+    return "\n".join(islice(said, BEGINNING_LINES))[:BEGINNING_CHARS]
 
 
 def _now(job: Job, now_ms: int) -> list[Moment]:

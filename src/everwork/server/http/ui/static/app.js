@@ -21,10 +21,13 @@
     return seconds >= 0 ? `${told} ago` : `in ${told}`;
   }
 
+  const moment = (d) => (d.toDateString() === new Date().toDateString() ? clock(d).slice(11) : clock(d));
+  const LOOKS = { clock, moment };
+
   function tell(element) {
     const date = new Date(element.dateTime);
     if (Number.isNaN(date.getTime())) return;
-    const text = element.dataset.as === "clock" ? clock(date) : distance(date);
+    const text = (LOOKS[element.dataset.as] || distance)(date);
     if (element.textContent !== text) element.textContent = text;
     if (!element.title) element.title = `${exact.format(date)}\n${element.dateTime}`;
   }
