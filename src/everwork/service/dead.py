@@ -21,6 +21,10 @@ LOOKED_AT_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
 """Jobs come with their variables: not more than so much is read for one answer."""
 SAMPLE_CHARS_MAX: Final = 500
+SURVEY_JOBS: Final = 200
+SURVEY_CHARS_MAX: Final = 32 * 1_048_576
+SURVEY_STEPS_MAX: Final = 10
+"""A look that finds little ends by then; each step passes over thousands that do not match."""
 GROUPS_MAX: Final = 1_000
 GROUPS_DEFAULT: Final = 100
 
@@ -90,6 +94,14 @@ class Grouped(NamedTuple):
     left_out: int
 
 
+class Survey(NamedTuple):
+    """What a look at the newest dead letters has found: how many match, their groups, and the newest themselves."""
+
+    matched: int
+    grouped: Grouped
+    newest: list[Job]
+
+
 async def grouped(
     desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT, *, look_max: int = LOOKED_AT_MAX
 ) -> Grouped:
@@ -106,8 +118,26 @@ async def grouped(
         if looked_at > look_max or read > READ_CHARS_MAX:
             break
     is_cut = looked_at > look_max or read > READ_CHARS_MAX
-    groups = sorted(found.values(), key=lambda group: (-group.jobs, group.type, group.fingerprint))
-    return Grouped(groups[:limit], min(looked_at, look_max), is_cut, len(groups[limit:]))
+    return _most_frequent(found, limit, min(looked_at, look_max), is_cut)
+
+
+async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int = 0) -> Survey:
+    """`grouped` for whoever waits for a page: in few steps, however many there are and however few match."""
+    found: dict[tuple[str, str], DeadGroup] = {}
+    newest: list[Job] = []
+    matched = looked_at = read = 0
+    cursor: int | None = None
+    for _ in range(max(SURVEY_STEPS_MAX, look_max // SURVEY_JOBS)):
+        page = await desk.look(wanted.jobs, min(SURVEY_JOBS, look_max - looked_at), cursor)
+        meant = [job for job in page.jobs if wanted.shows(job)]
+        for job in meant:
+            _add(found, job)
+        newest += meant[: newest_max - len(newest)]
+        matched, looked_at, cursor = matched + len(meant), looked_at + len(page.jobs), page.next
+        read += sum(len(job.variables) for job in page.jobs)
+        if cursor is None or looked_at >= look_max or read > SURVEY_CHARS_MAX:
+            break
+    return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
 
 
 async def newest(desk: Desk, kind: str, limit: int) -> list[Job]:
@@ -159,6 +189,11 @@ def require_fingerprint(text: object, field: str = "fingerprint") -> str:
         allowed = f"must be {FINGERPRINT_CHARS} letters from a to p, as everwork dead list shows it"
         raise InvalidInput(field, f"{allowed}, not {checks.shown(text)}")
     return text
+
+
+def _most_frequent(found: dict[tuple[str, str], DeadGroup], limit: int, looked_at: int, is_cut: bool) -> Grouped:
+    groups = sorted(found.values(), key=lambda group: (-group.jobs, group.type, group.fingerprint))
+    return Grouped(groups[:limit], looked_at, is_cut, len(groups[limit:]))
 
 
 def _add(found: dict[tuple[str, str], DeadGroup], job: Job) -> None:

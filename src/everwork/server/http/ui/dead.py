@@ -3,100 +3,188 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
-from everwork.engines.codec import decode_policy
-from everwork.exceptions import InvalidInput, NothingMatches
+from everwork.core.job import Job
+from everwork.core.limits import INSTANT_MS_MAX
+from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.render import address
 from everwork.server.http.ui.search import utc_moment
+from everwork.server.http.ui.texts import MASK, Masks
+from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import dead
-from everwork.service.dead import Act, DeadFilter, DeadGroup
+from everwork.service.access import Permission
+from everwork.service.dead import Act, DeadFilter, DeadGroup, Survey
+from everwork.service.intake import sought_text
 
 LOOK_MAX: Final = 1_000
-"""Of so many of the newest the page is made, unless all are asked for."""
+"""Of so many of the newest the page is made, unless more are asked for."""
+LOOK_FURTHER_MAX: Final = 20_000
+NEWEST: Final = 50
 SOUGHT_CHARS_MAX: Final = 60
-_FIGURES: Final = re.compile(r"[^\s]*\d[^\s]*|['\"]")
-NAMES: Final = ("type", "tenant", "error", "fingerprint", "after", "before")
+_DIFFERING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "error": sought_text,
+    "type": checks.name,
+    "tenant": checks.name,
+    "fingerprint": lambda name, text: dead.require_fingerprint(text, name),
+    "after": utc_moment,
+    "before": utc_moment,
+}
+FIELDS: Final = {
+    "type": "type",
+    "error": "error_text",
+    "fingerprint": "fingerprint",
+    "after": "failed_after_ms",
+    "before": "failed_before_ms",
+}
+"""What a filter's field is called in the form, and in the service."""
 
 
 class Group(NamedTuple):
-    """A group as it is shown: its error without secrets, and where jobs like its latest are listed."""
+    """A group as it is shown: its error without secrets, where its jobs are, and what names it in a form."""
 
     group: DeadGroup
     error: str
+    gist: str
     href: str
+    fields: Mapping[str, str]
+
+
+class Asked(NamedTuple):
+    """Which dead letters somebody wants to see, what they typed, and what is wrong with that."""
+
+    wanted: DeadFilter
+    typed: Mapping[str, str]
+    problems: Mapping[str, str]
 
 
 async def show(visit: Visit) -> View:
-    """The groups, or the newest jobs of one of them."""
-    typed = {name: value for name in NAMES if (value := visit.asked(name)) is not None}
-    try:
-        wanted, error = _wanted(typed), None
-    except InvalidInput as problem:
-        wanted, error = None, str(problem)
-    context: dict[str, Any] = {"typed": typed, "error": error, "grouped": None, "groups": []}
-    if wanted is not None:
-        context |= await _found(visit, wanted)
-    return View("dead.html", context | {"is_all": visit.asked("all") == "1", "all_url": visit.here(all="1")})
+    """The groups; of one of them, its newest jobs too."""
+    asked, is_all = _asked(visit.asked), visit.asked("all") == "1"
+    newest_max = NEWEST if asked.wanted.fingerprint is not None else 0
+    survey: Survey | None = None
+    if not asked.problems:
+        look_max = LOOK_FURTHER_MAX if is_all else LOOK_MAX
+        survey = await dead.survey(visit.desk, asked.wanted, look_max, newest_max)
+    masks = masks_of(visit)
+    context = {
+        "asked": asked,
+        "survey": survey,
+        "groups": [] if survey is None else await _shown(visit, asked, survey.grouped.groups),
+        "newest": [] if survey is None else [(job, gist(_cleaned(masks, job))) for job in survey.newest],
+        "is_all": is_all,
+        "further": visit.here(all="1"),
+        "all_sorts": visit.here(fingerprint=None, type=None, all=None),
+    }
+    return View("dead.html", context, 422 if asked.problems else 200)
 
 
 async def sure(visit: Visit) -> View:
     """Before many are changed: how many, and what will happen."""
-    act, typed = _act(visit), _typed(visit)
-    wanted = _wanted(typed)
-    found = await _matching(visit, act, wanted)
-    context: dict[str, Any] = {"act": act.value, "typed": typed, "matched": found, "back": visit.back, "returns": None}
-    if visit.sees_all and wanted.type is not None:
-        context["returns"] = await _returns(visit, wanted.type)
+    visit.principal.require(Permission.JOBS)
+    act, asked = _act(visit), _sent(visit)
+    until_ms = (await visit.parts.service.engine.stats(1)).generated_at_ms + 1
+    survey = await dead.survey(visit.desk, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
+    context = {
+        "act": act.value,
+        "typed": asked.typed,
+        "matched": survey.matched,
+        "is_cut": survey.grouped.is_cut,
+        "types": sorted({group.type for group in survey.grouped.groups}),
+        "until_ms": until_ms,
+        "returns": await _returns(visit, asked.wanted.type),
+        "back": visit.back,
+    }
     return View("dead_change.html", context)
 
 
 async def change(visit: Visit) -> Done:
-    """Bring back or remove what was meant."""
-    act, wanted = _act(visit), _wanted(_typed(visit))
-    done = await visit.administration.change_dead(act, wanted, all=wanted.is_empty)
-    said = "brought back: they wait again, with all their attempts" if act is Act.REQUEUE else "removed for ever"
-    return Done(f"{done.changed:,} of {done.matched:,} dead letters were {said}.", "/ui/dead")
+    """Bring back or remove what was meant: nothing that has failed since somebody was asked."""
+    act, asked = _act(visit), _sent(visit)
+    until_ms = checks.whole_number("until", checks.typed(visit.sent("until")), 0, INSTANT_MS_MAX)
+    done = await visit.administration.change_dead(act, _until(asked.wanted, until_ms))
+    many = "dead letter was" if done.changed == 1 else "dead letters were"
+    said = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
+    left = done.matched - done.changed
+    others = f" {left:,} had changed meanwhile." if left else ""
+    return Done(f"{done.changed:,} {many} {said if act is Act.REQUEUE else 'removed'}.{others}", "/ui/dead")
 
 
-async def _found(visit: Visit, wanted: DeadFilter) -> dict[str, Any]:
-    look_max = dead.LOOKED_AT_MAX if visit.asked("all") == "1" else LOOK_MAX
-    found = await dead.grouped(visit.desk, wanted, look_max=look_max)
-    return {"grouped": found, "groups": await _shown(visit, found.groups)}
+# What is shown -------------------------------------------------------------------------------------------
 
 
-async def _shown(visit: Visit, groups: Sequence[DeadGroup]) -> list[Group]:
+async def _shown(visit: Visit, asked: Asked, groups: Sequence[DeadGroup]) -> list[Group]:
     """Each group with its latest error; what is secret in that job stays out of it."""
     jobs = await visit.desk.get_many([group.key for group in groups])
     masks = masks_of(visit)
     return [
-        Group(
-            group,
-            group.error if job is None else Hidden(masks, job).cleaned(group.error),
-            address("/ui/jobs", state="failed", type=group.type, error=_sought(group.error)),
-        )
+        _group(asked, group, group.error if job is None else _cleaned(masks, job))
         for group, job in zip(groups, jobs, strict=True)
     ]
 
 
-async def _matching(visit: Visit, act: Act, wanted: DeadFilter) -> int:
-    try:
-        done = await visit.administration.change_dead(act, wanted, all=wanted.is_empty, dry_run=True)
-    except NothingMatches:
-        return 0
-    return done.matched
+def _group(asked: Asked, group: DeadGroup, error: str) -> Group:
+    fields = {**asked.typed, "type": group.type, "fingerprint": group.fingerprint}
+    is_alone = asked.wanted.fingerprint is not None
+    jobs = address("/ui/jobs", state="failed", type=group.type, error=_sought(error))
+    return Group(group, error, gist(error), jobs if is_alone else address("/ui/dead", **fields), fields)
 
 
-async def _returns(visit: Visit, type: str) -> float | None:
+def _cleaned(masks: Masks, job: Job) -> str:
+    return Hidden(masks, job).cleaned(job.last_error or "")
+
+
+def _sought(error: str) -> str | None:
+    """What to look for in errors to find those of the same sort: the longest common part of its gist."""
+    parts = _DIFFERING.split(gist(error))
+    return max((part.strip() for part in parts), key=len, default="")[:SOUGHT_CHARS_MAX] or None
+
+
+async def _returns(visit: Visit, type: str | None) -> float | None:
     """After how many hours dead letters of a type come back by themselves."""
-    found = next((one.info.policy for one in await visit.administration.types() if one.info.type == type), None)
-    return decode_policy(found).failed_job_retry_hours
+    if type is None or not visit.sees_all:
+        return None
+    try:
+        return (await visit.administration.policy(type)).policy.failed_job_retry_hours
+    except NotFound:
+        return None
+
+
+# What is asked for ---------------------------------------------------------------------------------------
+
+
+def _asked(read: Callable[[str], str | None]) -> Asked:
+    typed = {name: value for name in _READERS if (value := read(name)) is not None}
+    found: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for name, text in typed.items():
+        try:
+            found[name] = _READERS[name](name, text)
+        except InvalidInput as error:
+            problems[name] = error.problem
+    tenants = (found["tenant"],) if "tenant" in found else ()
+    said = {field: found.get(name) for name, field in FIELDS.items()}
+    return Asked(DeadFilter(tenants=tenants, **said), typed, problems)
+
+
+def _sent(visit: Visit) -> Asked:
+    """What a form has brought: there is no place to tell a mistake at, for nobody has typed it."""
+    asked = _asked(visit.optional)
+    for name, problem in asked.problems.items():
+        raise InvalidInput(name, problem)
+    return asked
+
+
+def _until(wanted: DeadFilter, until_ms: int) -> DeadFilter:
+    before_ms = wanted.failed_before_ms
+    return replace(wanted, failed_before_ms=until_ms if before_ms is None else min(before_ms, until_ms))
 
 
 def _act(visit: Visit) -> Act:
@@ -104,34 +192,6 @@ def _act(visit: Visit) -> Act:
         return Act(visit.sent("act"))
     except ValueError:
         raise InvalidInput("act", f"must be one of {', '.join(one.value for one in Act)}") from None
-
-
-def _typed(visit: Visit) -> dict[str, str]:
-    return {name: value for name in NAMES if (value := visit.optional(name)) is not None}
-
-
-def _wanted(typed: dict[str, str]) -> DeadFilter:
-    wanted = DeadFilter(type=checks.name("type", typed["type"]) if "type" in typed else None)
-    if "tenant" in typed:
-        wanted = replace(wanted, tenants=(checks.name("tenant", typed["tenant"]),))
-    if "fingerprint" in typed:
-        wanted = replace(wanted, fingerprint=dead.require_fingerprint(typed["fingerprint"]))
-    return replace(
-        wanted,
-        error_text=typed.get("error"),
-        failed_after_ms=_instant("after", typed),
-        failed_before_ms=_instant("before", typed),
-    )
-
-
-def _sought(error: str) -> str | None:
-    """What to look for in errors to find those of the same sort: the longest part of the first line without figures."""
-    parts = _FIGURES.split((error.strip().splitlines() or [""])[0])
-    return max((part.strip() for part in parts), key=len, default="")[:SOUGHT_CHARS_MAX] or None
-
-
-def _instant(name: str, typed: dict[str, str]) -> int | None:
-    return None if name not in typed else utc_moment(name, typed[name])
 
 
 PAGES = (Page("/ui/dead", show),)
