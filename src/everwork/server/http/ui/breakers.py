@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from everwork.core.breaker import BreakerState, CircuitBreaker
 from everwork.core.states import State
@@ -11,7 +11,8 @@ from everwork.engines.values import TypeInfo
 from everwork.server.http.ui.pages import Action, Page, View
 from everwork.server.http.ui.visit import Visit
 
-_ORDER = {BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 1, BreakerState.CLOSED: 2}
+_ORDER: Final = {BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 1, BreakerState.CLOSED: 2}
+ROWS_MAX: Final = 500
 
 
 class Row(NamedTuple):
@@ -20,6 +21,11 @@ class Row(NamedTuple):
     info: TypeInfo
     rule: CircuitBreaker | None
     pending: int
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether jobs of the type start as usual."""
+        return self.info.breaker is BreakerState.CLOSED
 
 
 async def show(visit: Visit) -> View:
@@ -30,7 +36,10 @@ async def show(visit: Visit) -> View:
         if rule is not None or view.info.breaker is not BreakerState.CLOSED:
             rows.append(Row(view.info, rule, view.counts[State.PENDING]))
     rows.sort(key=lambda row: (_ORDER[row.info.breaker], row.info.type))
-    return View("breakers.html", {"rows": rows})
+    stopped = [row for row in rows if not row.is_closed]
+    held = sum(row.pending for row in stopped)
+    context = {"rows": rows[:ROWS_MAX], "all": len(rows), "stopped": len(stopped), "held": held}
+    return View("breakers.html", context)
 
 
 PAGES = (Page("/ui/breakers", show),)

@@ -3,27 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.states import State
+from everwork.engines.codec import decode_policy
 from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput, NotFound
+from everwork.server.http.ui.chart import share
+from everwork.server.http.ui.failing import failing
 from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.pages import Action, Done, Page, View
-from everwork.server.http.ui.render import type_url
+from everwork.server.http.ui.render import duration, type_url
 from everwork.server.http.ui.texts import pretty
-from everwork.server.http.ui.types import RATE_MINUTES, limits_of, oldest_of, policy_rows, state_of
+from everwork.server.http.ui.types import RATE_MINUTES, limits_of, mark_of, oldest_of, own_sources, rates, unasked
 from everwork.server.http.ui.visit import Visit
 from everwork.service.administration import TypeView
+from everwork.service.policies import said_of_stored
 
-DEAD_MAX: Final = 5
+DUE_LOOK_MAX: Final = 100
+"""Engines count what waits, not what is due of it: so many are looked at."""
+OPEN_SECONDS: Final = (60, 600, 3_600, 86_400)
+"""For how long a breaker can be opened by hand."""
+
+
+class Field(NamedTuple):
+    """A field of a policy: its value as people say it, and whether it was set for this type."""
+
+    name: str
+    value: str
+    is_set: bool
 
 
 async def show(visit: Visit) -> View:
     """The page of a type."""
-    return await _page(visit, visit.asked("name") or "")
+    type = visit.asked("name") or ""
+    views = await visit.administration.types()
+    view = next((one for one in views if one.info.type == type), None)
+    if view is None:
+        raise NotFound("type", type)
+    drawn, failed, workers, titles, due = await asyncio.gather(
+        charts(visit, range_of(visit), type),
+        failing(visit, type),
+        visit.administration.workers(),
+        own_sources(visit, [type]),
+        _due(visit, view),
+    )
+    context = {
+        "worker": titles.get(type),
+        "range": range_of(visit),
+        "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
+        "charts": drawn,
+        "failing": failed,
+        "due": due,
+        "workers": [one for one in workers if type in one.card.types],
+        "groups": await _groups(visit, type, view.info.groups),
+        "durations": [(seconds, duration(seconds * 1000)) for seconds in OPEN_SECONDS],
+    }
+    return View("type.html", context | await _figures(visit, view) | _policy(type, view.info.policy))
 
 
 async def set_policy(visit: Visit) -> Done | View:
@@ -32,7 +72,9 @@ async def set_policy(visit: Visit) -> Done | View:
     try:
         await visit.administration.set_policy(type, _object(typed))
     except InvalidInput as error:
-        return await _page(visit, type, typed, str(error), 422)
+        stored = [one.info.policy for one in await visit.administration.types() if one.info.type == type]
+        context = _policy(type, stored[0] if stored else None)
+        return View("type_policy.html", context | {"typed": typed, "error": str(error), "here": type_url(type)}, 422)
     return Done(f"The policy of {type} is saved, and holds from the next attempt on.", type_url(type))
 
 
@@ -46,8 +88,10 @@ async def clear_policy(visit: Visit) -> Done:
 async def open_breaker(visit: Visit) -> Done:
     """Open a breaker by hand."""
     type = visit.sent("type")
-    seconds = await visit.administration.open_breaker(type, _seconds(visit.optional("seconds")))
-    return Done(f"The breaker of {type} is open for {seconds:g} s; then one job tries whether things work.")
+    seconds = await visit.administration.open_breaker(type, _seconds(visit.sent("seconds")))
+    return Done(
+        f"The breaker of {type} is open for {duration(seconds * 1000)}; then one job tries whether things work."
+    )
 
 
 async def reset_breaker(visit: Visit) -> Done:
@@ -57,42 +101,72 @@ async def reset_breaker(visit: Visit) -> Done:
     return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was closed already.")
 
 
-async def _page(visit: Visit, type: str, typed: str | None = None, error: str | None = None, status: int = 200) -> View:
-    view = next((one for one in await visit.administration.types() if one.info.type == type), None)
-    if view is None:
-        raise NotFound("type", type)
-    policy, drawn, dead, workers = await asyncio.gather(
-        visit.administration.policy(type),
-        charts(visit, range_of(visit), type),
-        visit.desk.look(JobFilter(type=type, states=frozenset([State.FAILED])), DEAD_MAX),
-        visit.administration.workers(),
-    )
-    context = {
-        "type": type,
-        "range": range_of(visit),
-        "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
-        "charts": drawn,
-        "dead": dead.jobs,
-        "workers": [one for one in workers if type in one.card.types],
-        "policy": policy,
-        "policy_rows": policy_rows(policy.policy, policy.said),
-        "limits": limits_of(policy.policy),
-        "typed": pretty(policy.said) if typed is None else typed,
-        "error": error,
-    }
-    return View("type.html", context | _figures(visit, view), status)
+# What the page shows ------------------------------------------------------------------------------------
 
 
-def _figures(visit: Visit, view: TypeView) -> dict[str, Any]:
-    span = visit.parts.pulse.span(RATE_MINUTES, view.info.type)
+async def _figures(visit: Visit, view: TypeView) -> dict[str, Any]:
+    pulse, type = visit.parts.pulse, view.info.type
+    reading, span = pulse.reading or await pulse.fresh(), pulse.span(RATE_MINUTES, type)
+    running = view.counts[State.PROCESSING]
     return {
         "info": view.info,
-        "state": state_of(view.info),
+        "mark": mark_of(view.info, is_unasked=type in unasked(reading, [type] if running else [])),
         "totals": {state.label: view.counts[state] for state in State},
-        "oldest_ms": oldest_of(visit).get(view.info.type),
-        "per_minute": span.per_second * 60,
+        "oldest_ms": oldest_of(reading).get(type),
+        "per_minute": rates(pulse)(type),
         "p95": (span.wait_ms(0.95), span.execution_ms(0.95)),
+        "full": share(running, decode_policy(view.info.policy).max_running or 0),
     }
+
+
+async def _due(visit: Visit, view: TypeView) -> int | None:
+    """How many of the waiting jobs are due; None if there are too many to look."""
+    if view.counts[State.PENDING] > DUE_LOOK_MAX:
+        return None
+    wanted = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
+    page = await visit.desk.look(wanted, DUE_LOOK_MAX)
+    return len(page.jobs) if page.next is None else None
+
+
+async def _groups(visit: Visit, type: str, names: Sequence[str]) -> Sequence[Any]:
+    return [one for one in await visit.administration.groups() if one.type == type] if names else []
+
+
+def _policy(type: str, stored: str | None) -> dict[str, Any]:
+    policy, said = decode_policy(stored), said_of_stored(stored)
+    return {
+        "type": type,
+        "policy": policy,
+        "is_own": bool(said),
+        "fields": fields_shown(policy, said),
+        "limits": limits_of(policy),
+        "typed": pretty(said),
+        "error": None,
+    }
+
+
+def fields_shown(policy: TypePolicy, said: Mapping[str, Any]) -> list[Field]:
+    """Every field of a policy, those first that were set for the type."""
+    shown = [Field(name, _told(name, value), name in said) for name, value in fields_of(policy).items()]
+    return sorted(shown, key=lambda one: not one.is_set)
+
+
+def _told(name: str, value: Any) -> str:
+    """The value of a field with its unit."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name in ("base", "cap") or name.endswith("_seconds"):
+        return duration(value * 1000)
+    if name.endswith("_hours"):
+        return duration(value * 3_600_000)
+    if name == "errors":
+        return "; ".join(f"{one.get('exception') or one.get('text')}: {one['strategy']}" for one in value)
+    return f"{100 * value:g} %" if name == "jitter" else f"{value:,g}"
+
+
+# What was typed -----------------------------------------------------------------------------------------
 
 
 def _object(typed: str) -> dict[str, Any]:
@@ -105,9 +179,9 @@ def _object(typed: str) -> dict[str, Any]:
     return said
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(text: str) -> float:
     try:
-        return float(text or "60")
+        return float(text)
     except ValueError:
         raise InvalidInput("seconds", "must be a number of seconds") from None
 

@@ -15,17 +15,13 @@ from everwork.server.http.ui.failing import failing
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.pages import Action, Page, View
 from everwork.server.http.ui.render import address, duration, number, type_url
+from everwork.server.http.ui.types import LATE_MS, RATE_MINUTES, unasked
 from everwork.server.http.ui.visit import Visit
 from everwork.service.cards import ProcessView
 from everwork.service.minutes import MINUTE_MS, Span
 from everwork.service.pulse import MINUTES_KEPT, Pulse, Reading
 
-LATE_MS: Final = 60_000
-"""Work that waits for longer is worth a word."""
-UNASKED_MS: Final = 2 * 60_000
-"""A type with due work that nobody has asked for so long has no worker."""
 ROWS_MAX: Final = 10
-RATE_MINUTES: Final = 5
 NAMES_MAX: Final = 3
 SORTS: Final[Mapping[str, str]] = {
     "retryable": "error that may pass",
@@ -124,10 +120,10 @@ def _sentences(pulse: Pulse, reading: Reading, counts: Sequence[Count], not_star
         yield Told(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
     if not_starting:
         yield Told(_named(not_starting, "worker does not start", "workers do not start"), "bad", "/ui/workers")
-    if unasked := _unasked(reading, counts):
-        href = type_url(unasked[0]) if len(unasked) == 1 else address("/ui/types", show="waiting", sort="oldest")
+    if alone := unasked(reading, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
+        href = type_url(alone[0]) if len(alone) == 1 else address("/ui/types", show="unasked")
         said = ("type has work that no worker asks for", "types have work that no worker asks for")
-        yield Told(_named(unasked, *said), "warn", href)
+        yield Told(_named(alone, *said), "warn", href)
     if paused := sorted(one.type for one in reading.types if one.paused):
         href = type_url(paused[0]) if len(paused) == 1 else address("/ui/types", show="paused")
         yield Told(_named(paused, "type is paused", "types are paused"), "warn", href)
@@ -182,14 +178,6 @@ def _quiet(pulse: Pulse, reading: Reading) -> str:
     first = pulse.minutes[0].minute if pulse.minutes else reading.at_ms // MINUTE_MS
     seen_ms = min(reading.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
     return f"at least {duration(max(seen_ms, 1_000))}"
-
-
-def _unasked(reading: Reading, counts: Sequence[Count]) -> list[str]:
-    """Types with work that is due, and that nobody takes: no worker asks for them, and none runs one."""
-    running = {one.type for one in counts if one.state is State.PROCESSING and one.jobs}
-    since = {one.type: one.last_asked_ms or 0 for one in reading.types if not one.paused}
-    late = {one.type for one in reading.oldest if reading.at_ms - one.run_at_ms > LATE_MS}
-    return sorted(type for type in late - running if reading.at_ms - since.get(type, reading.at_ms) > UNASKED_MS)
 
 
 def _named(types: Sequence[str], one: str, many: str) -> str:

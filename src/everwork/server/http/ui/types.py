@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from everwork.core.breaker import BreakerState
 from everwork.core.limits import NAME_CHARS_MAX
-from everwork.core.policy import TypePolicy, fields_of
+from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
 from everwork.engines.values import TypeInfo
 from everwork.server.http.ui.pages import Action, Done, Page, View
+from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
 from everwork.service.administration import TypeView
-from everwork.service.minutes import Span
+from everwork.service.cards import own_source
+from everwork.service.minutes import MINUTE_MS, OTHER_TYPES
+from everwork.service.pulse import Pulse, Reading
 
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5
-SHOWS: Final = ("", "paused", "waiting", "failed")
+LATE_MS: Final = 60_000
+"""Work that waits for longer is worth a word."""
+UNASKED_MS: Final = 2 * 60_000
+"""A type with due work that nobody has asked for so long has no worker."""
+SHOWS: Final[Mapping[str, str]] = {
+    "": "all",
+    "waiting": "with waiting jobs",
+    "failed": "with dead letters",
+    "paused": "paused",
+    "stopped": "stopped by a breaker",
+    "unasked": "with work that no worker asks for",
+}
+_OWN_SOURCE: Final = own_source("").partition(":")[0] + ":"
+
+
+class Mark(NamedTuple):
+    """What a type is like: a class of the stylesheet, and a word."""
+
+    name: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A type in the list."""
+    """A type in the list; `worker` is the title of the one whose own source it is."""
 
     info: TypeInfo
     counts: Mapping[State, int]
     oldest_ms: int | None
-    span: Span
-    limits: Sequence[str]
+    is_unasked: bool
+    per_minute: float | None
+    worker: str | None
 
     @property
     def pending(self) -> int:
@@ -49,32 +72,48 @@ class Row:
         return self.counts[State.FAILED]
 
     @property
-    def per_minute(self) -> float:
-        """How many attempts end in a minute."""
-        return self.span.per_second * 60
+    def mark(self) -> Mark:
+        """What matters most about it."""
+        return mark_of(self.info, is_unasked=self.is_unasked)
+
+    @property
+    def limits(self) -> list[str]:
+        """Its limits, in few words."""
+        return [] if self.info.policy is None else limits_of(decode_policy(self.info.policy))
 
 
 SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
-    "name": lambda row: row.info.type,
+    "name": lambda row: row.worker is not None,
     "waiting": lambda row: -row.pending,
     "running": lambda row: -row.running,
     "failed": lambda row: -row.failed,
-    "rate": lambda row: -row.per_minute,
+    "rate": lambda row: -(row.per_minute or 0),
     "oldest": lambda row: row.oldest_ms or 1 << 62,
+}
+
+
+_IS_SHOWN: Final[Mapping[str, Callable[[Row], bool]]] = {
+    "waiting": lambda row: row.pending > 0,
+    "failed": lambda row: row.failed > 0,
+    "paused": lambda row: row.info.paused,
+    "stopped": lambda row: row.info.breaker is not BreakerState.CLOSED,
+    "unasked": lambda row: row.is_unasked,
 }
 
 
 async def show(visit: Visit) -> View:
     """The list of types."""
-    views = await visit.administration.types()
+    pulse = visit.parts.pulse
+    views, reading = await visit.administration.types(), pulse.reading or await pulse.fresh()
     sort = visit.asked("sort") or "name"
     sort = sort if sort in SORTS else "name"
-    oldest = oldest_of(visit)
-    rows = [_row(visit, view, oldest) for view in views if _is_sought(visit, view)]
-    rows.sort(key=lambda row: (SORTS[sort](row), row.info.type))
+    rows = [row for row in await _rows(visit, views, reading) if _is_sought(visit, row)]
+    rows.sort(key=lambda row: (SORTS[sort](row), row.worker or row.info.type))
     first = _first(visit, len(rows))
+    shown = rows[first : first + PAGE_ROWS]
     context = {
-        "rows": rows[first : first + PAGE_ROWS],
+        "rows": shown,
+        "p95_ms": {row.info.type: pulse.span(RATE_MINUTES, row.info.type).execution_ms(0.95) for row in shown},
         "all": len(views),
         "matching": len(rows),
         "first": first,
@@ -103,6 +142,9 @@ async def resume(visit: Visit) -> Done:
     return Done(f"{type} is active again.")
 
 
+# What is known of types ---------------------------------------------------------------------------------
+
+
 def limits_of(policy: TypePolicy) -> list[str]:
     """The limits of a type, in few words."""
     said = []
@@ -111,47 +153,81 @@ def limits_of(policy: TypePolicy) -> list[str]:
     if policy.max_running_per_key is not None:
         said.append(f"{policy.max_running_per_key:,} at once per key")
     if policy.rate is not None:
-        said.append(f"{policy.rate.jobs:,} per {policy.rate.seconds:g} s")
+        said.append(f"{policy.rate.jobs:,} per {duration(policy.rate.window_ms).removeprefix('1 ')}")
     return said
 
 
-def state_of(info: TypeInfo) -> str:
-    """What a type is like, in one word of the stylesheet."""
+def mark_of(info: TypeInfo, *, is_unasked: bool) -> Mark:
+    """What matters most about a type: what keeps its jobs from starting, if anything does."""
     if info.paused:
-        return "paused"
-    return {BreakerState.OPEN: "open", BreakerState.HALF_OPEN: "half-open"}.get(info.breaker, "on")
+        return Mark("paused", "paused")
+    if info.breaker is not BreakerState.CLOSED:
+        return Mark(info.breaker.value, f"breaker {info.breaker.value}")
+    return Mark("pending", "no worker") if is_unasked else Mark("on", "active")
 
 
-def oldest_of(visit: Visit) -> Mapping[str, int]:
-    """Since when work of each type waits."""
-    reading = visit.parts.pulse.reading
+def oldest_of(reading: Reading) -> Mapping[str, int]:
+    """Since when work of each type waits that is due."""
     found: dict[str, int] = {}
-    for one in reading.oldest if reading else ():
+    for one in reading.oldest:
         found[one.type] = min(one.run_at_ms, found.get(one.type, one.run_at_ms))
     return found
 
 
-def policy_rows(policy: TypePolicy, said: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
-    """Each field of a policy with its value, and whether it was set for this type."""
-    return [(name, value, name in said) for name, value in fields_of(policy).items()]
+def unasked(reading: Reading, running: Iterable[str]) -> list[str]:
+    """Types with work that has been due for a while: no worker asks for it, and none runs any (`running` are those)."""
+    asked = {one.type: one.last_asked_ms or 0 for one in reading.types if not one.paused}
+    late = {one.type for one in reading.oldest if reading.at_ms - one.run_at_ms > LATE_MS}
+    return sorted(type for type in late.difference(running) if reading.at_ms - asked.get(type, 1 << 62) > UNASKED_MS)
 
 
-def _row(visit: Visit, view: TypeView, oldest: Mapping[str, int]) -> Row:
-    pulse = visit.parts.pulse
-    limits = [] if view.info.policy is None else limits_of(decode_policy(view.info.policy))
-    counts = Counter(view.counts)
-    span = pulse.span(RATE_MINUTES, view.info.type)
-    return Row(view.info, counts, oldest.get(view.info.type), span, limits)
+def rates(pulse: Pulse) -> Callable[[str], float | None]:
+    """How many attempts of a type end in a minute; None if it is among many others that are not told apart."""
+    seconds, ended = pulse.span(RATE_MINUTES).seconds, Counter[str]()
+    first = pulse.reading.at_ms // MINUTE_MS - RATE_MINUTES + 1 if pulse.reading else 0
+    for minute in pulse.minutes[-RATE_MINUTES:]:
+        if minute.minute >= first:
+            ended.update({type: work.ended for type, work in minute.by_type.items()})
+    has_others = OTHER_TYPES in ended
+
+    def rate(type: str) -> float | None:
+        if has_others and type not in ended:
+            return None
+        return 60 * ended[type] / seconds if seconds else 0.0
+
+    return rate
 
 
-def _is_sought(visit: Visit, view: TypeView) -> bool:
-    part, show = (visit.asked("q") or "")[:NAME_CHARS_MAX].lower(), visit.asked("show")
-    if part not in view.info.type.lower():
+async def own_sources(visit: Visit, types: Iterable[str]) -> Mapping[str, str]:
+    """The titles of the workers, by the types that are their own sources; nobody has given these a name."""
+    if not any(type.startswith(_OWN_SOURCE) for type in types):
+        return {}
+    return {own_source(one.card.id): one.card.title for one in await visit.administration.workers()}
+
+
+# The rows -----------------------------------------------------------------------------------------------
+
+
+async def _rows(visit: Visit, views: Sequence[TypeView], reading: Reading) -> list[Row]:
+    oldest, rate = oldest_of(reading), rates(visit.parts.pulse)
+    titles = await own_sources(visit, (view.info.type for view in views))
+    alone = set(unasked(reading, (view.info.type for view in views if view.counts[State.PROCESSING])))
+    return [
+        Row(view.info, view.counts, oldest.get(type), type in alone, rate(type), titles.get(type))
+        for view in views
+        for type in [view.info.type]
+    ]
+
+
+def _is_sought(visit: Visit, row: Row) -> bool:
+    part = (visit.asked("q") or "")[:NAME_CHARS_MAX].lower()
+    if part not in row.info.type.lower() and part not in (row.worker or "").lower():
         return False
-    if show == "paused":
-        return view.info.paused
-    wanted = {"waiting": State.PENDING, "failed": State.FAILED}.get(show or "")
-    return wanted is None or view.counts[wanted] > 0
+    return _IS_SHOWN.get(visit.asked("show") or "", _any)(row)
+
+
+def _any(_: Row) -> bool:
+    return True
 
 
 def _first(visit: Visit, rows: int) -> int:
