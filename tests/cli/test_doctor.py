@@ -68,7 +68,7 @@ async def test_the_command_tells_what_the_store_is_and_holds(cli: Cli, url: str)
 async def test_the_command_answers_in_json(cli: Cli, engine: Engine) -> None:
     await a_completed_job(engine)
     report: dict[str, Any] = cli("doctor", "--json").json
-    assert (report["engine"], report["schema_version"], report["durability"]) == ("sqlite", 2, "power-loss")
+    assert (report["engine"], report["schema_version"], report["durability"]) == ("sqlite", 3, "power-loss")
     assert (report["ok"], report["problems"], report["jobs"]["completed"]) == (True, [], 1)
     assert report["settings"]["path"] == str(cli.file)
 
@@ -78,9 +78,8 @@ async def test_the_command_ends_with_1_if_something_is_wrong(cli: Cli, engine: E
     answer = cli("doctor")
     assert answer.code == 1
     [problem] = [line for line in answer.out.splitlines() if line.startswith("problem")]
-    assert problem.endswith(
-        f"1 jobs of type '{TYPE}' are due, and no worker has asked for it yet: start a worker for it, or cancel them"
-    )
+    assert f"1 jobs of type '{TYPE}' wait, the first since 20" in problem
+    assert problem.endswith(", and no worker has asked for it yet: start a worker for it, or cancel them")
 
 
 def test_a_store_that_is_not_there_is_told_and_not_created(cli: Cli) -> None:
@@ -123,7 +122,8 @@ async def test_due_jobs_that_nobody_asks_for_are_a_problem(store: Engine, clock:
     clock.advance(seconds=90)
     [finding] = await found(store, clock)
     assert finding.is_problem
-    assert f"1 jobs of type '{TYPE}' are due, and no worker has asked for it since 2023-11-14T" in finding.text
+    assert finding.text.startswith(f"1 jobs of type '{TYPE}' wait, the first since 2023-11-14T")
+    assert ", and no worker has asked for it since 2023-11-14T" in finding.text
 
 
 async def test_a_paused_type_is_a_note(store: Engine, clock: VirtualClock) -> None:

@@ -150,13 +150,16 @@ async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
         if count.state is State.PENDING:
             pending[count.type] = pending.get(count.type, 0) + count.jobs
     findings = []
+    due_since: dict[str, int] = {}
+    for one in await engine.oldest():
+        due_since[one.type] = min(one.run_at_ms, due_since.get(one.type, one.run_at_ms))
     for info in await engine.types():
         jobs = pending.get(info.type, 0)
         if info.paused:
             text = f"type '{info.type}' is paused; {jobs:,} jobs wait"
             findings.append(Finding(False, text, "resume it to let them start"))
-        elif jobs and not _is_asked_for(info, stats.generated_at_ms):
-            findings += await _of_unasked(engine, info, stats.generated_at_ms)
+        elif info.type in due_since and not _is_asked_for(info, stats.generated_at_ms):
+            findings.append(_of_unasked(info, jobs, due_since[info.type]))
     return findings
 
 
@@ -164,14 +167,10 @@ def _is_asked_for(info: TypeInfo, now_ms: int) -> bool:
     return info.last_asked_ms is not None and now_ms - info.last_asked_ms < ASKED_LATELY_MS
 
 
-async def _of_unasked(engine: Engine, info: TypeInfo, now_ms: int) -> list[Finding]:
-    waiting, more = await _some(engine, JobFilter(type=info.type, states=frozenset([State.PENDING])))
-    due = [job for job in waiting if job.run_at_ms <= now_ms]
-    if not due:
-        return []
-    since = "yet" if info.last_asked_ms is None else f"since {utc_text(info.last_asked_ms)}"
-    text = f"{len(due):,}{more} jobs of type '{info.type}' are due, and no worker has asked for it {since}"
-    return [Finding(True, text, "start a worker for it, or cancel them")]
+def _of_unasked(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
+    asked = "yet" if info.last_asked_ms is None else f"since {utc_text(info.last_asked_ms)}"
+    waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
+    return Finding(True, f"{waiting}, and no worker has asked for it {asked}", "start a worker for it, or cancel them")
 
 
 async def _of_copies(engine: Engine) -> list[Finding]:
