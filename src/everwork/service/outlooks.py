@@ -52,6 +52,17 @@ def next_fire(card: TriggerCard, mark: TriggerMark | None, now_ms: int) -> NextF
     return NOT_BEGUN if mark is None else _to_come(card, mark, now_ms)
 
 
+def upcoming(view: TriggerView, count: int) -> list[int]:
+    """Its next time points, at most so many, as far as its card tells."""
+    points: list[int] = []
+    point_ms = view.next_ms
+    while point_ms is not None and len(points) < count:
+        points.append(point_ms)
+        mark = TriggerMark(view.began_ms or 0, point_ms)
+        point_ms = _to_come(view.card, mark, point_ms).point_ms
+    return points
+
+
 def _to_come(card: TriggerCard, mark: TriggerMark, now_ms: int) -> NextFire:
     try:
         point_ms = next_point(_plan(card), mark.began_ms, mark.last_ms, now_ms)

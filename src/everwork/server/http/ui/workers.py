@@ -4,10 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
 from everwork.service.at_work import RunningJob
+from everwork.service.cards import ProcessView, WorkerView, own_source
+
+ROWS_MAX: Final = 200
+JOBS_SHOWN: Final = 5
+LATE_MS: Final = 15_000
+"""A process gives a sign of life every few seconds; one that has not for so long is worth a look."""
+
+
+class ProcessRow(NamedTuple):
+    """A process, what it runs, the titles of its workers, and which of them do not start."""
+
+    view: ProcessView
+    jobs: Sequence[RunningJob]
+    workers: Sequence[str]
+    broken: Sequence[tuple[str, str]]
+    is_late: bool
+
+    @property
+    def state(self) -> str:
+        """How it is, in one word."""
+        return "broken" if self.broken else self.view.card.state
+
+
+class WorkerRow(NamedTuple):
+    """A worker class; `sources` are the types that it takes, but for the one that is its own."""
+
+    view: WorkerView
+    sources: Sequence[str]
+    own_source: str
+
+    @property
+    def state(self) -> str:
+        """How it is, in one word."""
+        if not self.view.is_on:
+            return "off"
+        return "broken" if self.view.broken else "on"
 
 
 async def show(visit: Visit) -> View:
@@ -16,18 +54,22 @@ async def show(visit: Visit) -> View:
     managers, processes, workers, at_work = await asyncio.gather(
         office.managers(), office.processes(), office.workers(), office.running()
     )
-    by_process: defaultdict[str, list[RunningJob]] = defaultdict(list)
+    held: defaultdict[str, list[RunningJob]] = defaultdict(list)
     others: defaultdict[str, list[RunningJob]] = defaultdict(list)
     for job in at_work.jobs:
-        (others[job.worker] if job.process is None else by_process[job.process]).append(job)
+        (others if job.process is None else held)[job.process or job.worker].append(job)
+    titles = {view.card.id: view.card.title for view in workers}
+    now_ms = (visit.parts.pulse.reading or await visit.parts.pulse.fresh()).at_ms
     context = {
-        "managers": managers,
-        "processes": processes,
-        "workers": workers,
-        "titles": {view.card.id: view.card.title for view in workers},
-        "running": dict(by_process),
-        "others": dict(sorted(others.items())),
+        "managers": managers[:ROWS_MAX],
+        "processes": [_process(view, titles, held, now_ms) for view in processes[:ROWS_MAX]],
+        "workers": [_worker(view) for view in workers[:ROWS_MAX]],
+        "others": sorted(others.items())[:ROWS_MAX],
+        "counts": {"managers": len(managers), "processes": len(processes), "workers": len(workers)},
+        "running": len(at_work.jobs),
         "is_cut": at_work.is_cut,
+        "rows_max": ROWS_MAX,
+        "jobs_shown": JOBS_SHOWN,
     }
     return View("workers.html", context)
 
@@ -43,7 +85,21 @@ async def switch(visit: Visit) -> Done:
 async def restart(visit: Visit) -> Done:
     """Let another process take the place of one."""
     card = await visit.administration.restart_process(visit.sent("process"))
-    return Done(f"Process {card.name} is being replaced: what it runs is finished or handed back first.")
+    return Done(f"Process {card.name} is being replaced: what it runs it may finish first.")
+
+
+def _process(
+    view: ProcessView, titles: Mapping[str, str], held: Mapping[str, Sequence[RunningJob]], now_ms: int
+) -> ProcessRow:
+    card = view.card
+    sound = [titles.get(id, id) for id in card.workers if id not in card.broken]
+    broken = [(titles.get(id, id), reason) for id, reason in card.broken.items()]
+    return ProcessRow(view, held.get(card.name, ()), sound, broken, now_ms - view.beat_ms > LATE_MS)
+
+
+def _worker(view: WorkerView) -> WorkerRow:
+    own = own_source(view.card.id)
+    return WorkerRow(view, [source for source in view.card.sources if source != own], own)
 
 
 PAGES = (Page("/ui/workers", show),)
