@@ -110,8 +110,9 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
     clock.now_ms = now_ms - PRESENT_MS
     pulse = Pulse(engine, "past")
     await Past(engine, clock).write(minutes, pulse.fresh)
+    jobs = await _the_present(engine, clock, pulse)
     await pulse.close()
-    return keys, await _the_present(engine, clock)
+    return keys, jobs
 
 
 async def _set_up(engine: Engine, clock: VirtualClock) -> dict[str, str]:
@@ -145,7 +146,7 @@ _KEYS: Final[Sequence[tuple[str, list[str], list[str], int | None]]] = (
 )
 
 
-async def _the_present(engine: Engine, clock: VirtualClock) -> dict[str, int]:
+async def _the_present(engine: Engine, clock: VirtualClock, pulse: Pulse) -> dict[str, int]:
     """The last minutes: work in every state, in no order."""
     await _open_the_breaker(engine)
     new = [NewJob(**{"variables": '{"order": 4711}', **fields}) for jobs, fields in _WAITING for _ in range(jobs)]
@@ -153,6 +154,7 @@ async def _the_present(engine: Engine, clock: VirtualClock) -> dict[str, int]:
     keys: dict[str, int] = {}
     for job in new:
         clock.advance(seconds=2)
+        await pulse.fresh()
         [created] = await engine.create([job])
         keys[job.type if job.correlation_id is None else "cancelled"] = created.key
         if job.correlation_id is not None:
@@ -178,7 +180,7 @@ _WAITING: Final[Sequence[tuple[int, dict[str, Any]]]] = (
 async def _open_the_breaker(engine: Engine) -> None:
     """Three failures in a row."""
     await engine.create([NewJob(STUCK, '{"order": 4710}')] * 3)
-    leased = (await engine.activate([Demand(STUCK, "cashier@pay-1", 500, MINUTE_MS)])).jobs
+    leased = (await engine.activate([Demand(STUCK, "cashier@pay-1", 3, MINUTE_MS)])).jobs
     error = "GatewayError: 502 server error of pay.example.org"
     await engine.settle([Fail(job.key, job.attempt, error, classes=("GatewayError",)) for job in leased])
 
