@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from everwork.core import checks
@@ -10,22 +9,28 @@ from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access import Permission
-from everwork.service.api_key import ApiKey
+from everwork.service.api_key import ApiKey, KeyState
 from everwork.service.keys import host_clock
 
 DAY_MS: Final = 86_400_000
+DAYS_MIN: Final = 0.01
 DAYS_MAX: Final = 3_650
+ROWS_MAX: Final = 200
+SOON_MS: Final = 14 * DAY_MS
+"""Whoever uses a key that ends by then should change over to another."""
 MEANINGS: Final = (
     (Permission.JOBS_READ, "sees jobs, types and workers, and changes nothing"),
     (Permission.JOBS, "creates, runs and changes jobs: for workers and programs"),
     (Permission.ADMIN, "types, policies, workers, triggers, keys and the audit log, but no jobs"),
     (Permission.ALL, "everything"),
 )
+FIELDS: Final = {"permissions": "permission", "rate_per_second": "rate", "expires_at": "days", "expires_at_ms": "days"}
+"""What the form calls a field that the service has found fault with, where it is not the same."""
 
 
 async def show(visit: Visit) -> View:
     """All keys, and a form for another."""
-    return await _page(visit)
+    return await _page(visit, {})
 
 
 async def create(visit: Visit) -> View:
@@ -36,11 +41,12 @@ async def create(visit: Visit) -> View:
             list(visit.all_sent("permission")),
             tenants=_tenants(visit),
             expires_at_ms=_expires(visit),
-            rate_per_second=_rate(visit),
+            rate_per_second=_number(visit, "rate"),
         )
     except InvalidInput as error:
-        return await _page(visit, error=str(error), status=422)
-    return await _page(visit, new=new.text, made=new.key)
+        name = error.field.partition("[")[0]
+        return await _page(visit, {FIELDS.get(name, name): error.problem}, 422)
+    return View("key.html", {"text": new.text, "key": new.key})
 
 
 async def revoke(visit: Visit) -> Done:
@@ -49,23 +55,25 @@ async def revoke(visit: Visit) -> Done:
     return Done(f"Key {key.name} is revoked: it opens nothing any more, and its sessions are over.")
 
 
-async def _page(
-    visit: Visit, *, new: str | None = None, made: ApiKey | None = None, error: str | None = None, status: int = 200
-) -> View:
+async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
     now_ms = host_clock()
-    keys: Sequence[ApiKey] = sorted(
-        await visit.administration.list_keys(), key=lambda key: (key.state(now_ms).value != "live", -key.created_at_ms)
-    )
+    keys = sorted(await visit.administration.list_keys(), key=lambda key: _rank(key, now_ms))
+    may_grant_all = Permission.ALL in visit.principal.permissions
     context: dict[str, Any] = {
-        "keys": [(key, key.state(now_ms).value) for key in keys],
-        "new": new,
-        "made": made,
-        "error": error,
-        "meanings": MEANINGS if Permission.ALL in visit.principal.permissions else MEANINGS[:-1],
+        "keys": [(key, key.state(now_ms).value) for key in keys[:ROWS_MAX]],
+        "total": len(keys),
+        "soon_ms": now_ms + SOON_MS,
+        "problems": problems,
+        "meanings": MEANINGS if may_grant_all else MEANINGS[:-1],
         "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
-        "picked": set(visit.all_sent("permission")) or {Permission.JOBS_READ.value},
+        "picked": set(visit.all_sent("permission")) if visit.form else {Permission.JOBS_READ.value},
     }
     return View("keys.html", context, status)
+
+
+def _rank(key: ApiKey, now_ms: int) -> tuple[bool, int]:
+    """Those that open something first, and of these the newest."""
+    return key.state(now_ms) is not KeyState.LIVE, -key.created_at_ms
 
 
 def _tenants(visit: Visit) -> list[str]:
@@ -74,11 +82,7 @@ def _tenants(visit: Visit) -> list[str]:
 
 def _expires(visit: Visit) -> int | None:
     days = _number(visit, "days")
-    return None if days is None else host_clock() + round(checks.number("days", days, 0.01, DAYS_MAX) * DAY_MS)
-
-
-def _rate(visit: Visit) -> float | None:
-    return _number(visit, "rate")
+    return None if days is None else host_clock() + round(checks.number("days", days, DAYS_MIN, DAYS_MAX) * DAY_MS)
 
 
 def _number(visit: Visit, name: str) -> float | None:
