@@ -6,7 +6,6 @@ import hmac
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import orjson
 from starlette.requests import Request
@@ -240,7 +239,7 @@ def require_own_site(request: Request) -> None:
     if site is not None:
         is_own = site in ("same-origin", "none")
     else:
-        is_own = origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+        is_own = origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
     if not is_own:
         raise PermissionDenied("forms of other sites are not taken; nothing was done")
 

@@ -13,11 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from everwork.core.limits import LIVE_PAGES_MAX
 from everwork.exceptions import EverworkError
+from everwork.logs import get_logger
 from everwork.server.http.problems import problem
 from everwork.server.http.ui.door import Dashboard, LoggedOut, detail_of
 from everwork.server.http.ui.pages import Download, Page
 from everwork.server.http.ui.visit import Visit, own_path
 from everwork.service.loops import first_of
+
+log = get_logger("everwork")
 
 PATH: Final = "/ui/live"
 LOOK_SECONDS: Final = 1.0
@@ -56,7 +59,7 @@ class Live:
         for route in self._dashboard.routes():
             match, more = route.matches(asked)
             page = self._dashboard.pages.get(route.path)
-            if match.value and page is not None:
+            if match.value and page is not None and not page.is_open:
                 return page, Request({**asked, **more})
         return None
 
@@ -65,6 +68,9 @@ class Live:
         try:
             async for event in self._followed(page, asked):
                 yield event
+        except Exception:  # the last resort of an answer that has begun: broken off, it would look like a lost server
+            log.exception("a live page met a defect", page=page.path)
+            yield _event("trouble", "The server met a defect; its log says more. This page is not kept up to date.")
         finally:
             self._open -= 1
 

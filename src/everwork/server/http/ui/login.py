@@ -24,7 +24,7 @@ async def log_in(visit: Visit) -> Done | View:
         if token is not None:
             session, principal = await sessions.follow(token), OPERATOR
         else:
-            principal = visit.parts.keys.admit(visit.optional("key"))
+            principal = visit.parts.keys.admit((visit.optional("key") or "").strip())
             session = await sessions.begin(visit.parts.keys.badge(principal))
     except Unauthenticated as error:
         if token is not None and visit.session.token:  # A link that is followed again by whoever has come in by it.

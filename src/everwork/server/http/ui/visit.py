@@ -80,8 +80,8 @@ class Visit:
         return checks.job_key(self.names["key"])
 
     def asked(self, name: str) -> str | None:
-        """A parameter of the query; nothing was asked for by an empty one."""
-        return self.query.get(name, [""])[-1].strip() or None
+        """A parameter of the query, to the letter: names may begin with a space. An empty one asks for nothing."""
+        return self.query.get(name, [""])[-1] or None
 
     def here(self, **changes: str | None) -> str:
         """This page's address, with some parameters changed; None takes one away."""
@@ -106,8 +106,8 @@ class Visit:
         return value
 
     def optional(self, name: str) -> str | None:
-        """A field of the form; an empty one was not filled in."""
-        return self.form.get(name, [""])[-1].strip() or None
+        """A field of the form, to the letter; an empty one was not filled in."""
+        return self.form.get(name, [""])[-1] or None
 
     def all_sent(self, name: str) -> Sequence[str]:
         """A field that may be there many times."""
