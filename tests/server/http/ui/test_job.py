@@ -35,6 +35,45 @@ async def test_a_job_tells_why_it_is_not_running_with_a_way_to_the_reason(visito
     assert 'href="/ui/type?name=email-send"' in page.partition('class="why')[2]
 
 
+def why_of(page: str) -> str:
+    """What is read first, as people read it."""
+    box = page.partition('class="why')[2].partition(">")[2].partition("</section>")[0]
+    return " ".join(re.sub("<[^>]+>", " ", box).split())
+
+
+async def test_a_failed_job_begins_with_its_error_and_a_running_one_counts_attempts_as_people_do(
+    visitor: Visitor,
+) -> None:
+    rest = visitor.rest
+    job = await rest.leased(max_attempts=2)
+    path, at = f"/ui/jobs/{job['key']}", f"{JOBS}/{job['key']}"
+    page = await visitor.page(path)
+    assert "1 of 2 is running, 1 more if it fails" in page
+    assert not re.search(r"\dT\d", why_of(page))
+    error = "2 fields are wrong\n  to: no address\n  from: missing\nTraceback (most recent call last):\n  line 7"
+    await rest.ok("PUT", f"{at}/fail", {"error_message": error, "backoff_ms": 60_000, "retries": 1})
+    page = await visitor.page(path)
+    assert re.match(
+        r"Why is it not running\? Scheduled: it may start from .* UTC \) on\. .*Attempt 1 failed", why_of(page)
+    )
+    assert "1 of 2, 1 left" in page
+    await visitor.done(f"{path}/run-now", path)
+    await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
+    assert "2 of 2 is running, the last one" in await visitor.page(path)
+    await rest.ok("PUT", f"{at}/fail", {"error_message": error, "retries": 0})
+    told = why_of(await visitor.page(path))
+    assert told.startswith("Attempt 2 failed")
+    assert "2 fields are wrong to: no address from: missing The whole error" in told
+    assert "It will not run again by itself." in told
+    await rest.ok("PUT", f"{at}/requeue")
+    assert "fields are wrong" not in why_of(await visitor.page(path))
+
+
+async def test_a_type_that_is_named_like_an_instant_is_shown_by_its_name(visitor: Visitor) -> None:
+    job = await visitor.rest.job(type="t 2026-99-99T99:99:99.000Z")
+    assert "type 't 2026-99-99T99:99:99.000Z' yet" in await visitor.page(f"/ui/jobs/{job['key']}")
+
+
 async def test_the_timeline_tells_every_attempt_and_what_became_of_it(visitor: Visitor) -> None:
     rest = visitor.rest
     job = await rest.leased(variables={"password": "s3cret-s3cret"}, max_attempts=3)

@@ -85,7 +85,7 @@ async def _start(visit: Visit, asked: Asked) -> int | None:
 
 async def find(visit: Visit) -> Done:
     """To the page of a job whose key somebody has typed."""
-    job = await visit.desk.get(checks.job_key(visit.sent("key")))
+    job = await visit.desk.get(checks.job_key(visit.sent("key").strip()))
     return Done("", job_url(job.key))
 
 
@@ -114,7 +114,7 @@ async def _around(visit: Visit, asked: Asked) -> dict[str, Any]:
 
 def _row(job: Job, now_ms: int, masks: Masks) -> Row:
     is_over = job.state in FINISHED_STATES
-    label, at_ms = ("finished", job.finished_at_ms) if is_over else ("due", job.run_at_ms)
+    label, at_ms = ("ended", job.finished_at_ms) if is_over else ("due", job.run_at_ms)
     if job.state is State.PROCESSING:
         label, at_ms = "began", job.activated_at_ms
     error = None if job.last_error is None else gist(Hidden(masks, job).cleaned(job.last_error))

@@ -86,7 +86,7 @@ def _now(job: Job, now_ms: int) -> list[Moment]:
         return [Moment("now", "busy", title, job.activated_at_ms, worker=job.worker)]
     if job.state is State.PENDING:
         is_due = job.run_at_ms <= now_ms
-        return [Moment("now", "busy", "Waits for a worker; due" if is_due else "Will run", job.run_at_ms)]
+        return [Moment("now", "busy", "Waits, due since" if is_due else "Will run", job.run_at_ms)]
     return []
 
 

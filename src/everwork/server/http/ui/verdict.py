@@ -32,7 +32,7 @@ class Failure(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`tone` is its colour: bad (it has failed), warn (it waits for somebody to act), or none."""
+    """`tone` is its colour: bad (it has failed), warn (it waits for somebody to act), over, or none."""
 
     tone: str
     title: str
@@ -65,6 +65,8 @@ def _end(job: Job, moments: Sequence[Moment]) -> tuple[str, int | None]:
 def _tone(job: Job, why: Explanation, now_ms: int) -> str:
     if job.state is State.FAILED:
         return "bad"
+    if job.state is State.CANCELLED:
+        return "over"
     is_lapsed = why.reason is Reason.RUNNING and why.until_ms is not None and why.until_ms <= now_ms
     return "warn" if is_lapsed or why.reason in WAITS_FOR_SOMEBODY else ""
 
