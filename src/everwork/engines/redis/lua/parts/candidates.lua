@@ -59,7 +59,7 @@ end
 
 local function by_walking(below, step)
   local ids, last = {}, '[' .. sub(below, 1, 13)
-  while #ids < step do
+  while #ids <= step do -- One more than asked for: only then there are others.
     local buckets = call('ZREVRANGEBYLEX', P .. ':buckets', last, '-', 'LIMIT', 0, 1)
     if not buckets[1] then return ids, '' end
     local found = call('HKEYS', S .. buckets[1])
