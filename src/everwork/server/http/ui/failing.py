@@ -42,8 +42,10 @@ class Failing(NamedTuple):
     is_cut: bool
 
 
-async def failing(visit: Visit, type: str | None = None) -> Failing:
-    """What failed lately, the latest first."""
+async def failing(visit: Visit, type: str | None = None) -> Failing | None:
+    """What failed lately, the latest first; None for whoever may not see jobs."""
+    if not visit.may_see_jobs:
+        return None
     page = await visit.desk.look(replace(_FAILED, type=type), LOOK_MAX)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:

@@ -102,7 +102,7 @@ def range_of(visit: Visit) -> Range:
 
 
 async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
-    """The charts of one type, or of all together. The visitor must be one who sees all tenants.
+    """The charts of one type, or of all together. The visitor must be one who may see what concerns all tenants.
 
     They are drawn once for all who look, and again when there is another reading, but not too often if that is dear.
     """
@@ -126,7 +126,7 @@ async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
 
 async def _charts(visit: Visit, asked: Range, type: str | None) -> Charts:
     if asked.slot_hours:
-        points = _by_hours(await visit.desk.stats(asked.slots * asked.slot_hours), asked, type)
+        points = _by_hours(await visit.parts.service.stats(asked.slots * asked.slot_hours), asked, type)
         return _drawn(asked, points, points)
     points = _by_minutes(visit.parts.pulse, type)
     steps = [_together(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]

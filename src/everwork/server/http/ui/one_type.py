@@ -120,8 +120,8 @@ async def _figures(visit: Visit, view: TypeView) -> dict[str, Any]:
 
 
 async def _due(visit: Visit, view: TypeView) -> int | None:
-    """How many of the waiting jobs are due; None if there are too many to look."""
-    if view.counts[State.PENDING] > DUE_LOOK_MAX:
+    """How many of the waiting jobs are due; None if there are too many to look, or the visitor may not."""
+    if view.counts[State.PENDING] > DUE_LOOK_MAX or not visit.may_see_jobs:
         return None
     wanted = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
     page = await visit.desk.look(wanted, DUE_LOOK_MAX)

@@ -163,7 +163,7 @@ def mark_of(info: TypeInfo, *, is_unasked: bool) -> Mark:
         return Mark("paused", "paused")
     if info.breaker is not BreakerState.CLOSED:
         return Mark(info.breaker.value, f"breaker {info.breaker.value}")
-    return Mark("pending", "no worker") if is_unasked else Mark("on", "active")
+    return Mark("warn", "no worker") if is_unasked else Mark("on", "active")
 
 
 def oldest_of(reading: Reading) -> Mapping[str, int]:

@@ -1,0 +1,76 @@
+"""The charts of a store: minutes that somebody has watched, hours that the engine has counted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete
+from everwork.engines.values import Demand
+from everwork.server.http.ui.chart import UNKNOWN
+from everwork.service.minutes import MINUTE_TYPES_MAX
+from tests.server.http.ui.watched import watched
+from tests.stores import HOUR_MS, MINUTE_MS
+
+
+def legend(page: str) -> list[str]:
+    """What the charts say of their whole."""
+    return re.findall(r'<span class="swatch \w+"></span>([^<]+ <b>[^<]+)</b>', page)
+
+
+def titles(page: str) -> list[str]:
+    """What is told to whoever points at a slot."""
+    return re.findall(r"<title>(\d{4}-[^<]+)</title>", page)
+
+
+async def test_an_hour_is_drawn_by_minutes_and_those_that_nobody_watched_are_no_zeros(tmp_path: Path) -> None:
+    async with watched(tmp_path) as world:
+        await world.work("mail", None, None, "busy", run_ms=2_000)
+        await world.minutes_later(2)
+        world.clock.advance(ms=3 * MINUTE_MS)  # Nobody watches.
+        await world.pulse.fresh()
+        await world.work("mail", None, run_ms=30_000)
+        page = await world.page("/ui")
+        assert legend(page)[:4] == ["completed <b>3", "failed, tried again <b>0", "failed for good <b>1", "p50 <b>2 s"]
+        [*_, first, idle, idle_too, unknown, _, now] = titles(page)[:60]
+        assert "completed: 2\nfailed, tried again: 0\nfailed for good: 1" in first
+        assert "completed: 0" in idle
+        assert "completed: 0" in idle_too
+        assert UNKNOWN in unknown
+        assert re.search(r"22:05 UTC, so far\ncompleted: 1", now), now
+
+
+async def test_longer_ranges_come_from_the_engine_whoever_watched(tmp_path: Path) -> None:
+    async with watched(tmp_path) as world:
+        await world.work("mail", None, run_ms=40)
+        world.clock.advance(ms=30 * HOUR_MS)
+        await world.log_in_again()
+        await world.work("mail", "busy", None, retries=3)
+        wholes = {name: legend(await world.page(f"/ui?range={name}"))[:2] for name in ("1h", "24h", "7d", "30d")}
+        assert wholes == {
+            "1h": ["completed <b>1", "failed, tried again <b>1"],
+            "24h": ["completed <b>1", "failed, tried again <b>1"],
+            "7d": ["completed <b>2", "failed, tried again <b>1"],
+            "30d": ["completed <b>2", "failed, tried again <b>1"],
+        }
+        slots = {name: len(titles(await world.page(f"/ui?range={name}"))) // 3 for name in ("24h", "7d", "30d")}
+        assert slots == {"24h": 24, "7d": 28, "30d": 30}
+        assert 'aria-current="true">30 days' in await world.page("/ui?range=30d")
+        assert 'aria-current="true">1 hour' in await world.page("/ui?range=century")
+
+
+async def test_a_type_has_charts_of_its_own_and_knows_when_it_was_lost_among_many(tmp_path: Path) -> None:
+    async with watched(tmp_path) as world:
+        await world.work("rare", None)
+        await world.minutes_later(6)
+        await world.work("rare", None)
+        types = [f"t{number}" for number in range(MINUTE_TYPES_MAX)]
+        await world.engine.create([NewJob(type) for type in types * 2])
+        leased = (await world.engine.activate([Demand(type, "w1", 2, MINUTE_MS) for type in types])).jobs
+        await world.engine.settle([Complete(job.key, job.attempt) for job in leased])
+        page = await world.page("/ui/type?name=rare")
+        assert legend(page)[0] == "completed <b>1"
+        assert UNKNOWN in titles(page)[59]
+        assert 'tile-value">few<' in page
+        assert legend(await world.page("/ui/type?name=rare&range=24h"))[0] == "completed <b>2"

@@ -1,0 +1,91 @@
+"""A dashboard whose store and pulse live by a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete, Fail
+from everwork.engines.base import Engine
+from everwork.engines.open import open_engine
+from everwork.engines.values import Demand
+from everwork.server.http.door import HttpDoor
+from everwork.server.settings import Settings
+from everwork.service.audit import Audit
+from everwork.service.keys import KeyRing
+from everwork.service.pulse import Pulse
+from everwork.service.service import JobService
+from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
+from tests.server.http.ui.visiting import Visitor, visiting
+from tests.stores import MINUTE_MS, VirtualClock, url_of
+
+LEASE_MS = 10 * MINUTE_MS
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Somebody who looks at the dashboard, and what can happen in its store."""
+
+    visitor: Visitor
+    engine: Engine
+    pulse: Pulse
+    clock: VirtualClock
+
+    async def work(self, type: str, *errors: str | None, run_ms: int = 0, retries: int = 0) -> None:
+        """Jobs that take so long: one for each error, None for one that succeeds."""
+        await self.engine.create([NewJob(type)] * len(errors))
+        leased = (await self.engine.activate([Demand(type, "w1", len(errors), LEASE_MS)])).jobs
+        self.clock.advance(ms=run_ms)
+        pairs = zip(leased, errors, strict=True)
+        await self.engine.settle(
+            [
+                Complete(job.key, job.attempt)
+                if error is None
+                else Fail(job.key, job.attempt, error, retries=retries, backoff_ms=100 * MINUTE_MS)
+                for job, error in pairs
+            ]
+        )
+        await self.pulse.fresh()
+
+    async def log_in_again(self) -> None:
+        """After so long a time that the session is over."""
+        assert (await self.visitor.client.post("/ui/login", data={"key": ROOT_KEY})).status_code == 303
+
+    async def minutes_later(self, minutes: int) -> None:
+        """So many minutes pass, in which somebody looks all the time."""
+        for _ in range(minutes):
+            self.clock.advance(ms=MINUTE_MS)
+            await self.pulse.fresh()
+
+    async def page(self, path: str) -> str:
+        """A page of what is so by now."""
+        await self.pulse.fresh()
+        return await self.visitor.page(path)
+
+
+@asynccontextmanager
+async def watched(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIterator[Watched]:
+    """A dashboard that somebody has begun to watch."""
+    clock = VirtualClock()
+    engine = open_engine(url_of("sqlite", folder), clock=clock)
+    service = JobService(engine, "test")
+    await service.open()
+    keys, pulse = KeyRing(engine, environment_key=ROOT_KEY), Pulse(engine, "test")
+    await keys.open()
+    door = HttpDoor(service, keys, Audit(engine), Settings(http_port=0), pulse=pulse)
+    place = f"http://127.0.0.1:{await door.start()}"
+    client = httpx.AsyncClient(base_url=place, headers={"X-API-Key": ROOT_KEY}, timeout=DEADLINE_S)
+    try:
+        await engine.create(jobs)
+        await pulse.fresh()
+        async with client, visiting(Rest(door, engine, service, keys, place, client)) as visitor:
+            yield Watched(visitor, engine, pulse, clock)
+    finally:
+        await door.stop(5)
+        await keys.close()
+        await service.close()
