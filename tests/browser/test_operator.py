@@ -12,6 +12,7 @@ from everwork import Everwork, RetryPolicy
 from everwork.core.states import State
 from everwork.server.http.ui.table import ACTIONS
 from everwork.service.access import Permission
+from tests.browser.barriers import barriers
 from tests.browser.conftest import Visit
 from tests.browser.watching import Visitor
 from tests.door.waiting import working
@@ -97,6 +98,7 @@ async def test_a_key_is_made_shown_once_used_and_revoked(operator: Visitor, whol
     page = await operator.go("/ui/keys")
     await page.get_by_label("Name").fill("the wall screen")
     await press(page, "Make the key")
+    assert await barriers(page) == []
     text = re.search(r"ew_[0-9a-f]{12}_[\w-]+", await page.locator("main").inner_text())
     assert text is not None
     assert await status_of(operator, text[0]) == 200
@@ -121,7 +123,8 @@ PATHS = ("/ui", "/ui/jobs", "/ui/dead", "/ui/types", "/ui/type?name=report", "/u
 OPEN = ("/ui/login", "/ui/logout", "/ui/jobs/find")
 FORM = {"type": "report", "name": "report", "act": "requeue", "scope": "all", "filter": "type=report", "sure": "yes",
         "below": "99", "priority": "1", "retries": "1", "permission": "*", "policy": "{}", "seconds": "5",
-        "id": "0123456789ab", "worker": "w", "trigger": "t", "process": "p", "on": "yes"}  # fmt: skip
+        "id": "0123456789ab", "worker": "w", "trigger": "t", "process": "p", "on": "yes",
+        "until": "1"}  # fmt: skip
 """Something for every field that an action asks for: nobody is refused for what he has not said."""
 ACTING = "main form[method=post]:not([action='/ui/jobs/find'])"
 
@@ -202,6 +205,7 @@ async def test_many_jobs_are_changed_after_a_question(operator: Visitor, whole: 
     for job in jobs[:2]:
         await page.get_by_label(f"Select job {job.key}", exact=True).check()
     await press(page, "Cancel…")
+    assert await barriers(page) == []
     await press(page, "Cancel 2 jobs")
     await said(page, "2 are cancelled")
     states = [(await whole.job(job.key)).state for job in jobs]
@@ -223,3 +227,14 @@ async def test_the_keyboard_is_enough(operator: Visitor, whole: Whole) -> None:
     for key in ("j", "j", "j", "j", "k", "j", "Enter"):
         await page.keyboard.press(key)
     await page.wait_for_url(f"**/ui/jobs/{job.key}")
+
+
+async def test_dead_letters_of_one_sort_are_brought_back_after_a_question(operator: Visitor, whole: Whole) -> None:
+    jobs = [await a_dead_letter(whole.service.engine, type="import", error=f"row {n} is broken") for n in range(3)]
+    page = await operator.go("/ui/dead?type=import")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="import"))
+    await press(page, "Requeue…", row)
+    assert await barriers(page) == []
+    await press(page, "Requeue 3")
+    await said(page, "3 dead letters were brought back")
+    assert {(await whole.job(job.key)).state for job in jobs} == {State.PENDING}

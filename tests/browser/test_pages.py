@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from everwork.server.http.ui import table
 from tests.browser.barriers import COLOURS, SHAPES, barriers
 from tests.browser.conftest import Visit
 from tests.browser.watching import DESKTOP, PHONE, Visitor
@@ -11,6 +12,12 @@ from tests.browser.world import PAGES, World
 
 EMPTY = ("/ui", "/ui/types", "/ui/jobs", "/ui/dead", "/ui/workers", "/ui/triggers", "/ui/breakers", "/ui/keys",
          "/ui/audit", "/ui/settings")  # fmt: skip
+
+
+def test_no_page_is_left_out() -> None:
+    seen = {path.partition("?")[0] for path in PAGES.values()} | {"/ui/login"}
+    shown = {page.path.partition("{")[0] for page in table.PAGES if not page.path.endswith("/text")}
+    assert {path.partition("{")[0] for path in seen} == shown
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -24,6 +31,10 @@ async def test_a_page_has_no_serious_barrier_in_any_look(name: str, world: World
     found["phone"] = await barriers(page, SHAPES)
     assert {look: told for look, told in found.items() if told} == {}
     assert not await visitor.is_too_wide()
+
+
+async def test_the_page_to_log_in_has_no_serious_barrier(visitor: Visitor) -> None:
+    assert await barriers(await visitor.go("/ui/login")) == []
 
 
 async def test_pages_without_anything_to_show_have_no_serious_barrier(operator: Visitor) -> None:

@@ -27,6 +27,7 @@ from everwork.service.fleet import Fleet
 from everwork.service.keys import KeyRing
 from everwork.service.pulse import Pulse
 from everwork.service.service import JobService
+from everwork.workers.settings import id_of
 from tests.browser.past import Past
 from tests.browser.shop import FILM, STORE
 from tests.door.waiting import until
@@ -61,6 +62,7 @@ PAGES: Final = {
     "dead": "/ui/dead",
     "workers": "/ui/workers",
     "triggers": "/ui/triggers",
+    "trigger": f"/ui/trigger?name={id_of('accountant')}/{id_of('nightly closing')}",
     "breakers": "/ui/breakers",
     "keys": "/ui/keys",
     "audit": "/ui/audit",
