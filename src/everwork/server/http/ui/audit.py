@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import orjson
-
+from everwork.core.instants import utc_text
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.hidden import masks_of
 from everwork.server.http.ui.pages import Action, Page, View
@@ -86,16 +85,23 @@ def _row(entry: AuditEntry, names: Mapping[str, str], masks: Masks) -> Row:
     named = names.get(entry.target) if kind == "keys" else detail.get("title")
     target = "" if kind == "ui" else str(named or entry.target)
     told = ((name, value) for name, value in detail.items() if value not in (None, [], {}, target))
-    brief = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in told)
+    brief = ", ".join(_brief(name, value) for name, value in told)
     return Row(entry, target, _href(kind, entry), brief, pretty(detail) if detail else "")
 
 
-def _brief(value: object) -> str:
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return " ".join(value)
+def _brief(name: str, value: object) -> str:
+    """A field of a detail in few words: names as people say them, instants as times."""
+    if isinstance(value, int) and name.endswith(("_at_ms", "_after_ms", "_before_ms")):
+        return f"{name.removesuffix('_ms').replace('_', ' ')} {utc_text(value)[:16]}"
+    return f"{name.replace('_', ' ')} {_plain(value)}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_plain, value))
     if isinstance(value, dict):
-        return " ".join(f"{name.replace('_', ' ')} {_brief(one)}" for name, one in value.items())
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+        return ", ".join(_brief(name, one) for name, one in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _href(kind: str, entry: AuditEntry) -> str | None:
