@@ -9,6 +9,7 @@ from everwork.core.job import NewJob
 from everwork.core.outcome import Complete
 from everwork.engines.values import Demand
 from everwork.server.http.ui.chart import UNKNOWN
+from everwork.server.http.ui.flow import Past
 from everwork.service.minutes import MINUTE_TYPES_MAX
 from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS
@@ -74,3 +75,23 @@ async def test_a_type_has_charts_of_its_own_and_knows_when_it_was_lost_among_man
         assert UNKNOWN in titles(page)[59]
         assert 'tile-value">few<' in page
         assert legend(await world.page("/ui/type?name=rare&range=24h"))[0] == "completed <b>2"
+
+
+async def test_hours_that_are_over_are_read_once_and_none_is_lost_or_counted_twice(tmp_path: Path) -> None:
+    async with watched(tmp_path) as world:
+        past, service = Past(None), world.visitor.rest.service
+        for hours in (24, 24, 720, 24, 720):
+            await world.work("mail", None)
+            await past.read(service, hours, world.clock.now_ms)
+            world.clock.advance(ms=HOUR_MS)
+        await world.work("mail", None)
+        before = (await service.stats(1)).generated_at_ms
+        world.clock.advance(ms=40 * HOUR_MS)  # Nobody looks at the chart for long, and the last reading is old.
+        await world.work("mail", None)
+        await past.read(service, 24, before)
+        await past.read(service, 720, world.clock.now_ms)
+        told = await service.stats(720)
+        assert {hour: counts["completed"] for hour, counts in past.counts.items()} == {
+            row.hour: row.completed for row in told.hours
+        }
+        assert len(past.counts) == 7

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from markupsafe import Markup
 
-from everwork.core.limits import HOUR_MS
+from everwork.core.limits import HOUR_MS, STATISTICS_KEEP_HOURS
 from everwork.core.measures import Measured, measured, percentile_ms
 from everwork.engines.values import Stats
 from everwork.server.http.ui.chart import Series, Slot, bars, lines
@@ -20,6 +20,7 @@ from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit
 from everwork.service.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
 from everwork.service.pulse import Pulse
+from everwork.service.service import JobService
 
 MINUTE_SLOTS: Final = 60
 LATENCY_MINUTES: Final = 5
@@ -30,6 +31,9 @@ DEAR_SHARE: Final = 0.02
 """Which part of the time may go into one and the same charts: dear ones are shown for a while."""
 SHOWN_SECONDS_MAX: Final = 60.0
 REMEMBERED_MAX: Final = 50
+PASTS_MAX: Final = 20
+HOURS_AGAIN: Final = 2
+"""So many of the hours that were read last may have grown since: who began before an hour's end may end after it."""
 
 
 class Range(NamedTuple):
@@ -85,12 +89,60 @@ class _Shown(NamedTuple):
     until: float
 
 
+class Past:
+    """What the engine has counted by hour, of one type or of all. Hours that are over are read once."""
+
+    def __init__(self, type: str | None) -> None:
+        self.counts: dict[int, Counter[str]] = {}
+        self.now_ms = 0
+        self._type = type
+        self._first: int | None = None
+        self._last = 0
+
+    async def read(self, service: JobService, hours: int, at_ms: int) -> None:
+        """Know at least the last so many hours. `at_ms` is about now."""
+        now = at_ms // HOUR_MS
+        is_known = self._first is not None and self._first <= now - hours + 1
+        new = min(now - self._last + HOURS_AGAIN, STATISTICS_KEEP_HOURS) if is_known else hours
+        stats = await service.stats(max(new, 1))
+        self.now_ms = stats.generated_at_ms
+        first = self.now_ms // HOUR_MS - new + 1
+        if is_known and first > self._last:
+            self._first = None
+            return await self.read(service, hours, self.now_ms)
+        oldest = self.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS + 1
+        self._first = max(oldest, self._first if is_known and self._first is not None else first)
+        self._last = self.now_ms // HOUR_MS
+        kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
+        self.counts = kept | self._fresh(stats, first)
+        return None
+
+    def _fresh(self, stats: Stats, first: int) -> dict[int, Counter[str]]:
+        counts: dict[int, Counter[str]] = defaultdict(Counter)
+        for row in stats.hours:
+            if self._type in (None, row.type) and row.hour >= first:
+                counts[row.hour].update({name: getattr(row, name) for name in Work._fields})
+        for measure in stats.measures:
+            if self._type in (None, measure.type) and measure.hour >= first:
+                counts[measure.hour][measure.what] += measure.jobs
+        return counts
+
+
 class _Remembered:
-    """The charts that one server has drawn lately; one at a time is drawn."""
+    """The charts that one server has drawn lately, and what they were drawn from; one at a time is drawn."""
 
     def __init__(self) -> None:
         self.drawing = asyncio.Lock()
         self.shown: OrderedDict[tuple[str, str | None], _Shown] = OrderedDict()
+        self._pasts: OrderedDict[str | None, Past] = OrderedDict()
+
+    def past(self, type: str | None) -> Past:
+        """What is known of a type's hours."""
+        found = self._pasts.setdefault(type, Past(type))
+        self._pasts.move_to_end(type)
+        while len(self._pasts) > PASTS_MAX:
+            self._pasts.popitem(last=False)
+        return found
 
 
 _remembered: Final[WeakKeyDictionary[Pulse, _Remembered]] = WeakKeyDictionary()
@@ -114,7 +166,7 @@ async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
         if known is not None and (known.reading == reading or time.monotonic() < known.until):
             return known.charts
         began = time.monotonic()
-        drawn = await _charts(visit, asked, type)
+        drawn = await _charts(visit, mine, asked, type)
         now = time.monotonic()
         until = now + min((now - began) / DEAR_SHARE, SHOWN_SECONDS_MAX)
         mine.shown[asked.name, type] = _Shown(drawn, reading, until)
@@ -124,11 +176,15 @@ async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
         return drawn
 
 
-async def _charts(visit: Visit, asked: Range, type: str | None) -> Charts:
+async def _charts(visit: Visit, mine: _Remembered, asked: Range, type: str | None) -> Charts:
+    pulse = visit.parts.pulse
     if asked.slot_hours:
-        points = _by_hours(await visit.parts.service.stats(asked.slots * asked.slot_hours), asked, type)
+        past = mine.past(type)
+        reading = pulse.reading or await pulse.fresh()
+        await past.read(visit.parts.service, asked.slots * asked.slot_hours, reading.at_ms)
+        points = _by_hours(past, asked)
         return _drawn(asked, points, points)
-    points = _by_minutes(visit.parts.pulse, type)
+    points = _by_minutes(pulse, type)
     steps = [_together(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
     return _drawn(asked, points, steps)
 
@@ -150,17 +206,15 @@ def _by_minutes(pulse: Pulse, type: str | None) -> list[Point]:
     ]
 
 
-def _by_hours(stats: Stats, asked: Range, type: str | None) -> list[Point]:
-    counts: dict[int, Counter[str]] = defaultdict(Counter)
-    for row in stats.hours:
-        if type in (None, row.type):
-            counts[row.hour // asked.slot_hours].update({name: getattr(row, name) for name in Work._fields})
-    for measure in stats.measures:
-        if type in (None, measure.type):
-            counts[measure.hour // asked.slot_hours][measure.what] += measure.jobs
-    last = stats.generated_at_ms // HOUR_MS // asked.slot_hours
-    slots = range(last - asked.slots + 1, last + 1)
-    return [_point(slot * asked.slot_hours * HOUR_MS, counts.get(slot, {})) for slot in slots]
+def _by_hours(past: Past, asked: Range) -> list[Point]:
+    last = past.now_ms // HOUR_MS // asked.slot_hours
+    points = []
+    for slot in range(last - asked.slots + 1, last + 1):
+        counts: Counter[str] = Counter()
+        for hour in range(slot * asked.slot_hours, (slot + 1) * asked.slot_hours):
+            counts.update(past.counts.get(hour, {}))
+        points.append(_point(slot * asked.slot_hours * HOUR_MS, counts))
+    return points
 
 
 def _point(start_ms: int, counts: Mapping[str, int]) -> Point:
