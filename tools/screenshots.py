@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from playwright.async_api import Browser, ViewportSize, async_playwright
 
@@ -19,6 +19,7 @@ from tests.browser.world import World, a_world
 from tools.browser import find_browser, why_none
 
 FOLDER: Final = Path("build/screenshots")
+CHOSEN: Final = ("overview-light", "overview-dark", "job-failed-light", "dead-light", "type-dark", "jobs-phone")
 HEIGHT_MAX: Final = 1_800
 MINUTES: Final = 170
 """What charts can show."""
@@ -29,8 +30,8 @@ LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-async def main(folder: Path) -> None:
-    """Write `PAGE-LOOK.png` for each page and look."""
+async def main(folder: Path, chosen: Collection[str] | None) -> None:
+    """Write `PAGE-LOOK.png` for each page and look, or for the chosen ones."""
     path = find_browser()
     if path is None:
         raise SystemExit(why_none())
@@ -38,29 +39,37 @@ async def main(folder: Path) -> None:
         async with async_playwright() as playwright, a_world(Path(scratch), MINUTES) as world:
             browser = await playwright.chromium.launch(executable_path=path)
             for look in LOOKS:
-                await _pictures(browser, world, look, folder)
+                await _pictures(browser, world, look, _Album(folder, chosen))
             await browser.close()
 
 
-async def _pictures(browser: Browser, world: World, look: str, folder: Path) -> None:
+class _Album(NamedTuple):
+    """Where pictures go, and which are wanted; None: all."""
+
+    folder: Path
+    chosen: Collection[str] | None
+
+    async def add(self, visitor: Visitor, name: str, path: str) -> None:
+        """A picture of a page, once its live part has come."""
+        if self.chosen is not None and name not in self.chosen:
+            return
+        page = await visitor.go(path)
+        if await page.locator("#pulse").count():
+            await page.locator("#pulse[data-state=live]").wait_for()
+        await _fit(visitor)
+        await page.screenshot(path=self.folder / f"{name}.png", animations="disabled")
+
+
+async def _pictures(browser: Browser, world: World, look: str, album: _Album) -> None:
     visitor = await visiting(browser, world.url, **LOOKS[look])
-    await visitor.go("/ui/login")
-    await _picture(visitor, folder / f"login-{look}.png")
+    await album.add(visitor, f"login-{look}", "/ui/login")
     await visitor.log_in(world.keys["operations"])
-    for name, address in world.pages.items():
+    for name, path in world.pages.items():
         await visitor.page.set_viewport_size(LOOKS[look]["viewport"])
-        await visitor.go(address)
-        await _picture(visitor, folder / f"{name}-{look}.png")
+        await album.add(visitor, f"{name}-{look}", path)
     await visitor.context.close()
     for problem in visitor.watch.problems:
         sys.stderr.write(f"{look}: {problem}\n")
-
-
-async def _picture(visitor: Visitor, file: Path) -> None:
-    if await visitor.page.locator("#pulse").count():
-        await visitor.page.locator("#pulse[data-state=live]").wait_for()
-    await _fit(visitor)
-    await visitor.page.screenshot(path=file, animations="disabled")
 
 
 async def _fit(visitor: Visitor) -> None:
@@ -72,6 +81,6 @@ async def _fit(visitor: Visitor) -> None:
 
 
 if __name__ == "__main__":
-    wanted = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
+    wanted, *_ = [*(Path(one) for one in sys.argv[1:] if one != "--chosen"), FOLDER]
     wanted.mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(wanted))
+    asyncio.run(main(wanted, CHOSEN if "--chosen" in sys.argv else None))

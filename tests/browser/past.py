@@ -65,13 +65,14 @@ class Past:
         self._clock.now_ms = early[0]
         for begins_ms in (*early, *late):
             self._clock.now_ms = max(begins_ms, self._clock.now_ms)
-            await self._minute(begins_ms)
+            await self.minute(begins_ms)
             if begins_ms in late:
                 self._clock.now_ms = max(self._clock.now_ms, begins_ms + MINUTE_MS)
                 await told()
         self._clock.now_ms = now_ms
 
-    async def _minute(self, at_ms: int) -> None:
+    async def minute(self, at_ms: int) -> None:
+        """Jobs are created, taken and ended, as many as is usual at this hour."""
         await self._engine.create([job for kind in KINDS for job in self._jobs(kind, at_ms)])
         self._clock.advance(ms=self._chance.randint(15, 900))
         demands = [Demand(kind.type, kind.worker, 500, LEASE_MS) for kind in KINDS]

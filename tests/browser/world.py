@@ -36,7 +36,7 @@ from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, VirtualClock
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LATE_S: Final = 30.0
-PRESENT_MS: Final = 3 * MINUTE_MS
+PRESENT_MS: Final = 4 * MINUTE_MS
 STUCK: Final = "payment-charge"
 PAUSED: Final = "search-index"
 NOBODYS: Final = "data-export"
@@ -110,9 +110,9 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
     clock.now_ms = now_ms - DAY_MS - HOUR_MS
     keys = await _set_up(engine, clock)
     clock.now_ms = now_ms - PRESENT_MS
-    pulse = Pulse(engine, "past")
-    await Past(engine, clock).write(minutes, pulse.fresh)
-    jobs = await _the_present(engine, clock, pulse)
+    pulse, past = Pulse(engine, "past"), Past(engine, clock)
+    await past.write(minutes, pulse.fresh)
+    jobs = await _the_present(engine, clock, past, pulse)
     await pulse.close()
     return keys, jobs
 
@@ -148,20 +148,22 @@ _KEYS: Final[Sequence[tuple[str, list[str], list[str], int | None]]] = (
 )
 
 
-async def _the_present(engine: Engine, clock: VirtualClock, pulse: Pulse) -> dict[str, int]:
-    """The last minutes: work in every state, in no order."""
+async def _the_present(engine: Engine, clock: VirtualClock, past: Past, pulse: Pulse) -> dict[str, int]:
+    """The last minutes: work in every state, in no order, while work goes on."""
     await _open_the_breaker(engine)
+    await engine.pause(PAUSED, True)
     new = [NewJob(**{"variables": '{"order": 4711}', **fields}) for jobs, fields in _WAITING for _ in range(jobs)]
     random.Random(7).shuffle(new)
     keys: dict[str, int] = {}
-    for job in new:
+    for number, job in enumerate(new):
         clock.advance(seconds=2)
         await pulse.fresh()
+        if number % 20 == 0:
+            await past.minute(clock.now_ms)
         [created] = await engine.create([job])
         keys[job.type if job.correlation_id is None else "cancelled"] = created.key
         if job.correlation_id is not None:
             await engine.cancel([created.key], "the customer has cancelled the order")
-    await engine.pause(PAUSED, True)
     await engine.open_breaker("sms-send", SECOND_MS)
     failed, completed = await _a_hard_life(engine, clock)
     named = {"stuck": keys[STUCK], "running": keys[FILM], "cancelled": keys["cancelled"]}
