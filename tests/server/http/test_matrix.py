@@ -18,7 +18,7 @@ from tests.server.matrix import Holder, texts_of_keys
 
 
 def operations(rest: Rest) -> Iterator[Operation]:
-    """What the application answers to programs, found by walking its routes; pages for people have a matrix of their own."""
+    """What the application answers to programs, found by walking its routes; pages have a matrix of their own."""
     for route in rest.door.app.routes:
         assert isinstance(route, SegmentRoute), f"{route} is no route of the table"
         if is_under(route.path):

@@ -1,0 +1,52 @@
+"""The page of settings and health."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.server.http.serving import serving
+from tests.server.http.ui.visiting import Visitor, visiting
+from tests.stores import url_of
+
+
+async def test_the_settings_in_force_are_shown_without_secrets(tmp_path: Path) -> None:
+    secret = "postgresql://ann:hunter-hunter@db.example.org/jobs"
+    settings: dict[str, Any] = {
+        "engine": secret,
+        "api_key": "root-root-root-root",
+        "masked_variables": ("pin",),
+        "rate_limit": 7,
+    }
+    async with serving(url_of("sqlite", tmp_path), **settings) as rest, visiting(rest) as visitor:
+        page = await visitor.page("/ui/settings")
+        assert ("hunter" in page, "root-root" in page) == (False, False)
+        own, _, usual = page.partition("As usual")
+        for name, value in {"engine": "db.example.org/jobs", "rate_limit": "7", "masked_variables": "pin"}.items():
+            assert name in own
+            assert value in own
+        assert "log_level" in usual
+
+
+async def test_the_page_says_what_an_examination_finds_and_what_to_do(visitor: Visitor) -> None:
+    await visitor.rest.dead_letter()
+    page = await visitor.page("/ui/settings")
+    for told in ("Nothing needs anybody; 1 thing worth knowing", "1 dead letters", "survives a power cut", "1 failed"):
+        assert told in page, told
+    assert "sqlite" in page
+
+
+async def test_what_needs_somebody_stands_first(visitor: Visitor) -> None:
+    await visitor.rest.job(type="orphan")
+    await visitor.rest.dead_letter()
+    page = await visitor.page("/ui/settings")
+    problem, note = page.index("type 'orphan'"), page.index("dead letters")
+    assert problem < note
+    assert "What to do: start a worker for it" in page
+    assert "Nothing needs anybody" not in page
+
+
+async def test_an_examination_is_not_repeated_for_whoever_loads_the_page_again(visitor: Visitor) -> None:
+    await visitor.page("/ui/settings")
+    await visitor.rest.dead_letter()
+    assert "1 dead letters" not in await visitor.page("/ui/settings")

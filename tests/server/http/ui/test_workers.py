@@ -1,0 +1,79 @@
+"""The page of workers: processes, what they run, worker classes, and others that hold jobs."""
+
+from __future__ import annotations
+
+import re
+
+from everwork.service.fleet import Fleet
+from tests.fleets import WORKER_ID, a_process, a_trigger
+from tests.server.http.serving import JOBS, Rest
+from tests.server.http.ui.visiting import Visitor, visiting
+
+
+def row(page: str, key: str) -> str:
+    """A row of a table."""
+    [found] = re.findall(rf'<tr data-key="{re.escape(key)}".*?</tr>', page, re.DOTALL)
+    return str(found)
+
+
+async def test_each_process_is_shown_with_what_it_runs_and_what_is_broken(visitor: Visitor) -> None:
+    rest = visitor.rest
+    await a_trigger(rest.engine)
+    broken = {WORKER_ID: "ImportError: no module named 'shop'"}
+    await a_process(rest.engine, broken=broken, memory_bytes=52_428_800, ended=1_234, restarts=2, running=1)
+    await rest.job(type="mails")
+    asked = {"type": "mails", "worker": "m1/0", "max_jobs": 1}
+    [job] = (await rest.ok("POST", f"{JOBS}/activate", asked))["jobs"]
+    held = await rest.leased(type="sms-send")
+    page = await visitor.page("/ui/workers")
+    process = row(page, "p-m1/0")
+    for told in ("here, pid 17", "broken", "mailer does not start: ImportError", "50.0 MiB", "1,234", "2 restarts"):
+        assert told in process, told
+    assert f"/ui/jobs/{job['key']}" in process
+    worker = row(page, f"w-{WORKER_ID}")
+    for told in ("mailer", "broken", "/ui/type?name=mails", "its own source", "1.5 min"):
+        assert told in worker, told
+    assert f"/ui/jobs/{held['key']}" in row(page, "o-w1")
+    assert "pid 16" in row(page, "m-m1")
+
+
+async def test_a_worker_is_switched_and_a_process_restarted_and_both_are_noted(visitor: Visitor) -> None:
+    engine = visitor.rest.engine
+    await a_trigger(engine)
+    await a_process(engine)
+    said = await visitor.done("/ui/workers/switch", "/ui/workers", worker=WORKER_ID, on="no")
+    assert said["text"] == "mailer is off: it takes no more jobs; what runs goes on."
+    assert (await Fleet(engine).off()).workers == {WORKER_ID}
+    assert "Switch on" in row(await visitor.page("/ui/workers"), f"w-{WORKER_ID}")
+    assert "already" in (await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="no"))["text"]
+    await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="yes")
+    said = await visitor.done("/ui/workers/restart", process="m1/0")
+    assert said["text"] == "Process m1/0 is being replaced: what it runs it may finish first."
+    assert "being replaced" in row(await visitor.page("/ui/workers"), "p-m1/0")
+    noted = [(action, target) for action, target, _ in await visitor.audit()]
+    assert noted == [
+        ("processes.restart", "m1/0"),
+        ("workers.on", WORKER_ID),
+        ("workers.off", WORKER_ID),
+        ("workers.off", WORKER_ID),
+    ]
+
+
+async def test_who_does_not_live_is_told_in_words(visitor: Visitor) -> None:
+    for path, fields in {
+        "/ui/workers/restart": {"process": "m9/9"},
+        "/ui/workers/switch": {"worker": "nobody", "on": "no"},
+    }.items():
+        said = await visitor.done(path, "/ui/workers", **fields)
+        assert (said["is_good"], "not found" in said["text"], said["to"]) == (False, True, "/ui/workers")
+    page = await visitor.page("/ui/workers")
+    assert "everwork worker app:manager" in page
+    assert "Nobody at this moment" in page
+
+
+async def test_a_key_that_may_only_read_is_offered_no_switch(local: Rest) -> None:
+    await a_trigger(local.engine)
+    await a_process(local.engine)
+    async with visiting(local, "jobs:read") as reader:
+        page = await reader.page("/ui/workers")
+        assert ("m1/0" in page, "Restart" in page, "Switch o" in page) == (True, False, False)
