@@ -34,6 +34,9 @@ POLICY: Final = (
 )
 SAID_SECONDS: Final = 60
 SAID_CHARS_MAX: Final = 500
+AWAY: Final = "The engine cannot be reached, or does not answer. Nothing is lost: this page tries again by itself."
+UNDONE: Final = "The engine cannot be reached, or does not answer. Nothing was done: repeat it when it is back."
+UNKNOWN: Final = "The engine did not answer. Whether this was done is not known: look, and repeat it if need be."
 THEMES: Final = ("light", "dark")
 
 
@@ -114,7 +117,10 @@ class Dashboard:
         """A page that says what went wrong."""
         status = error.status if isinstance(error, Refusal) else wire(error).http
         frame = {**self._frame(visit), "said": None} if visit is not None else _bare(request)
-        context = {**frame, "status": status, "detail": detail_of(error), "title": title_of(status)}
+        is_look = request.method in ("GET", "HEAD")
+        detail = detail_of(error, AWAY if is_look else UNDONE)
+        # Never after a form: a browser that loads its answer again sends the form again.
+        context = {**frame, "status": status, "detail": detail, "title": title_of(status), "is_retried": is_look}
         headers = {"Content-Security-Policy": POLICY, **(error.headers if isinstance(error, Refusal) else {})}
         return Response(render("error.html", context), status, headers, "text/html")
 
@@ -192,7 +198,7 @@ class _PathDoor:
         except PermissionDenied:
             raise
         except EverworkError as error:
-            done = Done(detail_of(error), is_good=False)
+            done = Done(detail_of(error, UNKNOWN), is_good=False)
         if isinstance(done, View):
             return self._dashboard.page(visit, done)
         response = self._dashboard.redirect(done.to or visit.back, done if done.said else None)
@@ -244,11 +250,10 @@ def require_own_site(request: Request) -> None:
         raise PermissionDenied("forms of other sites are not taken; nothing was done")
 
 
-def detail_of(error: EverworkError | Refusal) -> str:
-    """What went wrong, for people at the dashboard: an engine's words may name hosts."""
-    if isinstance(error, EverworkError) and wire(error).http == 503:
-        return "The engine cannot be reached, or does not answer. Nothing is lost: this page tries again by itself."
-    return as_written(str(error))
+def detail_of(error: EverworkError | Refusal, away: str = AWAY) -> str:
+    """What went wrong, for people at the dashboard; `away` if it is the engine, whose words may name hosts."""
+    is_away = isinstance(error, EverworkError) and wire(error).http == 503
+    return away if is_away else as_written(str(error))
 
 
 def title_of(status: int) -> str:
