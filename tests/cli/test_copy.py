@@ -15,8 +15,16 @@ import pytest
 from everwork.cli.copy import _copy
 from everwork.core.states import State
 from everwork.engines.open import open_engine
-from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable, SchemaMismatch
+from everwork.exceptions import (
+    BadConfiguration,
+    EngineBusy,
+    EngineError,
+    EngineUnavailable,
+    SchemaMismatch,
+    Unauthenticated,
+)
 from everwork.service.move import COPY_KIND, Mover
+from everwork.service.sessions import Sessions
 from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 from tests.conformance.lives import OWN_POLICY, every_stage, whole
 from tests.door.waiting import until
@@ -171,11 +179,26 @@ async def test_a_source_that_workers_use_is_refused_unless_it_is_meant(cli: Cli,
     assert cli("copy", "sqlite:///everwork.db", file, "--while-running").code == 0
 
 
-@pytest.mark.parametrize("kind", ["manager", "process"])
-async def test_a_source_with_live_processes_is_refused(cli: Cli, engine: Engine, file: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "who"), [("manager", "manager"), ("process", "process"), ("firing", "application")])
+async def test_a_source_with_live_processes_is_refused(
+    cli: Cli, engine: Engine, file: str, kind: str, who: str
+) -> None:
     await engine.register(kind, "p1", "{}", ttl_ms=60_000)
     answer = cli("copy", "sqlite:///everwork.db", file)
-    assert (answer.code, answer.complaint) == (2, f"source: is in use by {kind} 'p1'; stop it first")
+    assert (answer.code, answer.complaint) == (2, f"source: is in use by {who} 'p1'; stop it first")
+
+
+async def test_who_is_logged_in_and_what_was_measured_stay_where_they_are(cli: Cli, engine: Engine, file: str) -> None:
+    sessions = Sessions(engine)
+    link, session = await sessions.new_link(), await sessions.begin("k1")
+    for kind in ("restart", "minute", "worker"):
+        await engine.register(kind, "one", "{}", ttl_ms=60_000)
+    assert cli("copy", "sqlite:///everwork.db", file).code == 0
+    async with store(file) as copied:
+        assert await Sessions(copied).find(session.token) is None
+        with pytest.raises(Unauthenticated):
+            await Sessions(copied).follow(link)
+        assert [entry.kind for entry in await copied.registered(None)] == ["worker"]
 
 
 def test_a_source_that_is_not_there_leaves_no_target_behind(cli: Cli) -> None:

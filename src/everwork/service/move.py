@@ -13,11 +13,16 @@ from everwork.engines.base import Engine
 from everwork.engines.codec import encode
 from everwork.engines.values import Count, JobFilter, JobRecord, Registered, TypeInfo
 from everwork.exceptions import InvalidInput
+from everwork.service.fleet import FIRING, MANAGER, PROCESS, RESTART
+from everwork.service.pulse import MINUTE_KIND
+from everwork.service.sessions import LINK, SESSION
 
 IN_USE_MS: Final = 30_000
 """Workers that wait ask at least this often, and engines remember it about as exactly."""
-LIVE_KINDS: Final = frozenset({"manager", "process"})
+LIVE_KINDS: Final = frozenset({MANAGER, PROCESS, FIRING})
 """Entries of those who live in a store; they announce themselves anew wherever they start."""
+OWN_KINDS: Final = frozenset({SESSION, LINK, RESTART, MINUTE_KIND})
+"""What is good in one store alone: who may come in there, what was wished there, what was done there."""
 COPY_KIND: Final = "copy"
 COPY_MARK_MS: Final = 30 * 86_400_000
 STEP_JOBS_MAX: Final = 1_000
@@ -94,7 +99,8 @@ class Mover:
                 )
         for entry in await self._source.registered(None):
             if entry.kind in LIVE_KINDS and entry.until_ms is not None:
-                raise InvalidInput("source", f"is in use by {entry.kind} '{entry.name}'; stop it first")
+                who = "application" if entry.kind == FIRING else entry.kind
+                raise InvalidInput("source", f"is in use by {who} '{entry.name}'; stop it first")
 
     async def _require_two_stores(self) -> None:
         """Two URLs may lead to one store: what is written at one end must not be seen at the other."""
@@ -135,7 +141,7 @@ class Mover:
         now_ms = (await self._source.stats(1)).generated_at_ms
         present = set() if overwrite else {entry[:2] for entry in await self._target.registered(None)}
         for entry in await self._source.registered(None):
-            if entry.kind not in LIVE_KINDS | {COPY_KIND} and entry[:2] not in present:
+            if entry.kind not in LIVE_KINDS | OWN_KINDS | {COPY_KIND} and entry[:2] not in present:
                 await self._copy_entry(entry, now_ms)
                 self._copied.entries += 1
 
