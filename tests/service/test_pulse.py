@@ -65,6 +65,36 @@ async def test_nothing_is_lost_or_counted_twice_when_an_hour_ends(engine: Engine
     assert pulse.totals[TYPE]["completed"] == 3
 
 
+async def test_after_the_clock_was_set_back_work_is_counted_once_and_minutes_stay_in_order(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    clock.advance(ms=-3 * HOUR_MS)
+    await a_completed_job(engine)  # It was counted in its time: nobody looked.
+    clock.advance(ms=3 * HOUR_MS)
+    pulse = Pulse(engine, "a")
+    await pulse.fresh()
+    for ms in (0, 61_000, -70_000, -3 * HOUR_MS, 61_000, 61_000, 3 * HOUR_MS):
+        clock.advance(ms=ms)
+        await a_completed_job(engine)
+        await pulse.fresh()
+        assert [one.minute for one in pulse.minutes] == sorted({one.minute for one in pulse.minutes})
+        assert pulse.minutes[-1].minute == clock.now_ms // 60_000
+    # Of the jobs that ended in an hour nobody had looked at yet, the first reading cannot tell which are new.
+    assert pulse.totals[TYPE]["completed"] == 6
+
+
+async def test_a_clock_that_is_set_back_a_little_loses_nothing_of_the_minute(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    pulse = Pulse(engine, "a")
+    for ms in (0, 59_000, 2_000, -5_000):
+        clock.advance(ms=ms)
+        await pulse.fresh()
+        await a_completed_job(engine)
+    await pulse.fresh()
+    assert [(one.minute, one.total.completed) for one in pulse.minutes] == [(START_MS // 60_000, 4)]
+
+
 def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -> None:
     growth = Growth()
     row, measure = WorkerHour(100, TYPE, "w", 1, 0, 0, 5, 0), Measure(100, TYPE, "e00", 1)

@@ -129,17 +129,20 @@ class Growth:
 
     def step(self, stats: Stats, hours: int) -> dict[str, Counter[str]]:
         """What was added, by type; nothing the first time."""
-        is_first, hour = self._from_hour is None, stats.generated_at_ms // HOUR_MS
-        first = hour - hours + 1 if self._from_hour is None else self._from_hour
-        now = {key: jobs for key, jobs in _flat(stats).items() if key[0] >= first}
+        hour = stats.generated_at_ms // HOUR_MS
+        is_first, first = self._from_hour is None, hour - hours + 1
+        known = first if self._from_hour is None else self._from_hour
+        now = {key: jobs for key, jobs in _flat(stats).items() if key[0] >= min(known, first)}
         grown: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for key, jobs in now.items() if not is_first else ():
-            if (more := jobs - self._before.get(key, 0)) > 0:
+            if key[0] >= known and (more := jobs - self._before.get(key, 0)) > 0:
                 grown[key[1]][key[2]] += more
+        if hour < known:  # The clock was set back: what stands in these hours was counted in its time.
+            known = self._until_hour = first
         self._until_hour = max(self._until_hour, hour)
-        self._from_hour = max(first, self._until_hour - 1)
+        self._from_hour = max(known, self._until_hour - 1)
         self._before.update(now)
-        if self._from_hour > first:
+        if self._from_hour > known:
             self._before = {key: jobs for key, jobs in self._before.items() if key[0] >= self._from_hour}
         return grown
 

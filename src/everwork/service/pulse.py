@@ -172,15 +172,21 @@ class Pulse:
     def _roll(self, at_ms: int) -> None:
         """Close the running minute, if it is over."""
         before, number = self.reading, at_ms // MINUTE_MS
-        if before is None:
-            later = [minute for minute in self._past if minute.minute >= number]
-            self._began_ms = None if later else at_ms
-            self._running = merged(later)
-            self._past = deque((one for one in self._past if one.minute < number), self._past.maxlen)
+        if before is None or number < before.at_ms // MINUTE_MS:
+            self._begin(at_ms, [] if before is None else [self._running_minute(before)])
         elif number > before.at_ms // MINUTE_MS:
             self._past.append(self._running_minute(before))
             self._unsaved.append(self._past[-1])
             self._running = defaultdict(Counter)
+
+    def _begin(self, at_ms: int, running: Sequence[Minute]) -> None:
+        """Go on in a minute that others have kept, or into which the clock was set back; no later one has been yet."""
+        number = at_ms // MINUTE_MS
+        same = [minute for minute in self._past if minute.minute == number]
+        self._began_ms = None if same else at_ms
+        self._running = merged([*same, *running])
+        self._past = deque((one for one in self._past if one.minute < number), self._past.maxlen)
+        self._unsaved = deque((one for one in self._unsaved if one.minute < number), self._unsaved.maxlen)
 
     def _count(self, stats: Stats, hours: int) -> None:
         for type, counts in self._growth.step(stats, hours).items():
