@@ -114,14 +114,16 @@ class Past:
         self._first = max(oldest, self._first if is_known and self._first is not None else first)
         self._last = self.now_ms // HOUR_MS
         kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
-        self.counts = kept | self._fresh(stats, first)
+        # A month of many types is half a million rows: the event loop has others to serve.
+        self.counts = kept | await asyncio.to_thread(self._fresh, stats, first)
         return None
 
     def _fresh(self, stats: Stats, first: int) -> dict[int, Counter[str]]:
         counts: dict[int, Counter[str]] = defaultdict(Counter)
         for row in stats.hours:
             if self._type in (None, row.type) and row.hour >= first:
-                counts[row.hour].update({name: getattr(row, name) for name in Work._fields})
+                for name in Work._fields:
+                    counts[row.hour][name] += getattr(row, name)
         for measure in stats.measures:
             if self._type in (None, measure.type) and measure.hour >= first:
                 counts[measure.hour][measure.what] += measure.jobs
