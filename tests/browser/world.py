@@ -155,10 +155,11 @@ async def _the_present(engine: Engine, clock: VirtualClock, past: Past, pulse: P
     new = [NewJob(**{"variables": '{"order": 4711}', **fields}) for jobs, fields in _WAITING for _ in range(jobs)]
     random.Random(7).shuffle(new)
     keys: dict[str, int] = {}
+    began_ms, step_ms = clock.now_ms, (PRESENT_MS - MINUTE_MS // 2) // len(new)
     for number, job in enumerate(new):
-        clock.advance(seconds=2)
+        clock.now_ms = max(clock.now_ms, began_ms + number * step_ms)
         await pulse.fresh()
-        if number % 20 == 0:
+        if number % (MINUTE_MS // step_ms) == 0:
             await past.minute(clock.now_ms)
         [created] = await engine.create([job])
         keys[job.type if job.correlation_id is None else "cancelled"] = created.key
