@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from everwork.service.access import ANYBODY
+from everwork.service.dead import DeadFilter, survey
+from everwork.service.desk import Desk
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 
@@ -89,6 +92,17 @@ async def test_no_secret_of_a_job_stands_in_its_error_nor_in_a_link(visitor: Vis
     for shown in (page, await visitor.page(f"/ui/dead?fingerprint={sort}")):
         assert "cannot log in with •••••• today" in shown
         assert "hunter" not in shown
+
+
+async def test_a_look_ends_after_so_many_and_says_so(local: Rest) -> None:
+    for number in range(4):
+        await local.dead_letter("refused" if number else "lost")
+    desk = Desk(local.service, ANYBODY)
+    seen = await survey(desk, DeadFilter(), 3, 2)
+    assert (seen.matched, seen.grouped.looked_at, seen.grouped.is_cut) == (3, 3, True)
+    assert ([job.key for job in seen.newest], [group.jobs for group in seen.grouped.groups]) == ([4, 3], [3])
+    whole = await survey(desk, DeadFilter(error_text="lost"), 3)
+    assert (whole.matched, whole.grouped.is_cut, whole.newest) == (1, False, [])
 
 
 async def test_a_bound_key_sees_and_changes_the_dead_letters_of_its_tenant_only(local: Rest) -> None:
