@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.states import State
 from everwork.engines.values import JobFilter, Judged
 from everwork.exceptions import InvalidInput, NothingMatches, WrongState
-from everwork.service.access import Permission
+from everwork.service.access import Permission, Principal
 from everwork.service.desk import BulkChange, Desk
 
 LOOKED_AT_MAX: Final = 100_000
@@ -67,6 +67,10 @@ class DeadFilter:
             and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
         )
 
+    def confined(self, principal: Principal) -> DeadFilter:
+        """The same, of the tenants alone that somebody may touch."""
+        return replace(self, tenants=principal.tenants_for(self.tenants))
+
     def told(self) -> dict[str, Any]:
         """What it says, as far as it says anything."""
         said = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -102,23 +106,21 @@ class Survey(NamedTuple):
     newest: list[Job]
 
 
-async def grouped(
-    desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT, *, look_max: int = LOOKED_AT_MAX
-) -> Grouped:
+async def grouped(desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
     """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are looked at."""
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
     found: dict[tuple[str, str], DeadGroup] = {}
     looked_at = read = 0
     async for page in _pages(desk, wanted):
-        for job in page[: look_max - looked_at]:
+        for job in page[: LOOKED_AT_MAX - looked_at]:
             if wanted.shows(job):
                 _add(found, job)
         read += sum(len(job.variables) for job in page)
         looked_at += len(page)
-        if looked_at > look_max or read > READ_CHARS_MAX:
+        if looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX:
             break
-    is_cut = looked_at > look_max or read > READ_CHARS_MAX
-    return _most_frequent(found, limit, min(looked_at, look_max), is_cut)
+    is_cut = looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX
+    return _most_frequent(found, limit, min(looked_at, LOOKED_AT_MAX), is_cut)
 
 
 async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int = 0) -> Survey:
