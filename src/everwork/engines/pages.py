@@ -59,9 +59,13 @@ def first_step(wanted: JobFilter, limit: int) -> int:
     return max(limit + 1, NARROW_STEP if asks_of_job(wanted) or asks_of_attempt(wanted) else WIDE_STEP)
 
 
-def next_step(seen: int, step: int) -> int:
-    """How many to look for next: soon many at once, because each step has a price of its own."""
-    return min(step * STEP_GROWTH, LIST_SCAN_MAX - seen)
+def next_step(wanted: JobFilter, seen: int, step: int) -> int:
+    """How many to look for next, soon many at once, because each step has a price of its own; 0: enough were seen.
+
+    What attempts have left stands apart from the job: half as many are looked at in the same time.
+    """
+    most = LIST_SCAN_MAX // 2 if asks_of_attempt(wanted) else LIST_SCAN_MAX
+    return max(0, min(step * STEP_GROWTH, most - seen))
 
 
 def asks_of_job(wanted: JobFilter) -> bool:

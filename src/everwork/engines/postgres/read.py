@@ -8,7 +8,7 @@ from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, OLDEST_LOOK_MAX
+from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
@@ -51,7 +51,7 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
     filling = Filling(wanted, limit)
     seen = 0
     step = first_step(wanted, limit)
-    while seen < LIST_SCAN_MAX:
+    while step:
         keys = await _candidates(parts, wanted, (below, step), now_ms)
         for some in parted(keys, LOOK_STEP):
             left = await _looked_at(parts, some, wanted)
@@ -64,7 +64,7 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
             return Page(filling.jobs, None)
         below = keys[-1]
         seen += len(keys)
-        step = next_step(seen, step)
+        step = next_step(wanted, seen, step)
     return Page(filling.jobs, below)
 
 

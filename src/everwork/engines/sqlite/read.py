@@ -10,7 +10,7 @@ from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
@@ -58,7 +58,7 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | 
     filling = Filling(wanted, limit)
     seen = 0
     step = first_step(wanted, limit)
-    while seen < LIST_SCAN_MAX:
+    while step:
         keys = _candidates(cursor, wanted, (below, step), now_ms)
         for some in parted(keys, LOOK_STEP):
             left = _looked_at(cursor, some, wanted)
@@ -71,7 +71,7 @@ def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | 
             return Page(filling.jobs, None)
         below = keys[-1]
         seen += len(keys)
-        step = next_step(seen, step)  # Every step looks at the whole of the pending ones.
+        step = next_step(wanted, seen, step)  # Every step looks at the whole of the pending ones.
     return Page(filling.jobs, below)
 
 
