@@ -218,12 +218,13 @@ class Administration(FleetOffice):
         """Do something to all jobs that a search shows, in steps, each job judged by itself; one entry tells of all."""
         now_ms = (await self._engine.stats(1)).generated_at_ms
         steps = bulk.in_steps(self._desk, act, search, now_ms)
-        return await self._in_steps(steps, f"jobs.{act.value}", search.wanted.type, {"filter": search.told()})
+        told = {"filter": bulk.meant(self._desk, act, search).told()}
+        return await self._in_steps(steps, f"jobs.{act.value}", search.wanted.type, told)
 
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; the desk says who may, and that `all` must be said."""
         steps = self._desk.requeue_in_steps(wanted, all=all)
-        return await self._in_steps(steps, "jobs.requeue", wanted.type, _told(wanted))
+        return await self._in_steps(steps, "jobs.requeue", wanted.type, _told(self._desk.confined(wanted)))
 
     async def change_dead(
         self,
@@ -240,7 +241,8 @@ class Administration(FleetOffice):
         """
         steps = dead.in_steps(self._desk, act, wanted, all=all, dry_run=dry_run)
         action = None if dry_run else f"dead.{act.value}"
-        return await self._in_steps(steps, action, wanted.type, {"filter": wanted.told()}, told)
+        about = {"filter": wanted.confined(self.principal).told()}
+        return await self._in_steps(steps, action, wanted.type, about, told)
 
     async def purge_one(self, key: int) -> State:
         """Remove one dead letter."""

@@ -64,6 +64,7 @@ class Search:
         """What it says, as far as it says anything."""
         said = {one.name: getattr(self.wanted, one.name) for one in fields(JobFilter)}
         said |= {"states": sorted(state.label for state in self.wanted.states), "scheduled": self.scheduled}
+        said["below"] = self.below
         return {name: value for name, value in said.items() if value not in (None, (), [], False)}
 
 
@@ -82,6 +83,12 @@ async def look(desk: Desk, search: Search, limit: int, now_ms: int, cursor: int 
     page = await desk.look(search.wanted, max(limit, SCHEDULED_STEP), below)
     found = [job for job in page.jobs if job.run_at_ms > now_ms]
     return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].key)
+
+
+def meant(desk: Desk, act: Act, search: Search) -> Search:
+    """All that a search comes to: the states in which something can be done, and the tenants of whoever does it."""
+    aim = aimed(act, search)
+    return replace(aim, wanted=desk.confined(aim.wanted))
 
 
 def aimed(act: Act, search: Search) -> Search:
@@ -131,10 +138,10 @@ async def by_state(desk: Desk, wanted: JobFilter) -> Mapping[State, int]:
 async def in_steps(desk: Desk, act: Act, search: Search, now_ms: int) -> AsyncIterator[BulkChange]:
     """Change the jobs that a search shows, each judged by itself; after each step, what has been done so far."""
     desk.principal.require(Permission.JOBS)
-    meant, matched, changed = aimed(act, search), 0, 0
+    search, matched, changed = aimed(act, search), 0, 0
     cursor: int | None = None
     while True:
-        page = await look(desk, meant, LIST_LIMIT_MAX, now_ms, cursor)
+        page = await look(desk, search, LIST_LIMIT_MAX, now_ms, cursor)
         keys = [job.key for job in page.jobs]
         matched += len(keys)
         changed += _changed(await _change(desk, act)(keys)) if keys else 0

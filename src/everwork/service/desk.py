@@ -136,7 +136,7 @@ class Desk:
         """`requeue_matching`, which tells after each step what has been done so far."""
         self.principal.require(Permission.JOBS)
         require_meant(wanted, all=all)
-        found = replace(self._confined(wanted), states=frozenset([State.FAILED]))
+        found = replace(self.confined(wanted), states=frozenset([State.FAILED]))
         matched = changed = 0
         cursor: int | None = None
         while True:
@@ -233,7 +233,8 @@ class Desk:
         if self.principal.tenants and (foreign := await self.foreign(keys)):
             raise foreign_job(min(foreign))
 
-    def _confined(self, wanted: JobFilter) -> JobFilter:
+    def confined(self, wanted: JobFilter) -> JobFilter:
+        """A filter that shows nothing but jobs of the caller's tenants."""
         if wanted.error_text is not None:
             sought_text("error", wanted.error_text)
         return replace(wanted, tenants=self.principal.tenants_for(wanted.tenants))
@@ -243,13 +244,13 @@ class Desk:
     async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs of the caller's tenants, newest first."""
         self.principal.require(Permission.JOBS_READ)
-        return await self._service.list(self._confined(wanted), limit, cursor)
+        return await self._service.list(self.confined(wanted), limit, cursor)
 
     async def look(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """`list` in one step of the engine, however few match: `next` tells where it stopped looking."""
         self.principal.require(Permission.JOBS_READ)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        return await self._service.engine.list(self._confined(wanted), limit, cursor)
+        return await self._service.engine.list(self.confined(wanted), limit, cursor)
 
 
 def require_meant(wanted: JobFilter, *, all: bool) -> None:

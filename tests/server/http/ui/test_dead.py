@@ -114,6 +114,8 @@ async def test_a_bound_key_sees_and_changes_the_dead_letters_of_its_tenant_only(
         question = await somebody.post("/ui/dead/sure", act="purge")
         [until] = re.findall(r'name="until" value="(\d+)"', question.text)
         assert (await somebody.done("/ui/dead/change", act="purge", until=until))["text"].startswith("1 dead letter")
+        [(_, _, detail)] = await somebody.audit()
+        assert detail["filter"] == {"tenants": ["acme"], "failed_before_ms": int(until)}
     assert await states(local, mine, other) == ["gone", "failed"]
     async with visiting(local, "jobs:read") as reader:
         assert "Requeue" not in await reader.page("/ui/dead")

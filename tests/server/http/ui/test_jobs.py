@@ -124,7 +124,7 @@ async def test_all_jobs_that_match_are_changed_after_a_page_that_says_what_will_
         assert await states(rest, *mine, other["key"], too_late["key"]) == ["cancelled"] * 3 + ["pending"] * 2
         [(action, _, detail)] = await visitor.audit()
         assert action == "jobs.cancel"
-        assert detail["filter"] == {"correlation_id": "c1", "states": ["pending"]}
+        assert detail["filter"] == {"correlation_id": "c1", "states": ["pending"], "below": int(below)}
         assert (detail["matched"], detail["changed"]) == (3, 3)
 
 
@@ -196,6 +196,8 @@ async def test_a_key_that_is_bound_to_a_tenant_sees_and_changes_its_jobs_only(lo
         assert said["text"] == "1 job was meant, 1 is cancelled."
         assert (await somebody.done("/ui/jobs/change", act="cancel", key=other["key"], sure="yes"))["is_good"] is False
         assert await states(local, mine["key"], other["key"]) == ["cancelled", "pending"]
+        [*_, (_, _, detail)] = await somebody.audit()
+        assert detail["filter"] == {"tenants": ["acme"], "states": ["pending", "processing"], "below": 9}
 
 
 async def test_names_that_are_no_secrets_by_themselves_can_be_masked_and_others_not(tmp_path: Path) -> None:
