@@ -27,12 +27,18 @@ LOG_FORMATS: Final = ("console", "json")
 MASKED: Final = (
     "password",
     "passwd",
+    "pwd",
+    "passphrase",
     "secret",
     "token",
+    "bearer",
+    "jwt",
     "api key",
+    "access key",
+    "private key",
+    "encryption key",
     "authorization",
     "credential",
-    "private key",
     "cookie",
 )
 MASKED_MAX: Final = 1_000

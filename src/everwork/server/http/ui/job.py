@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from everwork.core import checks
@@ -14,7 +16,6 @@ from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.jobs import now_of, shown_state
 from everwork.server.http.ui.pages import Action, Done, Download, Page, View
 from everwork.server.http.ui.render import address, type_url
-from everwork.server.http.ui.texts import cut
 from everwork.server.http.ui.timeline import timeline
 from everwork.server.http.ui.verdict import verdict
 from everwork.server.http.ui.visit import Visit
@@ -34,6 +35,7 @@ async def show(visit: Visit) -> View:
     job = await visit.desk.get(visit.key)
     history, explanation = await visit.desk.history(job.key), await visit.desk.explain(job.key)
     hidden, now_ms = Hidden(masks_of(visit), job), await now_of(visit)
+    job, explanation = hidden.facts, replace(explanation, text=hidden.cleaned(explanation.text))
     moments = timeline(job, history, now_ms, hidden.cleaned)
     context = {
         "job": job,
@@ -42,7 +44,7 @@ async def show(visit: Visit) -> View:
         "verdict": verdict(job, explanation, moments, now_ms),
         "related": _related(visit, job),
         "links": _links(visit, job, explanation),
-        "texts": {name: cut(text) for name in TEXTS if (text := hidden.json(name)) is not None},
+        "texts": {name: shown for name in TEXTS if (shown := hidden.json(name)) is not None},
         "moments": moments,
         "may": _allowed(visit, job, now_ms),
         "bounds": {"priority": (PRIORITY_MIN, PRIORITY_MAX), "retries": (_retries_min(job), ATTEMPTS_MAX)},
@@ -53,7 +55,8 @@ async def show(visit: Visit) -> View:
 async def whole(visit: Visit) -> Download:
     """One of the job's texts to the end, as a file; secrets are hidden as on the page."""
     part = visit.asked("part") or "variables"
-    text = Hidden(masks_of(visit), await visit.desk.get(visit.key)).json(part) if part in TEXTS else None
+    hidden = Hidden(masks_of(visit), await visit.desk.get(visit.key))
+    text = await asyncio.to_thread(hidden.whole_json, part) if part in TEXTS else None
     if text is None:
         raise NotFound(f"Job '{visit.key}': text", part)
     return Download(f"job-{visit.key}-{part}.txt", text)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 import orjson
 
@@ -14,10 +17,19 @@ MASK: Final = "••••••"
 SECRET_CHARS_MIN: Final = 4
 """Shorter secrets are not looked for in other texts: they would be found everywhere."""
 END_CHARS_MIN: Final = 5
+"""From so many letters on a listed name hides also at the end of a word: `token` hides `authtoken`."""
+INSIDE_CHARS_MIN: Final = 8
+"""From so many letters on it hides anywhere: `password` hides `dbpasswordhash`."""
+NAME_CHARS_MAX: Final = 200
+"""Of longer names only the end is looked at."""
 SHOWN_CHARS_MAX: Final = 20_000
 _HIDING: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _PLAIN: Final = re.compile(r"[\t\n\x20-\x7e]*")
-_APART: Final = re.compile(r"[^a-z0-9]+")
+_APART: Final = re.compile(r"[\W_]+")
+_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SCHEME: Final = re.compile(r"^(?:bearer|basic|token|apikey)\s+(?=\S{4})", re.IGNORECASE)
+_SQUEEZED: Final = {code: None for code in range(128) if not chr(code).isalnum()}
+_URL_PASSWORD: Final = re.compile(r"""(//[^\s/:@"'<>\\]*:)([^\s/"'<>\\]+)@""")
 
 
 def visible(text: object) -> str:
@@ -44,47 +56,104 @@ def cut(text: str, chars_max: int = SHOWN_CHARS_MAX) -> tuple[str, int]:
 
 
 class Masks:
-    """Which names of variables and headers are secret: each given one as a whole name, or as the end of one.
+    """Which names of variables and headers are secret: those in which the words of a given one stand together.
 
-    Spaces, case, a plural and a number at the end make no difference: `api key` hides `apiKeys2`.
+    Spaces, case, accents, a plural and a number behind make no difference: `api key` hides `apiKeys2` and `X-API-Key`.
+    Without any name nothing is masked.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._ends = [end for name in names if (end := _bare(_words(name)))]
+        self._listed = frozenset(bare for name in names if (bare := _bare(_words(name))))
+        self._lengths = sorted({len(bare) for bare in self._listed})
+        one_of = "|".join(map(re.escape, sorted(self._listed)))
+        self._any, self._begins = re.compile(one_of), re.compile(f"(?={one_of})")
         self._known = lru_cache(maxsize=4_096)(self._hides)
 
     def hides(self, name: str) -> bool:
         """Whether what stands under this name must not be shown."""
-        return self._known(name)
+        return self._may_hide(name) and self._known(name[-NAME_CHARS_MAX:])
+
+    def _may_hide(self, text: str) -> bool:
+        """Whether it is worth to look at a text closely: this takes a tenth of the time."""
+        return bool(self._listed) and (not text.isascii() or bool(self._any.search(text.translate(_SQUEEZED).lower())))
 
     def _hides(self, name: str) -> bool:
         words = _words(name)
-        whole = _bare(words)
-        # Short ends must be words of their own: a pin is secret, a spin is not.
-        ends = {_bare(words[at:]) for at in range(len(words))}
-        return any(end in ends or (len(end) >= END_CHARS_MIN and whole.endswith(end)) for end in self._ends)
+        whole = "".join(words)
+        borders = {0, *accumulate(map(len, words))}
+        starts = (match.start() for match in self._begins.finditer(whole))
+        return any(self._is_listed(whole, at, at + size, borders) for at in starts for size in self._lengths)
+
+    def _is_listed(self, whole: str, at: int, end: int, borders: Set[int]) -> bool:
+        """Short names must be words of their own: a pin is secret, a spin is not."""
+        if end > len(whole) or whole[at:end] not in self._listed:
+            return False
+        plural = end + whole.startswith("s", end)
+        behind = len(whole) - len(whole[plural:].lstrip("0123456789"))
+        is_over = not borders.isdisjoint((end, plural, behind))
+        is_last = behind == len(whole)
+        size = end - at
+        return size >= INSIDE_CHARS_MIN or (is_over and at in borders) or (is_last and size >= END_CHARS_MIN)
 
     def masked(self, value: Any) -> Any:
         """A JSON value without what is secret in it, however deep."""
         if isinstance(value, Mapping):
-            return {name: MASK if self.hides(name) else self.masked(one) for name, one in value.items()}
-        return [self.masked(one) for one in value] if isinstance(value, list) else value
+            hidden = self._hidden_in(value)
+            return {name: MASK if name in hidden else self.masked(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [self.masked(one) for one in value]
+        return self._masked_text(value) if isinstance(value, str) else value
+
+    def _masked_text(self, text: str) -> str:
+        inner = self._inner(text)
+        if inner is None or (masked := self.masked(inner)) == inner:
+            return self.without_passwords(text)
+        return orjson.dumps(masked).decode()
+
+    def _inner(self, text: str) -> Any:
+        """The JSON object or list that a text is; None if it is none, or nothing can be secret in it."""
+        if text.lstrip()[:1] not in ("{", "[") or not self._may_hide(text):
+            return None
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return None
+
+    def without_passwords(self, text: str) -> str:
+        """A text without the passwords that stand in its URLs."""
+        return _URL_PASSWORD.sub(rf"\1{MASK}@", text) if self._listed and "//" in text else text
 
     def secrets_in(self, value: Any) -> Iterator[str]:
         """The texts that are hidden in a JSON value."""
         if isinstance(value, Mapping):
+            hidden = self._hidden_in(value)
             for name, one in value.items():
-                yield from _texts(one) if self.hides(name) else self.secrets_in(one)
+                yield from _texts(one) if name in hidden else self.secrets_in(one)
         elif isinstance(value, list):
             for one in value:
                 yield from self.secrets_in(one)
+        elif isinstance(value, str) and self._listed:
+            if "//" in value:
+                yield from (found[1] for found in _URL_PASSWORD.findall(value))
+            yield from self.secrets_in(self._inner(value))
 
-    def cleaned(self, text: str, *values: Any) -> str:
-        """A text, an error say, without the secrets that stand in these values."""
-        found = {secret for value in values for secret in self.secrets_in(value) if len(secret) >= SECRET_CHARS_MIN}
-        for secret in sorted(found, key=len, reverse=True):
-            text = text.replace(secret, MASK)
-        return text
+    def _hidden_in(self, value: Mapping[str, Any]) -> set[str]:
+        """The names whose values are secret; of a pair like name and value, the value if such a name stands there."""
+        hidden = {name for name in value if self.hides(name)}
+        is_pair = "value" in value and any(self.hides(str(value.get(label, ""))) for label in ("name", "key"))
+        return hidden | {"value"} if is_pair else hidden
+
+
+def spellings(secret: str) -> set[str]:
+    """How a secret may stand in another text: as it is, in JSON, in Python, in an address, without `Bearer` before."""
+    bare = _SCHEME.sub("", secret)
+    found = {bare, secret}
+    if secret.isascii() and secret.isalnum():
+        return found
+    for one in (bare, secret):
+        in_json = (orjson.dumps(one).decode()[1:-1], json.dumps(one)[1:-1])
+        found |= {*in_json, repr(one)[1:-1], quote(one), quote(one, safe=""), quote_plus(one)}
+    return found
 
 
 def pretty(value: Any) -> str:
@@ -107,6 +176,7 @@ def _bare(words: Sequence[str]) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """apiKey, API-Key and api_key are the same name."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
-    return _APART.sub(" ", spaced.lower()).split()
+    """apiKey, API-Key and api_key are the same name; ápi kéy is spelt in another way only."""
+    if not name.isascii():
+        name = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
+    return _APART.sub(" ", _HUMPS.sub(" ", name).casefold()).split()
