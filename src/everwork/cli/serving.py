@@ -80,7 +80,7 @@ async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
         await server.open()
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
-        ports, login = await server.listen(), await _login_token(server)
+        ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key)
         return Opened(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
@@ -101,9 +101,14 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
     return (await administration.create_key("first", ["*"])).text
 
 
-async def _login_token(server: Server) -> str | None:
-    """On a loopback address, whoever starts the server is the one who will look at it."""
+async def _login_token(server: Server, *, is_asked_for: bool) -> str | None:
+    """On a loopback address, whoever starts the server is the one who will look at it.
+
+    What `serve` writes to a file or a journal is read by others, and later: it needs a terminal.
+    """
     if not server.settings.has_auth or not server.settings.is_loopback:
+        return None
+    if not is_asked_for and not sys.stdout.isatty():
         return None
     return await Sessions(server.service.engine).new_link()
 
@@ -135,8 +140,7 @@ def lines(opened: Opened) -> list[str]:
 
 
 def _way_in(opened: Opened) -> str:
-    """The link for eyes at a terminal only: what is written to a file or a journal is read by others, and later."""
-    if opened.login_url is not None and sys.stdout.isatty():
+    if opened.login_url is not None:
         return f"{opened.login_url}  (opens once; another by everwork login)"
     return opened.dashboard
 

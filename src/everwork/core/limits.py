@@ -86,6 +86,8 @@ AUDIT_KEEP_MS: Final = 90 * 86_400_000
 AUDIT_DETAIL_BYTES_MAX: Final = 16_384
 
 SESSION_MS: Final = 12 * 3_600_000
-LOGIN_LINK_MS: Final = 12 * 3_600_000
+LOGIN_LINK_MS: Final = 3_600_000
 LIVE_PAGES_MAX: Final = 200
 """How many pages of the dashboard one server keeps up to date at once."""
+LIVE_PAGES_EACH_MAX: Final = 20
+"""And how many of them for one visitor."""

@@ -46,6 +46,24 @@ def origin_of(scope: Scope, trusted: Sequence[str]) -> str:
     return peer
 
 
+def is_encrypted(scope: Scope, trusted: Sequence[str]) -> bool:
+    """Whether the caller's connection has TLS: here, or where a trusted proxy ends it."""
+    if scope["scheme"] == "https":
+        return True
+    client = scope.get("client")
+    if not trusted or client is None or not _is_trusted(_plain(str(client[0])), tuple(trusted)):
+        return False
+    said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+    return bool(said) and said[-1].rpartition(",")[2].strip().lower() == "https"
+
+
+def port_said(scope: Scope) -> str:
+    """The port under which the caller knows this server; empty if it is the usual one."""
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    port = host.rpartition(":")[2]
+    return port if port.isascii() and port.isdigit() and len(port) <= 5 else ""
+
+
 def is_own_host(scope: Scope, host: str) -> bool:
     """Whether a call names this host, and not a name that a stranger's page has pointed at it."""
     said = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")

@@ -16,6 +16,7 @@ from everwork.core.limits import SESSION_MS
 from everwork.exceptions import EverworkError, PermissionDenied, Unauthenticated
 from everwork.server.errors import wire
 from everwork.server.http.operations import NOBODY
+from everwork.server.http.origin import is_encrypted, port_said
 from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal
 from everwork.server.http.routes import SegmentRoute
@@ -25,6 +26,7 @@ from everwork.server.http.ui.render import address, render, render_live
 from everwork.server.http.ui.visit import HOME, Visit, own_path
 from everwork.server.words import as_written
 from everwork.service.access import ANYBODY
+from everwork.service.keys import host_clock
 from everwork.service.sessions import Session, Sessions, holder_of
 
 LOGIN: Final = "/ui/login"
@@ -63,29 +65,28 @@ class Dashboard:
             found = {"GET": self.pages.get(path), "POST": self._action(path)}
             yield SegmentRoute(path, _PathDoor(self, {method: one for method, one in found.items() if one}))
 
-    @property
-    def cookie(self) -> str:
-        """Its name: servers on several ports of a host do not log each other's visitors out."""
-        return f"everwork_{self.parts.settings.http_port}"
+    def cookie(self, request: Request) -> str:
+        """The name of a session's cookie: servers on several ports of a host do not log each other's visitors out."""
+        return f"everwork_{port_said(request.scope)}"
 
     async def visit(self, request: Request, *, is_open: bool = False) -> Visit:
         """Who comes. Without a session, only what is open may be seen."""
         if not self.parts.settings.has_auth:
             return Visit(self.parts, request, ANYBODY, self._anybody)
-        session = await self.sessions.find(request.cookies.get(self.cookie, ""))
+        session = await self.sessions.find(request.cookies.get(self.cookie(request), ""))
         principal = None if session is None else holder_of(session, self.parts.keys)
         if session is not None and principal is not None:
             return Visit(self.parts, request, principal, session)
         if is_open:
             return Visit(self.parts, request, NOBODY, Session("", ""))
-        raise LoggedOut("the session is over" if request.cookies.get(self.cookie) else "nobody is logged in")
+        raise LoggedOut("the session is over" if request.cookies.get(self.cookie(request)) else "nobody is logged in")
 
     def page(self, visit: Visit, view: View, said: Mapping[str, Any] | None = None) -> Response:
         """A whole page, with what the last action has to say."""
         html = render(view.template, {**self._frame(visit), **view.context, "said": said})
         response = Response(html, view.status, media_type="text/html", headers={"Content-Security-Policy": POLICY})
         if said is not None:
-            response.delete_cookie(self._said_cookie, HOME)
+            response.delete_cookie(self._said_cookie(visit.request), HOME)
         return response
 
     def live(self, visit: Visit, view: View) -> str:
@@ -95,23 +96,23 @@ class Dashboard:
     def said(self, request: Request) -> Mapping[str, Any] | None:
         """What the last action has to say, once."""
         try:
-            told = orjson.loads(bytes.fromhex(request.cookies.get(self._said_cookie, "")))
+            told = orjson.loads(bytes.fromhex(request.cookies.get(self._said_cookie(request), "")))
             return {"text": str(told["text"])[:SAID_CHARS_MAX], "is_good": bool(told["is_good"])}
         except (ValueError, KeyError, TypeError):
             return None
 
-    def redirect(self, to: str, done: Done | None = None) -> Response:
+    def redirect(self, request: Request, to: str, done: Done | None = None) -> Response:
         """To another page, which says what was done."""
         response = RedirectResponse(to, 303)
         if done is not None:
             told = orjson.dumps({"text": done.said[:SAID_CHARS_MAX], "is_good": done.is_good}).hex()
-            self.set_cookie(response, self._said_cookie, told, SAID_SECONDS)
+            self.set_cookie(request, response, (self._said_cookie(request), told), SAID_SECONDS)
         return response
 
-    def set_cookie(self, response: Response, name: str, value: str, seconds: int) -> None:
+    def set_cookie(self, request: Request, response: Response, cookie: tuple[str, str], seconds: int) -> None:
         """A cookie that no script can read, and that goes nowhere else."""
-        is_secure = self.parts.settings.tls_certificate is not None
-        response.set_cookie(name, value, seconds, path=HOME, httponly=True, samesite="lax", secure=is_secure)
+        is_secure = is_encrypted(request.scope, self.parts.settings.trusted_proxies)
+        response.set_cookie(*cookie, seconds, path=HOME, httponly=True, samesite="lax", secure=is_secure)
 
     def trouble(self, visit: Visit | None, request: Request, error: EverworkError | Refusal) -> Response:
         """A page that says what went wrong."""
@@ -136,16 +137,16 @@ class Dashboard:
     def _action(self, path: str) -> Action | None:
         return next((action for action in self._actions if action.path == path), None)
 
-    @property
-    def _said_cookie(self) -> str:
-        return f"{self.cookie}_said"
+    def _said_cookie(self, request: Request) -> str:
+        return f"{self.cookie(request)}_said"
 
     def _frame(self, visit: Visit) -> dict[str, Any]:
         """What every page shows around its own."""
         bare = _bare(visit.request) | {"path": visit.path}
         if not visit.session.token:
             return bare
-        return {**bare, "visit": visit, "csrf": visit.session.csrf, "here": visit.here()}
+        more = {"has_auth": self.parts.settings.has_auth, "csrf": visit.session.csrf, "here": visit.here()}
+        return {**bare, "visit": visit, **more}
 
 
 class _Static:
@@ -177,6 +178,8 @@ class _PathDoor:
             if asked is None:
                 raise Refusal(405, "method_not_allowed", f"allowed here: {self._allowed}", {"Allow": self._allowed})
             visit = await self._dashboard.visit(request, is_open=asked.is_open)
+            if visit.session.token:
+                self._dashboard.parts.keys.spend(visit.principal)
             if isinstance(asked, Page):
                 view = await asked.show(visit)
                 if isinstance(view, Download):
@@ -201,10 +204,11 @@ class _PathDoor:
             done = Done(detail_of(error, UNKNOWN), is_good=False)
         if isinstance(done, View):
             return self._dashboard.page(visit, done)
-        response = self._dashboard.redirect(done.to or visit.back, done if done.said else None)
+        response = self._dashboard.redirect(visit.request, done.to or visit.back, done if done.said else None)
         if done.session is not None:
             seconds = SESSION_MS // 1000 if done.session.token else 0
-            self._dashboard.set_cookie(response, self._dashboard.cookie, done.session.token, seconds)
+            cookie = (self._dashboard.cookie(visit.request), done.session.token)
+            self._dashboard.set_cookie(visit.request, response, cookie, seconds)
         return response
 
     def _to_login(self, request: Request, error: LoggedOut) -> Response:
@@ -212,7 +216,7 @@ class _PathDoor:
             over = LoggedOut(f"{error}; nothing was done: log in, and repeat")
             return self._dashboard.trouble(None, request, over)
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return self._dashboard.redirect(login_url(asked))
+        return self._dashboard.redirect(request, login_url(asked))
 
 
 def is_under(path: str) -> bool:
@@ -271,4 +275,5 @@ def title_of(status: int) -> str:
 def _bare(request: Request) -> dict[str, Any]:
     """What even a page without visitor needs."""
     theme = request.cookies.get("everwork_theme", "")
-    return {"visit": None, "said": None, "theme": theme if theme in THEMES else "", "path": request.scope["path"]}
+    theme = theme if theme in THEMES else ""
+    return {"visit": None, "said": None, "theme": theme, "path": request.scope["path"], "now_ms": host_clock()}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from everwork.core.limits import LIVE_PAGES_MAX
+from everwork.core.limits import LIVE_PAGES_EACH_MAX, LIVE_PAGES_MAX
 from everwork.exceptions import EverworkError
 from everwork.logs import get_logger
 from everwork.server.http.problems import problem
@@ -23,6 +26,10 @@ from everwork.service.loops import first_of
 log = get_logger("everwork")
 
 PATH: Final = "/ui/live"
+EVENTS: Final = "text/event-stream"
+CROWDED: Final = "Too many pages are followed at once; this one is not kept up to date. Close some, or load it again."
+SEND_SECONDS: Final = 30.0
+"""So long a viewer may take to read what was sent."""
 LOOK_SECONDS: Final = 1.0
 SHARE: Final = 20
 """A page that takes long to make is made less often: at most this part of the time is spent on one."""
@@ -35,22 +42,29 @@ class Live:
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
-        self._open = 0
+        self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Follow one page for as long as somebody looks."""
+        """Follow one page for as long as somebody looks; whoever does not read what he is sent is left."""
         scope["everwork.operation"] = "ui.live"
+
+        async def timely(message: Message) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send(message)
+
         response = self._answer(Request(scope, receive))
-        await response(scope, receive, send)
+        with suppress(TimeoutError):
+            await response(scope, receive, timely)
 
     def _answer(self, request: Request) -> Response:
         found = self._page(own_path(request.query_params.get("path", "")), request.scope)
         if request.method != "GET" or found is None:
             return problem(404, "not_found", "there is no such page")
-        if self._open >= LIVE_PAGES_MAX:
-            return problem(503, "too_many_pages", f"at most {LIVE_PAGES_MAX} pages are followed at once")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._events(*found), media_type="text/event-stream", headers=headers)
+        who = request.cookies.get(self._dashboard.cookie(request), "")
+        if self._open[who] >= LIVE_PAGES_EACH_MAX or self._open.total() >= LIVE_PAGES_MAX:
+            return Response(_event("crowded", CROWDED), media_type=EVENTS, headers=headers)
+        return StreamingResponse(self._events(who, *found), media_type=EVENTS, headers=headers)
 
     def _page(self, path: str, scope: Scope) -> tuple[Page, Request] | None:
         """The page that a path names, and the request for it that nobody has sent."""
@@ -63,8 +77,8 @@ class Live:
                 return page, Request({**asked, **more})
         return None
 
-    async def _events(self, page: Page, asked: Request) -> AsyncIterator[bytes]:
-        self._open += 1
+    async def _events(self, who: str, page: Page, asked: Request) -> AsyncIterator[bytes]:
+        self._open[who] += 1
         try:
             async for event in self._followed(page, asked):
                 yield event
@@ -72,12 +86,15 @@ class Live:
             log.exception("a live page met a defect", page=page.path)
             yield _event("trouble", "The server met a defect; its log says more. This page is not kept up to date.")
         finally:
-            self._open -= 1
+            self._open[who] -= 1
+            self._open += Counter()  # Forgets those who have none.
 
     async def _followed(self, page: Page, asked: Request) -> AsyncIterator[bytes]:
         loop, stopping = asyncio.get_running_loop(), self._dashboard.parts.stopping
         last, sent_at = b"", loop.time()
         yield b"retry: 2000\n\n"
+        # After a restart all pages come back at once, and have just been shown.
+        await first_of(stopping, seconds=random.uniform(0, LOOK_SECONDS / 2))  # noqa: S311 - jitter, not a secret
         while not stopping.is_set():
             begun = loop.time()
             event, is_over = await self._event(page, asked)

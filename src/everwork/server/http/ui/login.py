@@ -48,7 +48,8 @@ async def _note(visit: Visit, principal: Principal, action: str) -> None:
 
 def _form(visit: Visit, token: str | None, error: str | None, status: int = 200) -> View:
     asked = visit.asked("next") or visit.optional("next") or ""
-    return View("login.html", {"token": token, "error": error, "next": own_path(asked)}, status)
+    shown = {"token": token, "next": own_path(asked), "has_auth": visit.parts.settings.has_auth}
+    return View("login.html", {**shown, "error": error}, status)
 
 
 PAGES = (Page("/ui/login", show, is_open=True),)

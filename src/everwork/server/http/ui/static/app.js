@@ -12,8 +12,12 @@
   const clock = (d) => `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
+  // A clock of the viewer's that is wrong must not make jobs older: the server's goes before it.
+  const off = Number(root.dataset.now) - Date.now();
+  const skew = Math.abs(off) > 5000 ? off : 0;
+
   function distance(date) {
-    const seconds = (Date.now() - date) / 1000;
+    const seconds = (Date.now() + skew - date) / 1000;
     const size = Math.abs(seconds);
     if (size < 1) return "now";
     const [unit, name] = UNITS.find(([unit]) => size >= unit);
@@ -84,7 +88,17 @@
     }
   }
 
+  // A page does not move while somebody has selected rows of it, or is being asked something.
+  const isHeld = () => document.querySelector("input[data-pick]:checked, dialog[open]") !== null;
+  let kept = null;
+
   function mergePage(html) {
+    if (isHeld()) {
+      kept = html;
+      pulse("waiting", "held while you choose");
+      return;
+    }
+    kept = null;
     const live = by("live");
     const fresh = new DOMParser().parseFromString(`<div id="live" data-live>${html}</div>`, "text/html").body.firstChild;
     mergeChildren(live, document.adoptNode(fresh));
@@ -125,6 +139,12 @@
       trouble(JSON.parse(event.data));
       pulse("lost", "trying again");
     });
+    source.addEventListener("crowded", (event) => {
+      rest();
+      pulse("lost", "not live");
+      trouble(JSON.parse(event.data));
+      timer = setTimeout(follow, 30000);
+    });
     source.addEventListener("ended", () => {
       rest();
       pulse("lost", "logged out");
@@ -162,25 +182,35 @@
   if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retry) * 1000);
 
   // Questions before deeds --------------------------------------------------------------------------
-  let asked = null;
-  document.addEventListener("submit", (event) => {
-    const form = event.target;
-    const question = (event.submitter && event.submitter.dataset.confirm) || form.dataset.confirm;
-    if (!question || form === asked) {
-      asked = null;
-      return;
-    }
-    event.preventDefault();
+  // What is done is what was asked: a copy of the form is sent, for the page may have changed under the question.
+  function ask(question, form, submitter) {
     const dialog = by("confirm");
+    const copy = form.cloneNode(true);
+    copy.hidden = true;
+    copy.removeAttribute("data-confirm");
+    const sure = document.createElement("input");
+    Object.assign(sure, { type: "hidden", name: "sure", value: "yes" });
+    copy.append(sure);
+    if (submitter && submitter.name) {
+      const chosen = document.createElement("input");
+      Object.assign(chosen, { type: "hidden", name: submitter.name, value: submitter.value });
+      copy.append(chosen);
+    }
     by("confirm-text").textContent = question;
-    dialog.querySelector("[data-yes]").textContent = event.submitter ? event.submitter.textContent : "Do it";
+    dialog.querySelector("[data-yes]").textContent = submitter ? submitter.textContent : "Do it";
     dialog.returnValue = "no";
     dialog.onclose = () => {
       if (dialog.returnValue !== "yes") return;
-      asked = form;
-      form.requestSubmit(event.submitter);
+      document.body.append(copy);
+      HTMLFormElement.prototype.submit.call(copy);
     };
     dialog.showModal();
+  }
+  document.addEventListener("submit", (event) => {
+    const question = (event.submitter && event.submitter.dataset.confirm) || event.target.dataset.confirm;
+    if (!question) return;
+    event.preventDefault();
+    ask(question, event.target, event.submitter);
   });
   const automatic = document.querySelector("form[data-autosubmit]");
   if (automatic) automatic.requestSubmit();
@@ -197,9 +227,17 @@
   document.addEventListener("change", (event) => {
     if (event.target.matches("input[data-pick-all]")) boxes().forEach((box) => { box.checked = event.target.checked; });
     if (event.target.matches("input[data-pick], input[data-pick-all]")) count();
+    release();
     if (event.target.matches("[data-submit-on-change]")) event.target.form.requestSubmit();
   });
   document.addEventListener("everwork:merged", count);
+  document.addEventListener("close", release, true);
+
+  function release() {
+    if (kept === null || isHeld()) return;
+    pulse("live", "live");
+    mergePage(kept);
+  }
 
   // Buttons -----------------------------------------------------------------------------------------
   document.addEventListener("click", (event) => {
