@@ -40,7 +40,10 @@
 
   // Merging ---------------------------------------------------------------------------------------
   const nameOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "");
-  const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && nameOf(a) === nameOf(b);
+  // A form that does something else is another form, also where it takes the place of one.
+  const deedOf = (node) => (node.nodeName === "FORM" ? node.getAttribute("action") : "");
+  const alike = (a, b) =>
+    a.nodeType === b.nodeType && a.nodeName === b.nodeName && nameOf(a) === nameOf(b) && deedOf(a) === deedOf(b);
 
   function mergeAttributes(old, fresh) {
     for (const { name } of [...old.attributes]) {
