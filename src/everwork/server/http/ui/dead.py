@@ -92,8 +92,10 @@ async def sure(visit: Visit) -> View:
     act, asked = _act(visit), _sent(visit)
     until_ms = (await visit.parts.service.engine.stats(1)).generated_at_ms + 1
     survey = await dead.survey(visit.desk, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
+    groups = await _shown(visit, asked, survey.grouped.groups[:1])
     context = {
         "act": act.value,
+        "sample": groups[0].gist if groups and asked.wanted.fingerprint else "",
         "typed": asked.typed,
         "matched": survey.matched,
         "is_cut": survey.grouped.is_cut,
