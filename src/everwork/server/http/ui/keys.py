@@ -87,10 +87,10 @@ def _expires(visit: Visit) -> int | None:
 
 def _number(visit: Visit, name: str) -> float | None:
     text = visit.optional(name)
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise InvalidInput(name, f"must be a number, not {checks.shown(text)}") from None
+    number = None if text is None else checks.typed(text.strip())
+    if isinstance(number, str):
+        raise InvalidInput(name, f"must be a number, not {checks.shown(text)}")
+    return number
 
 
 PAGES = (Page("/ui/keys", show),)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from everwork.core import checks
 from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.states import State
 from everwork.engines.codec import decode_policy
@@ -180,10 +181,10 @@ def _object(typed: str) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidInput("seconds", "must be a number of seconds") from None
+    seconds = checks.typed(text.strip())
+    if isinstance(seconds, str):
+        raise InvalidInput("seconds", f"must be a number of seconds, not {checks.shown(text)}")
+    return seconds
 
 
 PAGES = (Page("/ui/type", show),)
