@@ -102,7 +102,7 @@ def _act(visit: Visit) -> Act:
 
 def _asked(visit: Visit) -> Asked:
     query = pairs_of((visit.optional("filter") or "").encode())
-    asked = asked_for(lambda name: query.get(name, [""])[-1].strip() or None)
+    asked = asked_for(lambda name: query.get(name, [""])[-1] or None)
     for name, problem in asked.problems.items():
         raise InvalidInput(name, problem)
     return asked
