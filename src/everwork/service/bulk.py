@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -21,6 +22,8 @@ COUNT_STEPS_MAX: Final = 8
 SCHEDULED_STEP: Final = 500
 """Engines do not look for scheduled jobs by themselves: so many waiting ones are looked at in one step."""
 KEYS_MAX: Final = 1_000
+LOOK_SECONDS: Final = 0.15
+"""So long whoever waits for a page waits for what is hard to find; a step that has begun is not broken off."""
 
 
 class Act(Enum):
@@ -83,6 +86,20 @@ async def look(desk: Desk, search: Search, limit: int, now_ms: int, cursor: int 
     page = await desk.look(search.wanted, max(limit, SCHEDULED_STEP), below)
     found = [job for job in page.jobs if job.run_at_ms > now_ms]
     return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].key)
+
+
+async def found(
+    desk: Desk, search: Search, limit: int, now_ms: int, cursor: int | None = None, *, seconds: float = LOOK_SECONDS
+) -> Page:
+    """`look`, gone on with for a while: of very many jobs few may match."""
+    jobs: list[Job] = []
+    until = time.monotonic() + seconds
+    while True:
+        page = await look(desk, search, limit - len(jobs), now_ms, cursor)
+        jobs += page.jobs
+        cursor = page.next
+        if cursor is None or len(jobs) >= limit or time.monotonic() >= until:
+            return Page(jobs, cursor)
 
 
 def meant(desk: Desk, act: Act, search: Search) -> Search:

@@ -197,10 +197,10 @@ class Desk:
     async def key_since(self, instant_ms: int) -> int | None:
         """The lowest key of those that came at an instant or later, by halving: keys grow with time. None: none did."""
         self.principal.require(Permission.JOBS_READ)
-        newest = (await self._service.engine.list(JobFilter(), 1)).jobs
-        if not newest or newest[0].created_at_ms < instant_ms:
+        newest = await self._newest()
+        if newest is None or newest.created_at_ms < instant_ms:
             return None
-        earlier, since = 0, newest[0].key
+        earlier, since = 0, newest.key
         while since - earlier > 1:
             middle = (earlier + since) // 2
             found = (await self._service.engine.list(JobFilter(), 1, middle + 1)).jobs
@@ -210,6 +210,12 @@ class Desk:
                 earlier = middle
         return since
 
+    async def newest_key(self) -> int | None:
+        """The highest key there is, whosever it is: the caller's own jobs may lie far below it."""
+        self.principal.require(Permission.JOBS_READ)
+        newest = await self._newest()
+        return None if newest is None else newest.key
+
     async def foreign(self, keys: Sequence[int]) -> set[int]:
         """Those of the keys that belong to tenants which the caller may not touch."""
         if not self.principal.tenants:
@@ -217,6 +223,9 @@ class Desk:
         owners = await self._service.engine.owners(keys)
         pairs = zip(keys, owners, strict=True)
         return {key for key, owner in pairs if owner is not None and owner not in self.principal.tenants}
+
+    async def _newest(self) -> Job | None:
+        return next(iter((await self._service.engine.list(JobFilter(), 1)).jobs), None)
 
     async def _may_change(self, key: int) -> None:
         await self._may_change_all([checks.job_key(key)])

@@ -7,6 +7,14 @@ import re
 from pathlib import Path
 
 from everwork.core.job import NewJob
+from everwork.engines.values import JobFilter
+from everwork.server.http.ui.changes import meant
+from everwork.server.http.ui.failing import Failing
+from everwork.server.http.ui.render import render
+from everwork.service import bulk
+from everwork.service.access import ANYBODY
+from everwork.service.bulk import Counted, Search
+from everwork.service.desk import Desk
 from tests.server.http.serving import JOBS, Rest, serving
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.stores import url_of
@@ -43,6 +51,7 @@ async def test_a_list_shows_what_is_filtered_for_and_counts_the_states_of_the_ty
         assert keys_in(await visitor.page(f"/ui/jobs?{query}")) == [job["key"] for job in jobs], query
     page = await visitor.page("/ui/jobs?type=email-send")
     assert "no such address" in page
+    assert 'class="count"' not in await visitor.page("/ui/jobs?type=email-send&worker=nobody")
     tabs = dict(re.findall(r'>(\w+) <span class="count">(\d+)<', page))
     assert tabs == {"All": "2", "pending": "0", "processing": "1", "completed": "0", "failed": "1", "cancelled": "0"}
 
@@ -60,15 +69,34 @@ async def test_older_jobs_are_on_the_next_pages_which_are_not_followed(visitor: 
     assert "cursor=" in page.partition("Newest")[0]
 
 
-async def test_a_search_that_finds_little_takes_one_step_and_tells_how_far_it_has_looked(visitor: Visitor) -> None:
-    await visitor.rest.job(correlation_id="rare")
-    await visitor.rest.engine.create([PLAIN] * 10_000)
-    await visitor.rest.engine.create([PLAIN] * 10_000)
-    await visitor.rest.engine.create([PLAIN] * 10_000)
-    page = await visitor.page("/ui/jobs?correlation=rare")
-    assert "Nothing found so far" in page
-    [further] = re.findall(r'rel="next" href="([^"]+)">Look further', page)
-    assert keys_in(await visitor.page(further)) == ["1"]
+async def test_what_lies_far_below_others_is_looked_for_and_found(local: Rest) -> None:
+    await local.job(correlation_id="rare", tenant="acme", run_at=LATER)
+    for _ in range(3):
+        await local.engine.create([PLAIN] * 10_000)
+    desk, rare = Desk(local.service, ANYBODY), Search(JobFilter(correlation_id="rare"))
+    short = await bulk.found(desk, rare, 50, 0, seconds=0)
+    assert (short.jobs, short.next is None) == ([], False)
+    assert [job.key for job in (await bulk.found(desk, rare, 50, 0, seconds=60)).jobs] == [1]
+    async with visiting(local, "jobs", tenants=("acme",)) as somebody:
+        page = await somebody.page("/ui/jobs?correlation=rare")
+        while not keys_in(page):
+            assert "Nothing found so far" in page
+            page = await somebody.page(re.findall(r'rel="next" href="([^"]+)">Look further', page)[0])
+        assert keys_in(page) == ["1"]
+        answer = await somebody.post("/ui/jobs/change", act="cancel", scope="all")
+        assert "Cancel 1 job?" in answer.text
+        assert 'name="below" value="30002"' in answer.text
+
+
+def test_that_none_was_found_so_far_is_not_told_as_none() -> None:
+    told = render("failing.html", {"failing": Failing([], 0, True), "totals": {"failed": 3}, "further": "/ui/dead"})
+    assert "None is among the newest jobs" in told
+    assert [meant(Counted(*one)) for one in ((0, False), (0, True), (1, True), (2_000, False))] == [
+        "the jobs that match",
+        "0 jobs",
+        "1 job",
+        "at least 2,000 jobs",
+    ]
 
 
 async def test_a_filter_that_cannot_be_understood_is_told_at_its_field_and_what_was_typed_stays(

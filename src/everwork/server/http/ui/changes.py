@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from everwork.core import checks
-from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.jobs import LABELS, now_of
 from everwork.server.http.ui.pages import Action, Done, Page, View
@@ -72,17 +71,25 @@ async def _picked(visit: Visit, act: Act, keys: Sequence[int]) -> Done | View:
 
 
 async def _ask_for_all(visit: Visit, act: Act, asked: Asked, search: Search) -> View:
-    newest = (await visit.desk.look(JobFilter(), 1)).jobs
+    newest = await visit.desk.newest_key()
     count = await bulk.counted(visit.desk, search, await now_of(visit))
     which = [(TELLING[name], value) for name, value in asked.typed.items()]
-    below = newest[0].key + 1 if newest else ""
+    below = "" if newest is None else newest + 1
     more = {"keys": [], "selected": 0, "scope": "all", "filter": asked.query, "below": below, "which": which}
-    return _page(visit, act, count if newest else Counted(0, True), more)
+    return _page(visit, act, count, more)
 
 
 def _page(visit: Visit, act: Act, count: Counted, more: dict[str, Any]) -> View:
-    about = {"act": act.value, "label": LABELS[act], "done": act.done, "happens": CONSEQUENCES[act], "count": count}
-    return View("jobs_change.html", {**about, **more, "back": visit.back})
+    about = {"act": act.value, "label": LABELS[act], "done": act.done, "happens": CONSEQUENCES[act]}
+    context = {**about, **more, "count": count, "meant": meant(count), "back": visit.back}
+    return View("jobs_change.html", context)
+
+
+def meant(count: Counted) -> str:
+    """How many jobs; of very many not all are looked at, and none found is not none there."""
+    if not count.jobs and not count.is_exact:
+        return "the jobs that match"
+    return f"{'' if count.is_exact else 'at least '}{count.jobs:,} {'job' if count.jobs == 1 else 'jobs'}"
 
 
 def _told(act: Act, done: BulkChange) -> Done:

@@ -13,6 +13,7 @@ from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.render import address
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
+from everwork.service import bulk
 
 LOOK_MAX: Final = 100
 """So many of the newest dead letters are looked at."""
@@ -46,7 +47,7 @@ async def failing(visit: Visit, type: str | None = None) -> Failing | None:
     """What failed lately, the latest first; None for whoever may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await visit.desk.look(replace(_FAILED, type=type), LOOK_MAX)
+    page = await bulk.found(visit.desk, bulk.Search(replace(_FAILED, type=type)), LOOK_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)

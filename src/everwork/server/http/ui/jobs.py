@@ -26,6 +26,8 @@ DISORDER_MS: Final = 60_000
 AHEAD_MS: Final = 5_000
 """The last reading may be older than a job that has just come."""
 TYPES_OFFERED_MAX: Final = 300
+COUNTED_BY: Final = frozenset({"state", "type", "tenant"})
+"""What engines count jobs by: with any other filter, nobody knows how many are behind a tab."""
 ACTS: Final[Mapping[str | None, tuple[bulk.Act, ...]]] = {
     None: tuple(bulk.Act),
     "pending": (bulk.Act.RUN_NOW, bulk.Act.CANCEL),
@@ -63,7 +65,7 @@ async def show(visit: Visit) -> View:
     found = Found([], None)
     if not problems:
         start = await _start(visit, asked) if cursor is None else cursor
-        found = await bulk.look(visit.desk, asked.search, PAGE_JOBS, now_ms, start)
+        found = await bulk.found(visit.desk, asked.search, PAGE_JOBS, now_ms, start)
     masks = masks_of(visit)
     context = {
         "asked": asked,
@@ -101,15 +103,17 @@ def shown_state(job: Job, now_ms: int) -> str:
 
 
 async def _around(visit: Visit, asked: Asked) -> dict[str, Any]:
-    """The tabs with how many jobs are behind them, and the types that can be chosen."""
+    """The tabs, with how many jobs are behind them if that is known, and the types that can be chosen."""
     counts = await visit.desk.count()
+    is_counted = asked.typed.keys() <= COUNTED_BY
     type, tenants = asked.typed.get("type"), asked.search.wanted.tenants
     by_state = {state.label: 0 for state in State}
     for count in counts:
         if type in (None, count.type) and (not tenants or count.tenant in tenants):
             by_state[count.state.label] += count.jobs
     types = sorted({count.type for count in counts})[:TYPES_OFFERED_MAX]
-    return {"counts": by_state, "total": sum(by_state.values()), "types": types, "is_empty": not counts}
+    total = sum(by_state.values())
+    return {"counts": by_state, "total": total, "types": types, "is_empty": not counts, "is_counted": is_counted}
 
 
 def _row(job: Job, now_ms: int, masks: Masks) -> Row:
