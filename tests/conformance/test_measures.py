@@ -1,4 +1,4 @@
-"""stats and oldest: how long attempts waited and ran, of what sort failures were, and since when work waits."""
+"""measures and oldest: how long attempts waited and ran, of what sort failures were, and since when work waits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 from everwork.core import measures
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
-from everwork.engines.values import Measure, Oldest
+from everwork.engines.values import Demand, Measure, Oldest
 from tests.factories import (
     TYPE,
+    a_completed_job,
     a_new_job,
     a_pending_job,
     a_processing_job,
@@ -29,7 +30,7 @@ THIS_HOUR = START_MS // HOUR_MS
 
 
 async def counted_as(engine: Engine, hours: int = 1) -> dict[str, int]:
-    return {measure.what: measure.jobs for measure in (await engine.stats(hours)).measures}
+    return {measure.what: measure.jobs for measure in await engine.measures(hours)}
 
 
 async def test_a_completed_attempt_is_in_the_buckets_of_its_wait_and_its_duration(
@@ -40,7 +41,7 @@ async def test_a_completed_attempt_is_in_the_buckets_of_its_wait_and_its_duratio
     await activated(engine, job)
     clock.advance(ms=2_000)
     await settled(engine, Complete(job.key, 1))
-    assert sorted((await engine.stats(1)).measures) == [
+    assert await engine.measures(1) == [
         Measure(THIS_HOUR, TYPE, measures.execution(8), 1),
         Measure(THIS_HOUR, TYPE, measures.wait(6), 1),
     ]
@@ -54,7 +55,7 @@ async def test_the_end_of_a_bucket_belongs_to_it(engine: Engine, clock: VirtualC
     await settled(engine, Complete(jobs[0].key, 1))
     clock.advance(ms=1)
     await settled(engine, Complete(jobs[1].key, 1))
-    told = measures.measured((measure.what, measure.jobs) for measure in (await engine.stats(2)).measures)
+    told = measures.measured((measure.what, measure.jobs) for measure in await engine.measures(2))
     assert {at: jobs for at, jobs in enumerate(told.execution) if jobs} == {bucket: 1, bucket + 1: 1}
 
 
@@ -65,7 +66,7 @@ async def test_each_job_of_a_batch_is_in_a_bucket_of_its_own(engine: Engine, clo
     jobs = (await asked(engine)).jobs + (await asked(engine, type="other")).jobs
     clock.advance(ms=3)
     await engine.settle([Complete(job.key, job.attempt) for job in jobs])
-    found = [tuple(measure[1:]) for measure in (await engine.stats(1)).measures]
+    found = [tuple(measure[1:]) for measure in await engine.measures(1)]
     waited = [(measures.wait(4), 1), (measures.wait(5), 1), (measures.wait(6), 1)]
     assert sorted(found) == [(type, *one) for type in (TYPE, "other") for one in ((measures.execution(0), 3), *waited)]
 
@@ -115,10 +116,44 @@ async def test_measures_are_kept_by_hour_and_folded_without_loss(engine: Engine,
         await settled(engine, Complete(job.key, 1))
         await engine.sweep("s")
         clock.advance(ms=HOUR_MS)
-    found = [(one.hour - THIS_HOUR, one.what, one.jobs) for one in (await engine.stats(24)).measures]
+    found = [(one.hour - THIS_HOUR, one.what, one.jobs) for one in await engine.measures(24)]
     names = (measures.execution(0), measures.wait(0))
     assert sorted(found) == [(hour, name, 1) for hour in (0, 1) for name in names]
     assert await counted_as(engine, 1) == {}
+
+
+async def test_measures_of_one_type_are_those_of_its_groups_and_of_no_other(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await engine.add_group(TYPE, "audit")
+    for type in (TYPE, TYPE + "2"):
+        await a_completed_job(engine, type=type)
+    copy = (await asked(engine, group="audit")).jobs[0]
+    clock.advance(ms=50 * HOUR_MS)
+    await engine.settle([Complete(copy.key, copy.attempt)])
+    await engine.sweep("s")
+    names = (measures.execution(0), measures.wait(0))
+    late = (measures.execution(measures.BUCKETS - 1), measures.wait(0))
+    mine = [*((0, name) for name in names), *((50, name) for name in late)]
+    assert await engine.measures(51, TYPE) == [Measure(THIS_HOUR + hour, TYPE, name, 1) for hour, name in mine]
+    assert await engine.measures(50, TYPE) == [Measure(THIS_HOUR + 50, TYPE, name, 1) for name in late]
+    assert [one for one in await engine.measures(720) if one.type == TYPE] == await engine.measures(720, TYPE)
+    assert [one.type for one in await engine.measures(720)] == [TYPE, TYPE, TYPE + "2", TYPE + "2", TYPE, TYPE]
+    assert await engine.measures(720, "unknown") == []
+
+
+async def test_measures_of_many_types_and_hours_are_told_once_each_and_in_order(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    types = [f"{letter}{number}" for letter in ("t", "ü", "T") for number in range(20)]
+    for _ in range(30):
+        await engine.create([a_new_job(type=type) for type in types])
+        jobs = (await engine.activate([Demand(type, "w", 1, SECOND_MS) for type in types])).jobs
+        await engine.settle([Complete(job.key, job.attempt) for job in jobs])
+        clock.advance(ms=2 * HOUR_MS)
+    names, hours = (measures.execution(0), measures.wait(0)), range(THIS_HOUR + 2, THIS_HOUR + 60, 2)
+    expected = [Measure(hour, type, name, 1) for hour in hours for type in sorted(types) for name in names]
+    assert await engine.measures(60) == expected
 
 
 # oldest -------------------------------------------------------------------------------------------
@@ -159,6 +194,16 @@ async def test_only_work_that_is_due_and_not_begun_waits(engine: Engine, clock: 
     assert await engine.oldest() == []
     clock.advance(ms=60_000)
     assert await engine.oldest() == [Oldest(TYPE, "", START_MS + 60_000)]
+
+
+async def test_work_that_is_ahead_since_the_clock_was_set_back_does_not_wait(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await engine.create([a_new_job(priority=1)])
+    clock.advance(ms=-SECOND_MS)
+    assert await engine.oldest() == []
+    await engine.create([a_new_job()])
+    assert await engine.oldest() == [Oldest(TYPE, "", START_MS - SECOND_MS)]
 
 
 async def test_groups_wait_apart(engine: Engine, clock: VirtualClock) -> None:

@@ -22,7 +22,7 @@ COMPLETED = {measures.execution(0): 1, measures.wait(0): 1}
 
 
 async def counted_as(engine: PostgresEngine) -> dict[str, int]:
-    return {measure.what: measure.jobs for measure in (await engine.stats(1)).measures}
+    return {measure.what: measure.jobs for measure in await engine.measures(1)}
 
 
 async def rows_of(engine: PostgresEngine, table: str) -> int:
@@ -94,8 +94,8 @@ async def test_a_store_of_version_2_measures_what_ends_after_it_is_brought_up_to
                 own.execute(worked.format(schema_of(url), START_MS // HOUR_MS, schema_of(url)).encode())
             patched.undo()
             async with opened(url, clock) as engine:
-                assert (await engine.stats(1)).measures == []
+                assert await engine.measures(1) == []
                 await settled(old, Complete(job.key, 1))
-                stats = await engine.stats(1)
+                stats, measured = await engine.stats(1), await engine.measures(1)
     assert sum(hour.completed for hour in stats.hours) == 8
-    assert stats.measures == [Measure(START_MS // HOUR_MS, TYPE, what, 1) for what in COMPLETED]
+    assert measured == [Measure(START_MS // HOUR_MS, TYPE, what, 1) for what in COMPLETED]

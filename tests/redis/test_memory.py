@@ -48,7 +48,7 @@ async def test_a_finished_job_leaves_nothing_behind_once_its_time_is_over(
         clock.advance(ms=DAY_MS + 1)
         await swept(engine)
         left = {key.partition("}:")[2].split(":")[0] for key in keys_of(server.url)}
-        assert left <= {"version", "seq", "types", "t", "bell", "turn", "turns", "served", "leases", "hours", "w"}
+        assert left <= {"version", "seq", "types", "t", "bell", "turn", "turns", "served", "leases", "hours", "w", "m"}
         assert await engine.count() == []
 
 
@@ -68,7 +68,7 @@ async def test_the_statistics_of_old_hours_are_forgotten(server: RedisServer, cl
         await worked_off(engine, 10)
         clock.advance(ms=31 * DAY_MS)
         await swept(engine)
-        assert not any("}:w:" in key for key in keys_of(server.url))
+        assert not any("}:w:" in key or "}:m:" in key for key in keys_of(server.url))
 
 
 async def test_one_call_of_list_looks_at_a_bounded_number_of_jobs(engine: RedisEngine) -> None:

@@ -98,13 +98,13 @@ async def test_a_clock_that_is_set_back_a_little_loses_nothing_of_the_minute(
 def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -> None:
     growth = Growth()
     row, measure = WorkerHour(100, TYPE, "w", 1, 0, 0, 5, 0), Measure(100, TYPE, "e00", 1)
-    growth.step(Stats([], [row], 100 * HOUR_MS, measures=[measure]), 2)
+    growth.step(Stats([], [row], 100 * HOUR_MS), [measure], 2)
     late = 101 * HOUR_MS + 1_000
     assert growth.hours(late) == 2
-    growth.step(Stats([], [row], late, measures=[measure]), 2)
+    growth.step(Stats([], [row], late), [measure], 2)
     assert growth.hours(late + 1_000) == 2
-    later = Stats([], [row._replace(completed=3)], late + 1_000, measures=[measure._replace(jobs=3)])
-    assert growth.step(later, 2) == {TYPE: {"completed": 2, "e00": 2}}
+    later = Stats([], [row._replace(completed=3)], late + 1_000)
+    assert growth.step(later, [measure._replace(jobs=3)], 2) == {TYPE: {"completed": 2, "e00": 2}}
     assert growth.hours(late + 120_000) == 1
 
 

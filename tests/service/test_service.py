@@ -170,6 +170,7 @@ WRONG: list[tuple[str, Change]] = [
     ("limit", lambda service, _: service.list(JobFilter(), 1_001)),
     ("hours", lambda service, _: service.stats(0)),
     ("hours", lambda service, _: service.stats(721)),
+    ("hours", lambda service, _: service.measures(721)),
     ("key", lambda service, _: service.get(0)),
     ("key", lambda service, _: service.delete(2**63)),
     ("timeout", lambda service, key: service.result(key, -1)),

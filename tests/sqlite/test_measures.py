@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 async def counted_as(engine: SqliteEngine) -> dict[str, int]:
-    return {measure.what: measure.jobs for measure in (await engine.stats(2 * limits.STATISTICS_KEEP_HOURS)).measures}
+    return {measure.what: measure.jobs for measure in await engine.measures(2 * limits.STATISTICS_KEEP_HOURS)}
 
 
 async def test_what_is_accepted_beside_a_refused_completion_is_measured(

@@ -68,11 +68,11 @@ async def test_jobs_of_an_old_store_run_by_the_policy_that_it_holds(old: SqliteE
 
 
 async def test_attempts_that_an_old_version_began_are_measured(old: SqliteEngine, clock: VirtualClock) -> None:
-    assert (await old.stats(24)).measures == []
+    assert await old.measures(24) == []
     assert await old.oldest() == [Oldest(TYPE, "", START_MS)]
     clock.advance(ms=SECOND_MS)
     await settled(old, Complete(RUNNING, 1))
-    assert [what for _, _, what, _ in (await old.stats(1)).measures] == [measures.execution(7), measures.wait(0)]
+    assert [what for _, _, what, _ in await old.measures(1)] == [measures.execution(7), measures.wait(0)]
 
 
 async def test_limits_count_what_an_old_version_has_leased(old: SqliteEngine) -> None:

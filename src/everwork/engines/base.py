@@ -38,6 +38,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Measure,
     Oldest,
     Page,
     Registered,
@@ -246,11 +247,17 @@ class Engine(ABC):
 
     @abstractmethod
     async def stats(self, hours: int) -> Stats:
-        """The counts, and what workers did in the last `hours` hours, by hour, type and worker.
+        """The counts, and what workers did in the last `hours` hours, by hour, type and worker."""
+
+    @abstractmethod
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        """How attempts went that ended in the last `hours` hours, of one type or of all, by hour, type and name.
 
         Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
         waits (`core.measures`), those that failed or were retried are also counted by the sort of their failure; all
-        in the transaction that ends them. Releases and cancellations are not counted. Kept as long as the hours.
+        in the transaction that ends them. Releases and cancellations are not counted. Kept as long as the hours of
+        `stats`. There may be very many, so that others are served meanwhile: what is told of one hour and type is of
+        one moment, but hours may be read one after the other.
         """
 
     @abstractmethod

@@ -163,12 +163,12 @@ def states_sought(wanted: JobFilter) -> frozenset[State]:
     if wanted.due:
         return frozenset({State.PENDING})
     with_error = (wanted.states or frozenset(State)) - {State.COMPLETED}
-    return with_error if wanted.error_text is not None and with_error else wanted.states
+    return with_error if wanted.error_text and with_error else wanted.states
 
 
 def attempts_sought(wanted: JobFilter) -> int:
     """How often a pending job must have been tried: one that never was has no error."""
-    return 0 if wanted.error_text is None else 1
+    return 1 if wanted.error_text else 0
 
 
 def error_matches(error: str | None, text: str | None) -> bool:

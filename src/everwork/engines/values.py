@@ -201,8 +201,6 @@ class Stats:
     generated_at_ms: int
     partial: bool = False
     """A server has left out the smallest counts and the oldest hours, for want of room in its message."""
-    measures: list[Measure] = field(default_factory=list)
-    """How long attempts waited and ran, and of what sort failures were, in these hours. Remote clients have none."""
 
 
 class Reason(Enum):

@@ -13,7 +13,7 @@ import orjson
 
 from everwork.core.limits import HOUR_MS
 from everwork.core.measures import Measured, measured, percentile_ms
-from everwork.engines.values import Stats
+from everwork.engines.values import Measure, Stats
 
 MINUTE_MS: Final = 60_000
 MINUTE_TYPES_MAX: Final = 200
@@ -127,12 +127,12 @@ class Growth:
         first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
         return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
 
-    def step(self, stats: Stats, hours: int) -> dict[str, Counter[str]]:
-        """What was added, by type; nothing the first time."""
+    def step(self, stats: Stats, measures: Iterable[Measure], hours: int) -> dict[str, Counter[str]]:
+        """What was added, by type; nothing the first time. Measures may have been read a little later."""
         hour = stats.generated_at_ms // HOUR_MS
         is_first, first = self._from_hour is None, hour - hours + 1
         known = first if self._from_hour is None else self._from_hour
-        now = {key: jobs for key, jobs in _flat(stats).items() if key[0] >= min(known, first)}
+        now = {key: jobs for key, jobs in _flat(stats, measures).items() if key[0] >= min(known, first)}
         grown: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for key, jobs in now.items() if not is_first else ():
             if key[0] >= known and (more := jobs - self._before.get(key, 0)) > 0:
@@ -151,13 +151,13 @@ HOURS_MAX: Final = 24
 """Who has heard nothing of the engine for longer does not catch up with all of it."""
 
 
-def _flat(stats: Stats) -> dict[tuple[int, str, str], int]:
+def _flat(stats: Stats, measures: Iterable[Measure]) -> dict[tuple[int, str, str], int]:
     """Every number by hour, type and name; measures are there once for each, workers are added up."""
     work: dict[tuple[int, str], tuple[int, ...]] = {}
     for hour, type, _, *values in stats.hours:
         before = work.get((hour, type))
         work[hour, type] = tuple(values) if before is None else tuple(map(add, before, values))
-    flat = {(hour, type, what): jobs for hour, type, what, jobs in stats.measures}
+    flat = {(hour, type, what): jobs for hour, type, what, jobs in measures}
     for (hour, type), numbers in work.items():
         for name, number in zip(Work._fields, numbers, strict=True):
             if number:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from everwork.engines.base import Engine
-from everwork.engines.values import Count, Oldest, Stats, TypeInfo
+from everwork.engines.values import Count, Measure, Oldest, Stats, TypeInfo
 from everwork.exceptions import EngineError
 from everwork.service.loops import BackgroundLoop
 from everwork.service.minutes import (
@@ -150,10 +150,11 @@ class Pulse:
             self._next = None  # What is asked from now on needs a later look.
             began = time.monotonic()
             stats, hours = await self._stats()
+            measures = await self._engine.measures(hours)
             types, oldest = await self._engine.types(), await self._engine.oldest()
             number = 1 if self.reading is None else self.reading.number + 1
             self._roll(stats.generated_at_ms)
-            self._count(stats, hours)
+            self._count(stats, measures, hours)
             self.reading = Reading(number, stats.generated_at_ms, stats.counts, types, oldest)
             self._read_at = time.monotonic()
             self._cost_seconds = self._read_at - began
@@ -188,8 +189,8 @@ class Pulse:
         self._past = deque((one for one in self._past if one.minute < number), self._past.maxlen)
         self._unsaved = deque((one for one in self._unsaved if one.minute < number), self._unsaved.maxlen)
 
-    def _count(self, stats: Stats, hours: int) -> None:
-        for type, counts in self._growth.step(stats, hours).items():
+    def _count(self, stats: Stats, measures: Sequence[Measure], hours: int) -> None:
+        for type, counts in self._growth.step(stats, measures, hours).items():
             self._running[type].update(counts)
             self.totals[type].update(counts)
 

@@ -39,6 +39,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Measure,
     Page,
     Reason,
     Stats,
@@ -249,6 +250,10 @@ class JobService:
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""
         return await self.engine.stats(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS))
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        """How attempts went lately, of one type or of all; all tenants together."""
+        return await self.engine.measures(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS), type)
 
     # Inside -------------------------------------------------------------------------------------
 

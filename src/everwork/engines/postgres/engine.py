@@ -36,6 +36,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Measure,
     Oldest,
     Page,
     Registered,
@@ -219,6 +220,9 @@ class PostgresEngine(Engine):
 
     async def stats(self, hours: int) -> Stats:
         return await read.stats(self._parts, hours)
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        return await read.measures(self._parts, hours, type)
 
     async def oldest(self) -> list[Oldest]:
         return await read.oldest(self._parts)

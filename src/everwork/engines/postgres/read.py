@@ -1,4 +1,4 @@
-"""get, history, list, count, stats, oldest, explain: questions."""
+"""get, history, list, count, stats, measures, oldest, explain: questions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
+from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
+from everwork.engines.hours import portions
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
@@ -81,7 +82,7 @@ async def _looked_at(parts: Parts, keys: Sequence[int], wanted: JobFilter) -> Se
             for key, worker, error in await parts.connections.look(sql["of_attempt"], keys)
             if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
         ]
-    return keys
+    return sorted(keys, reverse=True)  # The next page begins behind the last one; a plan may give them in any order.
 
 
 async def count(parts: Parts) -> list[Count]:
@@ -98,10 +99,17 @@ async def count(parts: Parts) -> list[Count]:
 async def stats(parts: Parts, hours: int) -> Stats:
     """Counts, and the hourly rows of the hours asked for."""
     now_ms = await server_now_ms(parts)
-    sql, before = parts.sql("stats"), now_ms // 3_600_000 - hours
-    rows = await parts.connections.look(sql["hours"], before)
-    measures = [Measure(*row) for row in await parts.connections.look(sql["measures"], before)]
-    return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms, measures=measures)
+    rows = await parts.connections.look(parts.sql("stats")["hours"], now_ms // HOUR_MS - hours)
+    return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms)
+
+
+async def measures(parts: Parts, hours: int, type: str | None) -> list[Measure]:
+    """How attempts went in the hours asked for."""
+    sql, found = parts.sql("measures"), []
+    queues = None if type is None else [queue for (queue,) in await parts.connections.look(sql["queues"], type)]
+    for some in portions(hours, await server_now_ms(parts)):
+        found += [Measure(*row) for row in await parts.connections.look(sql["measures"], *some, queues)]
+    return found
 
 
 async def oldest(parts: Parts) -> list[Oldest]:

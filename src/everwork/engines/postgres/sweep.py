@@ -27,6 +27,7 @@ TURN: Final = "sweep"
 TURN_MS: Final = 5_000
 FOLD_FROM: Final = 2_000
 FOLD_MAX: Final = 20_000
+FOLDS_MAX: Final = 5
 TIDY_EVERY_MS: Final = 3_600_000
 VACUUM_EVERY_JOBS: Final = 50_000
 
@@ -111,13 +112,25 @@ def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, 
 
 async def _fold(parts: Parts) -> None:
     """Fold counts and statistics, and vacuum what the jobs have left behind."""
+    [(deltas, measured)] = await parts.connections.look(parts.sql("sweep")["deltas"], FOLD_FROM)
+    if measured >= FOLD_FROM:
+        await _fold_measures(parts)
+    if deltas >= FOLD_FROM:
+        await _fold_counts(parts)
+
+
+async def _fold_measures(parts: Parts) -> None:
+    """A batch of unlike jobs leaves many rows, and every reader sums up what is left of them."""
+    for _ in range(FOLDS_MAX):
+        [(folded,)] = await parts.connections.tidy(parts.sql("sweep")["fold_measures"], FOLD_MAX)
+        if folded < FOLD_MAX:
+            break
+
+
+async def _fold_counts(parts: Parts) -> None:
     sql, broom = parts.sql("sweep"), parts.broom
-    [(deltas,)] = await parts.connections.look(sql["deltas"], FOLD_FROM)
-    if deltas < FOLD_FROM:
-        return
     [(_, finished)] = await parts.connections.tidy(sql["fold_counts"], FOLD_MAX)
     await parts.connections.tidy(sql["fold_work"], FOLD_MAX)
-    await parts.connections.tidy(sql["fold_measures"], FOLD_MAX)
     broom.unvacuumed += finished
     if broom.unvacuumed >= VACUUM_EVERY_JOBS:
         broom.unvacuumed = 0

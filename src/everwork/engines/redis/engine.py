@@ -37,6 +37,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Measure,
     Oldest,
     Page,
     Registered,
@@ -208,6 +209,9 @@ class RedisEngine(Engine):
 
     async def stats(self, hours: int) -> Stats:
         return await read.stats(self._link, hours)
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        return await read.measures(self._link, hours, type)
 
     async def oldest(self) -> list[Oldest]:
         return await read.oldest(self._link)

@@ -1,8 +1,8 @@
-"""get, history, list, count, stats, oldest, explain: questions."""
+"""get, history, list, count, stats, measures, oldest, explain: questions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
@@ -28,7 +28,7 @@ from everwork.engines.values import Count, Explanation, JobFilter, Measure, Olde
 
 TOP: Final = "9" * 16
 WORK: Final = ("completed", "failed", "retried", "execution", "wait")
-"""What is summed up by worker, in the order of `WorkerHour`; what else stands there, without a worker, is measured."""
+"""What is summed up by worker, in the order of `WorkerHour`."""
 GET_STEP: Final = 500
 LIST_STEP_MAX: Final = 2_000
 """How many short states one script reads: nobody else is served meanwhile."""
@@ -70,8 +70,19 @@ async def count(link: Link) -> list[Count]:
 async def stats(link: Link, hours: int) -> Stats:
     """Counts, and the sums of the hours asked for."""
     now, counts, *told = await link.read("stats", hours)
-    fields = list(_fields(told))
-    return Stats(_counts(counts), _hours(fields), int(now), measures=_measures(fields))
+    return Stats(_counts(counts), _hours(_fields(told)), int(now))
+
+
+async def measures(link: Link, hours: int, type: str | None) -> list[Measure]:
+    """Read some hours and types after the others: nobody else is served meanwhile."""
+    found: list[Measure] = []
+    hour: Word = ""
+    last: Word = ""
+    while True:
+        hour, last, *told = await link.read("measures", hours, type or "", hour, last)
+        found += _measures(told)
+        if not hour:
+            return sorted(found)
 
 
 async def oldest(link: Link) -> list[Oldest]:
@@ -170,7 +181,7 @@ def _may_match(record: Record, wanted: JobFilter, now_ms: int) -> bool:
         and (wanted.created_after_ms is None or record.created_at_ms >= wanted.created_after_ms)
         and (wanted.created_before_ms is None or record.created_at_ms < wanted.created_before_ms)
         and (not wanted.due or (record.state is State.PENDING and record.run_at_ms <= now_ms))
-        and (wanted.error_text is None or record.state is not State.COMPLETED)
+        and (not wanted.error_text or record.state is not State.COMPLETED)
     )
 
 
@@ -200,7 +211,7 @@ def _fields(told: Sequence[Any]) -> Iterator[_Field]:
             yield _Field(int(hour), what, type, worker, int(number))
 
 
-def _hours(fields: Sequence[_Field]) -> list[WorkerHour]:
+def _hours(fields: Iterable[_Field]) -> list[WorkerHour]:
     """What workers did; the sums of each stand in several fields."""
     sums: dict[tuple[int, str, str], dict[str, int]] = {}
     for field in fields:
@@ -209,9 +220,13 @@ def _hours(fields: Sequence[_Field]) -> list[WorkerHour]:
     return sorted(WorkerHour(*who, *(some.get(what, 0) for what in WORK)) for who, some in sums.items())
 
 
-def _measures(fields: Sequence[_Field]) -> list[Measure]:
-    measured = [field for field in fields if not field.worker and field.what not in WORK]
-    return sorted(Measure(field.hour, field.type, field.what, field.sum) for field in measured)
+def _measures(told: Sequence[Any]) -> list[Measure]:
+    """In order, so that it is quick to put all of them in order."""
+    return sorted(
+        Measure(int(hour), type.decode(), what.decode(), int(jobs))
+        for hour, type, sums in zip(told[::3], told[1::3], told[2::3], strict=True)
+        for what, jobs in _pairs(sums)
+    )
 
 
 def _pairs(told: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -9,6 +9,7 @@ from everwork.engines.codec import decode_policy
 from everwork.engines.redis.link import Link
 from everwork.engines.redis.texts import SEPARATOR
 from everwork.engines.redis.traits import Fields, breaker_of, fields_of, rate_full_until_ms, rules_text
+from everwork.engines.redis.wire import Word
 from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
 from everwork.engines.values import Registered, TypeInfo
 
@@ -92,15 +93,24 @@ async def unregister(link: Link, kind: str, name: str) -> bool:
 
 async def registered(link: Link, kind: str | None) -> list[Registered]:
     """The entries of a kind, or of all."""
-    entries = _entries(await link.read("registry", "registered", *([] if kind is None else [kind + _BETWEEN])))
-    return sorted(entries, key=lambda entry: entry[:2])
+    found: list[Registered] = []
+    behind: Word = ""
+    while True:
+        behind, *told = await link.read("registry", "registered", "" if kind is None else kind + _BETWEEN, behind)
+        found += _entries(told)
+        if not behind:
+            return sorted(found, key=lambda entry: entry[:2])
 
 
 async def last_registered(link: Link, kind: str, limit: int, below: str | None) -> list[Registered]:
     """The entries of a kind with the highest names."""
     first = kind + _BETWEEN
-    top = first + (TOP_NAME if below is None else below)
-    return _entries(await link.read("registry", "last_registered", first, top, limit))
+    top: Word = first + (TOP_NAME if below is None else below)
+    found: list[Registered] = []
+    while top and len(found) < limit:
+        top, *told = await link.read("registry", "last_registered", first, top, limit - len(found))
+        found += _entries(told)
+    return found
 
 
 async def take_turn(link: Link, name: str, holder: str, ttl_ms: int) -> bool:

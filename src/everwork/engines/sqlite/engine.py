@@ -7,12 +7,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
+from everwork.engines.hours import portions
 from everwork.engines.sqlite import breaker, change, leases, move, policies, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.calls import in_daemon
@@ -43,6 +45,7 @@ from everwork.engines.values import (
     Judged,
     Lease,
     LeaseStatus,
+    Measure,
     Oldest,
     Page,
     Registered,
@@ -221,6 +224,12 @@ class SqliteEngine(Engine):
 
     async def stats(self, hours: int) -> Stats:
         return await self._parts.ask(lambda cursor, now_ms: read.stats(cursor, hours, now_ms))
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        found: list[Measure] = []
+        for some in portions(hours, await self._parts.ask(lambda _, now_ms: now_ms)):
+            found += await self._parts.ask(partial(read.measures, some, type))
+        return found
 
     async def oldest(self) -> list[Oldest]:
         return await self._parts.ask(oldest)

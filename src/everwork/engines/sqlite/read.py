@@ -1,4 +1,4 @@
-"""get, history, list, count, stats, explain: questions, answered from a reader's connection."""
+"""get, history, list, count, stats, measures, explain: questions, answered from a reader's connection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, KEY_MAX
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
+from everwork.engines.hours import Hours
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.sqlite.breaker import is_probe_live
@@ -99,12 +100,16 @@ def count(cursor: sqlite3.Cursor) -> list[Count]:
 
 
 def stats(cursor: sqlite3.Cursor, hours: int, now_ms: int) -> Stats:
-    """Counts, and the hourly rows and measures of the hours asked for."""
-    first = now_ms // 3_600_000 - hours
-    sql = statements("stats")
-    hourly = [WorkerHour._make(row) for row in cursor.execute(sql["hours"], (first,)).fetchall()]
-    measures = [Measure._make(row) for row in cursor.execute(sql["measures"], (first,)).fetchall()]
-    return Stats(count(cursor), hourly, now_ms, measures=measures)
+    """Counts, and the hourly rows of the hours asked for."""
+    rows = cursor.execute(statements("stats")["hours"], (now_ms // HOUR_MS - hours,)).fetchall()
+    return Stats(count(cursor), [WorkerHour._make(row) for row in rows], now_ms)
+
+
+def measures(hours: Hours, type: str | None, cursor: sqlite3.Cursor, _now_ms: int) -> list[Measure]:
+    """How attempts went in some hours."""
+    sql = statements("measures")
+    asked = cursor.execute(sql["of_all"], hours) if type is None else cursor.execute(sql["of_type"], (*hours, type))
+    return [Measure._make(row) for row in asked.fetchall()]
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:

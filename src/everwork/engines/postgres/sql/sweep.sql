@@ -46,7 +46,7 @@ SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_
 ORDER BY queue_id, state, key LIMIT $4;
 
 -- name: deltas
-SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d;
+SELECT (SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d), (SELECT count(*) FROM (SELECT 1 FROM {schema}.measure_delta LIMIT $1) m);
 
 -- name: fold_counts
 WITH d AS (
@@ -69,11 +69,13 @@ ON CONFLICT (hour, queue_id, worker) DO UPDATE SET completed = t.completed + exc
 -- name: fold_measures
 WITH d AS (
   DELETE FROM {schema}.measure_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.measure_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
-s AS MATERIALIZED (SELECT hour, queue_id, execution, wait, sort, sum(jobs) AS jobs FROM d GROUP BY 1, 2, 3, 4, 5)
-INSERT INTO {schema}.measure_hour AS t (hour, queue_id, what, jobs)
-SELECT s.hour, s.queue_id, n.what, sum(s.jobs) FROM s CROSS JOIN LATERAL unnest({schema}.measures_of(s.execution, s.wait, s.sort)) AS n(what)
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-ON CONFLICT (hour, queue_id, what) DO UPDATE SET jobs = t.jobs + excluded.jobs;
+s AS MATERIALIZED (SELECT hour, queue_id, execution, wait, sort, sum(jobs) AS jobs FROM d GROUP BY 1, 2, 3, 4, 5),
+folded AS (
+  INSERT INTO {schema}.measure_hour AS t (hour, queue_id, what, jobs)
+  SELECT s.hour, s.queue_id, n.what, sum(s.jobs) FROM s CROSS JOIN LATERAL unnest({schema}.measures_of(s.execution, s.wait, s.sort)) AS n(what)
+  GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+  ON CONFLICT (hour, queue_id, what) DO UPDATE SET jobs = t.jobs + excluded.jobs)
+SELECT count(*) FROM d;
 
 -- name: forget_zeros
 DELETE FROM {schema}.count_total WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;

@@ -9,12 +9,12 @@ local function head_of(key, from) -- The first score of a set.
   return tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
-local function oldest_in(key, left) -- The smallest run_at of a lane: each priority begins with its own.
+local function oldest_in(key, left) -- The smallest run_at of a lane that is not ahead, as after a clock was set back: each priority begins with its own.
   local oldest, score = nil, head_of(key, '-inf')
   while score and left > 0 do
     local step = math.floor(score / PRIORITY_STEP)
     local run_at = score - step * PRIORITY_STEP
-    if not oldest or run_at < oldest then oldest = run_at end
+    if run_at <= now and not (oldest and oldest <= run_at) then oldest = run_at end
     looked, left = looked + 1, left - 1
     score = head_of(key, fmt('%.0f', (step + 1) * PRIORITY_STEP))
   end

@@ -3,6 +3,7 @@
 -- Parts: records traits running effects breakers places endings removal entries policies recount upkeep marks switch
 local A, B, C = ARGV[3], ARGV[4], ARGV[5]
 local T = P .. ':t:' .. (A or '')
+local ENTRIES_BYTES = 4000000 -- Of one call: nobody else is served meanwhile.
 
 local function see(type)
   local t = trait_of(type)
@@ -19,12 +20,17 @@ end
 
 local function is_over(till) return till ~= '' and tonumber(till) <= now end
 
-local function add_entries(out, names) -- Appends those that have not run out, flat.
-  local bodies = #names > 0 and call('HMGET', ENTRIES, unpack(names)) or {}
-  for i, entry in ipairs(bodies) do
+local function entries_of(names, most) -- Those that have not run out, flat, after the name to go on behind, '' if there were fewer names than `most`.
+  local out, size = {''}, 0
+  for i, name in ipairs(names) do
+    local entry, at = call('HGET', ENTRIES, name), #out
     if entry and not is_over(string.match(entry, '^(%d*)\n')) then
-      out[#out + 1] = names[i]
-      out[#out + 1] = entry
+      out[at + 1], out[at + 2] = name, entry
+      size = size + #entry
+    end
+    if size >= ENTRIES_BYTES or i == most then
+      out[1] = name
+      break
     end
   end
   return out
@@ -118,22 +124,14 @@ function act.index() -- Puts entries in order that an Everwork without the sorte
   many('ZADD', ENTRY_NAMES, pairs_of)
 end
 
-function act.registered() -- the beginning of a kind's names, if it is one kind -> kind and name, end and body, flat.
-  local names = A and call('ZRANGEBYLEX', ENTRY_NAMES, '[' .. A, '(' .. A .. '\255') or call('ZRANGE', ENTRY_NAMES, 0, -1)
-  local out = {}
-  for i = 1, #names, CHUNK do add_entries(out, {unpack(names, i, math.min(i + CHUNK - 1, #names))}) end
-  return out
+function act.registered() -- the beginning of a kind's names, '' of all; the name to go on behind, '' for the first -> the same, '' at the end; then kind and name, end and body, flat.
+  local from, to = B ~= '' and '(' .. B or '[' .. A, A ~= '' and '(' .. A .. '\255' or '+'
+  return entries_of(call('ZRANGEBYLEX', ENTRY_NAMES, from, to, 'LIMIT', 0, CHUNK), CHUNK)
 end
 
 function act.last_registered() -- the beginning of a kind's names, a name to stay below, the most entries -> as by registered.
-  local out, top, wanted = {}, B, 2 * tonumber(C)
-  while #out < wanted do
-    local names = call('ZREVRANGEBYLEX', ENTRY_NAMES, '(' .. top, '[' .. A, 'LIMIT', 0, math.min((wanted - #out) / 2, CHUNK))
-    if #names == 0 then break end
-    add_entries(out, names)
-    top = names[#names]
-  end
-  return out
+  local most = math.min(tonumber(C), CHUNK)
+  return entries_of(call('ZREVRANGEBYLEX', ENTRY_NAMES, '(' .. B, '[' .. A, 'LIMIT', 0, most), most)
 end
 
 function act.take_turn() -- name, holder, ttl -> 1 if the holder has it now.

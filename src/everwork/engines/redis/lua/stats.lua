@@ -1,5 +1,5 @@
 -- Purpose: what workers did, by hour, and the counts.
--- Inputs: now; hours. Returns: now; counts as count.lua; then per hour its number and what, type and worker ('' of measures) in one text, then the sum, flat.
+-- Inputs: now; hours. Returns: now; counts as count.lua; then per hour its number and what, type and worker in one text, then the sum, flat.
 -- Parts: records
 local this = math.floor(now / 3600000)
 local out = {NOW, call('HGETALL', P .. ':n')}

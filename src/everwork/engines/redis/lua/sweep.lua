@@ -16,8 +16,10 @@ if has_turn then
   requeued, more_dead = return_dead()
   -- Only who has no chance to come back any more may go.
   deleted = retain_all({c = tonumber(ARGV[4]), f = not more_unplaced and not more_dead and tonumber(ARGV[5]) or nil})
-  has_more = has_more or more_running or more_unplaced or more_dead or looked >= STEP
-  tidy(tonumber(ARGV[6]))
+  local more_hours = forget_hour(tonumber(ARGV[6]))
+  has_more = has_more or more_running or more_unplaced or more_dead or more_hours or looked >= STEP
+  tidy()
+  tidy_entries()
 end
 finish()
 return {{}, expired, requeued, deleted, has_more and '1' or ''}

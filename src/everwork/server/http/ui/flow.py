@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from everwork.core.limits import HOUR_MS, STATISTICS_KEEP_HOURS
 from everwork.core.measures import Measured, measured, percentile_ms
-from everwork.engines.values import Stats
+from everwork.engines.values import Measure, Stats
 from everwork.server.http.ui.chart import Series, Slot, bars, lines
 from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit
@@ -113,19 +113,21 @@ class Past:
         oldest = self.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS + 1
         self._first = max(oldest, self._first if is_known and self._first is not None else first)
         self._last = self.now_ms // HOUR_MS
+        # One hour more than needed, for another may have begun since.
+        measures = await service.measures(min(new + 1, STATISTICS_KEEP_HOURS), self._type)
         kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
         # A month of many types is half a million rows: the event loop has others to serve.
-        self.counts = kept | await asyncio.to_thread(self._fresh, stats, first)
+        self.counts = kept | await asyncio.to_thread(self._fresh, stats, measures, first)
         return None
 
-    def _fresh(self, stats: Stats, first: int) -> dict[int, Counter[str]]:
+    def _fresh(self, stats: Stats, measures: Sequence[Measure], first: int) -> dict[int, Counter[str]]:
         counts: dict[int, Counter[str]] = defaultdict(Counter)
         for row in stats.hours:
             if self._type in (None, row.type) and row.hour >= first:
                 for name in Work._fields:
                     counts[row.hour][name] += getattr(row, name)
-        for measure in stats.measures:
-            if self._type in (None, measure.type) and measure.hour >= first:
+        for measure in measures:
+            if measure.hour >= first:
                 counts[measure.hour][measure.what] += measure.jobs
         return counts
 

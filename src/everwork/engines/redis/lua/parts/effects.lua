@@ -1,6 +1,6 @@
 -- Purpose: what writing scripts collect on their way and write at their end: counts, statistics, wake-ups, retention.
 -- Inputs: records, traits, running. finish() must be the last thing that a script writes.
-local counts, work, woken, waiting, has_finished = {}, {}, {}, {}, false
+local counts, work, measured, woken, waiting, has_finished = {}, {}, {}, {}, {}, false
 local ended = {} -- What retention will look at, by the name of its list.
 
 local function count(r, state, by)
@@ -54,7 +54,7 @@ local function flush_ended(kept, ids)
   if #ids > 0 then has_finished = true end
 end
 
-local function flush_work() -- One hash per hour; its first field makes the hour known.
+local function flush_work() -- One hash per hour, whose first field makes the hour known; what is measured stands apart, by type.
   local hour = fmt('%.0f', math.floor(now / 3600000))
   for who, w in pairs(work) do
     for what, by in pairs(w) do
@@ -62,6 +62,10 @@ local function flush_work() -- One hash per hour; its first field makes the hour
         call('ZADD', P .. ':hours', hour, hour)
       end
     end
+  end
+  for type, m in pairs(measured) do
+    local key = P .. ':m:' .. hour .. ':' .. type
+    for what, by in pairs(m) do call('HINCRBY', key, what, fmt('%.0f', by)) end
   end
 end
 

@@ -33,7 +33,7 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       local following = next_of[tail]
       if not following then
         local note, probe = note_of(r)
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'), measures = work_of(r, ''),
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'), measures = measures_of(r),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end

@@ -1,5 +1,5 @@
 -- Purpose: the steps of a sweep. Inputs: records, effects, places, endings, removal, entries.
-local TIDY_EVERY_MS, LANES_KEPT = 3600000, 100000
+local TIDY_EVERY_MS, TIDY_BYTES, LANES_KEPT = 3600000, 1000000, 100000
 
 local function lapsed_leases()
   local ids = call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, STEP)
@@ -149,20 +149,38 @@ local function place_some() -- What had finished before its type got a rule abou
   return true
 end
 
-local function tidy(hours_kept)
+local function forget_hour(hours_kept) -- The statistics of one hour that is past its time; whether there was one.
+  local first = math.floor(now / 3600000) - hours_kept
+  local hour = call('ZRANGEBYSCORE', P .. ':hours', '-inf', '(' .. first, 'LIMIT', 0, 1)[1]
+  if not hour then return false end
+  local keys = call('SMEMBERS', P .. ':types')
+  for i, type in ipairs(keys) do keys[i] = P .. ':m:' .. hour .. ':' .. type end
+  many('UNLINK', P .. ':w:' .. hour, keys)
+  call('ZREM', P .. ':hours', hour)
+  return true
+end
+
+local function tidy_entries() -- Forgets what has run out among the next entries of the registry. Some are long, so their bytes are what is bounded.
+  local behind, size = call('HGET', P .. ':turns', '\ntidying'), 0
+  if not behind then return end
+  local names = call('ZRANGEBYLEX', ENTRY_NAMES, behind == '' and '-' or '(' .. behind, '+', 'LIMIT', 0, STEP)
+  for i, name in ipairs(names) do
+    local entry = call('HGET', ENTRIES, name) or ''
+    local till = string.match(entry, '^(%d+)\n')
+    if till and tonumber(till) <= now then forget_entry(name) end
+    size = size + #entry
+    if size >= TIDY_BYTES or i == STEP then
+      call('HSET', P .. ':turns', '\ntidying', name)
+      return
+    end
+  end
+  call('HDEL', P .. ':turns', '\ntidying')
+end
+
+local function tidy() -- Once an hour.
   local since = now - (call('HGET', P .. ':turns', '\ntidied') or 0)
   if since >= 0 and since < TIDY_EVERY_MS then return end
-  call('HSET', P .. ':turns', '\ntidied', NOW)
-  local first = math.floor(now / 3600000) - hours_kept
-  for _, hour in ipairs(call('ZRANGEBYSCORE', P .. ':hours', '-inf', '(' .. first)) do
-    call('UNLINK', P .. ':w:' .. hour)
-    call('ZREM', P .. ':hours', hour)
-  end
-  local entries = call('HGETALL', ENTRIES)
-  for i = 1, #entries, 2 do
-    local till = string.match(entries[i + 1], '^(%d+)\n')
-    if till and tonumber(till) <= now then forget_entry(entries[i]) end
-  end
+  call('HSET', P .. ':turns', '\ntidied', NOW, '\ntidying', '')
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local turn = tonumber(call('GET', P .. ':turn:' .. type) or 0)
     if turn > LANES_KEPT then
