@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -125,10 +127,49 @@ async def test_what_a_key_does_not_allow_is_refused_and_not_noted(
             filled = {
                 name: value.format(key=key, id=spare) if value != "{}" else value for name, value in fields.items()
             }
-            answer = await somebody.post(place(path, key), **filled)
+            answer = await somebody.post(place(path, key), **{"sure": "yes", **filled})
             assert answer.status_code in ((403, 404) if holder[1:] else (403,)), (path, answer.text)
         assert await somebody.audit() == []
     assert (await local.ok("GET", f"/api/v1/jobs/{key}"))["state"] == "failed"
+
+
+async def test_a_key_that_may_only_read_is_refused_by_every_action_whatever_it_brings(local: Rest) -> None:
+    key = await a_store(local)
+    async with visiting(local, "jobs:read") as reader:
+        for action in ACTIONS:
+            for fields in ({}, {"sure": "yes"}) if action.path not in OF_ANYBODY else ():
+                assert (await reader.post(place(action.path, key), **fields)).status_code == 403, action.path
+
+
+# What asks -----------------------------------------------------------------------------------------------
+
+ASKED: Final = re.compile(r'action="(/ui[^"]+)"[^>]*data-confirm="([^"]+)"')
+
+
+async def test_what_the_script_asks_about_is_asked_by_a_page_where_there_is_no_script(visitor: Visitor) -> None:
+    key, waiting = await a_store(visitor.rest), (await visitor.rest.job())["key"]
+    await visitor.rest.ok("PUT", "/api/v1/types/email-send/policy", {"breaker_failures": 3})
+    await visitor.rest.keys.create("spare", ["jobs"])
+    pages = [place(page.path, key) for page in PAGES] + [f"/ui/jobs/{waiting}"]
+    shown = "".join([(await visitor.get(page)).text for page in pages])
+    found = {re.sub(r"/\d+/", "/{key}/", path) for path, _ in ASKED.findall(shown)}
+    assert found == {action.path for action in ACTIONS if action.asks}
+
+
+async def test_a_question_does_nothing_until_it_is_answered_and_loses_nothing(visitor: Visitor) -> None:
+    job = await visitor.rest.job()
+    [(path, asked)] = ASKED.findall((await visitor.get(f"/ui/jobs/{job['key']}")).text)
+    fields = {"question": html.unescape(asked), "deed": "Cancel", "reason": "<b>not \n meant</b>"}
+    question = await visitor.post(path, "/ui/jobs?type=a%20b", **fields)
+    assert (question.status_code, asked in question.text, "Cancel?" in question.text) == (200, True, True)
+    assert (await visitor.rest.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"
+    form = question.text.partition('<div class="card sure">')[2]
+    [to] = re.findall(r'action="([^"]+)"', form)
+    sent = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
+    answer = await visitor.client.post(to, data=sent)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs?type=a%20b")
+    [(action, target, detail)] = await visitor.audit()
+    assert (action, target, detail) == ("jobs.cancel", job["key"], {"reason": "<b>not \n meant</b>"})
 
 
 # What protects -------------------------------------------------------------------------------------------
@@ -152,8 +193,8 @@ async def test_a_form_of_another_site_or_without_the_sessions_token_does_nothing
     wrong = await visitor.client.post(path, json={"csrf": visitor.csrf})
     assert wrong.status_code == 415
     assert (await visitor.rest.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"
-    own = await visitor.client.post(path, data={"csrf": visitor.csrf}, headers={"Origin": visitor.rest.url})
-    assert own.status_code == 303
+    fields = {"csrf": visitor.csrf, "sure": "yes"}
+    assert (await visitor.client.post(path, data=fields, headers={"Origin": visitor.rest.url})).status_code == 303
 
 
 async def test_pages_bring_nothing_from_elsewhere_and_are_kept_nowhere(visitor: Visitor) -> None:

@@ -189,5 +189,5 @@ async def test_a_job_is_read_but_not_changed_by_those_who_may_only_read(local: R
     async with visiting(local, "jobs", tenants=("umbrella",)) as stranger:
         assert "acme" not in await stranger.page(path, 403)
         await stranger.page(f"{path}/text", 403)
-        assert (await stranger.post(f"{path}/cancel")).status_code == 403
+        assert (await stranger.post(f"{path}/cancel", sure="yes")).status_code == 403
     assert (await local.ok("GET", f"{JOBS}/{job['key']}"))["state"] == "pending"

@@ -37,8 +37,8 @@ class Visitor:
         return await self.client.post(path, data={"csrf": self.csrf, "back": back, **fields})
 
     async def done(self, path: str, back: str = "/ui", **fields: str | Sequence[str]) -> dict[str, Any]:
-        """What the dashboard says after a form, and where it leads to: `text`, `is_good`, `to`."""
-        answer = await self.post(path, back, **fields)
+        """What the dashboard says after a form that was meant, and where it leads to: `text`, `is_good`, `to`."""
+        answer = await self.post(path, back, **{"sure": "yes", **fields})
         assert answer.status_code == 303, f"{answer.status_code}: {answer.text[:2000]}"
         said = [answer.cookies[name] for name in answer.cookies if name.endswith("_said")]
         told = orjson.loads(bytes.fromhex(said[0])) if said else {"text": "", "is_good": True}

@@ -46,7 +46,6 @@ TELLING: Final = {
 
 async def change(visit: Visit) -> Done | View:
     """Ask whether it is meant; then do it."""
-    visit.principal.require(Permission.JOBS)
     act, asked = _act(visit), _asked(visit)
     keys = [checks.job_key(key) for key in dict.fromkeys(visit.all_sent("key"))]
     if visit.optional("scope") != "all":
@@ -120,4 +119,4 @@ def _below(visit: Visit) -> int:
 
 
 PAGES: tuple[Page, ...] = ()
-ACTIONS = (Action("/ui/jobs/change", change),)
+ACTIONS = (Action("/ui/jobs/change", change, Permission.JOBS),)

@@ -19,6 +19,7 @@ from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.timeline import timeline
 from everwork.server.http.ui.verdict import verdict
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
 
 TEXTS: Final = ("result", "variables", "headers", "extra")
 
@@ -164,4 +165,7 @@ _ACTS: Final = {
     "priority": set_priority,
     "delete": delete,
 }
-ACTIONS = tuple(Action(f"/ui/jobs/{{key}}/{name}", act) for name, act in _ACTS.items())
+ACTIONS = tuple(
+    Action(f"/ui/jobs/{{key}}/{name}", act, Permission.JOBS, asks=act in (cancel, delete))
+    for name, act in _ACTS.items()
+)

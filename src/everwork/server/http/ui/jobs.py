@@ -19,6 +19,7 @@ from everwork.server.http.ui.texts import Masks
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk
+from everwork.service.access import Permission
 
 PAGE_JOBS: Final = 50
 DISORDER_MS: Final = 60_000
@@ -136,4 +137,4 @@ def _cursor(visit: Visit) -> int | None:
 
 
 PAGES = (Page("/ui/jobs", show),)
-ACTIONS = (Action("/ui/jobs/find", find),)
+ACTIONS = (Action("/ui/jobs/find", find, Permission.JOBS_READ),)

@@ -94,4 +94,7 @@ def _number(visit: Visit, name: str) -> float | None:
 
 
 PAGES = (Page("/ui/keys", show),)
-ACTIONS = (Action("/ui/keys/create", create), Action("/ui/keys/revoke", revoke))
+ACTIONS = (
+    Action("/ui/keys/create", create, Permission.ADMIN),
+    Action("/ui/keys/revoke", revoke, Permission.ADMIN, asks=True),
+)

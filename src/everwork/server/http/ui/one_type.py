@@ -22,6 +22,7 @@ from everwork.server.http.ui.render import duration, type_url
 from everwork.server.http.ui.texts import pretty
 from everwork.server.http.ui.types import RATE_MINUTES, limits_of, mark_of, oldest_of, own_sources, rates, unasked
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
 from everwork.service.administration import TypeView
 from everwork.service.policies import said_of_stored
 
@@ -189,8 +190,8 @@ def _seconds(text: str) -> float:
 
 PAGES = (Page("/ui/type", show),)
 ACTIONS = (
-    Action("/ui/type/policy", set_policy),
-    Action("/ui/type/policy-clear", clear_policy),
-    Action("/ui/type/breaker-open", open_breaker),
-    Action("/ui/type/breaker-reset", reset_breaker),
+    Action("/ui/type/policy", set_policy, Permission.ADMIN),
+    Action("/ui/type/policy-clear", clear_policy, Permission.ADMIN, asks=True),
+    Action("/ui/type/breaker-open", open_breaker, Permission.ADMIN, asks=True),
+    Action("/ui/type/breaker-reset", reset_breaker, Permission.ADMIN),
 )

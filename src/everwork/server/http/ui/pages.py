@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
 from everwork.service.sessions import Session
 
 
@@ -51,9 +52,13 @@ class Page:
 class Action:
     """A path that changes something, by a form. A `View` is shown as it is; after anything else, another page.
 
-    `is_open`: also to whoever has not logged in, and so cannot have got the session's token.
+    `needs`: what the visitor's key must allow, whatever the form brings. `asks`: a form that is not `sure` is answered
+    with a question, where no script has asked it. `is_open`: also to whoever has not logged in, and so cannot have got
+    the session's token.
     """
 
     path: str
     act: Callable[[Visit], Awaitable[Done | View]]
+    needs: Permission | None = None
+    asks: bool = False
     is_open: bool = False

@@ -13,6 +13,7 @@ from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.texts import cut, pretty
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
 from everwork.service.cards import TriggerView, own_source
 from everwork.service.fires import TriggerFire
 from everwork.service.outlooks import upcoming
@@ -107,4 +108,7 @@ def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
 
 
 PAGES = (Page("/ui/triggers", show), Page("/ui/trigger", show_one))
-ACTIONS = (Action("/ui/triggers/switch", switch), Action("/ui/triggers/fire", fire))
+ACTIONS = (
+    Action("/ui/triggers/switch", switch, Permission.ADMIN, asks=True),
+    Action("/ui/triggers/fire", fire, Permission.ADMIN, asks=True),
+)

@@ -16,6 +16,7 @@ from everwork.engines.values import TypeInfo
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
 from everwork.service.administration import TypeView
 from everwork.service.cards import own_source
 from everwork.service.minutes import MINUTE_MS, OTHER_TYPES
@@ -236,4 +237,7 @@ def _first(visit: Visit, rows: int) -> int:
 
 
 PAGES = (Page("/ui/types", show),)
-ACTIONS = (Action("/ui/type/pause", pause), Action("/ui/type/resume", resume))
+ACTIONS = (
+    Action("/ui/type/pause", pause, Permission.ADMIN, asks=True),
+    Action("/ui/type/resume", resume, Permission.ADMIN),
+)

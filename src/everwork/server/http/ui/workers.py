@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access import Permission
 from everwork.service.at_work import RunningJob
 from everwork.service.cards import ProcessView, WorkerView, own_source
 
@@ -103,4 +104,7 @@ def _worker(view: WorkerView) -> WorkerRow:
 
 
 PAGES = (Page("/ui/workers", show),)
-ACTIONS = (Action("/ui/workers/switch", switch), Action("/ui/workers/restart", restart))
+ACTIONS = (
+    Action("/ui/workers/switch", switch, Permission.ADMIN, asks=True),
+    Action("/ui/workers/restart", restart, Permission.ADMIN, asks=True),
+)
