@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import pytest
 
 from everwork.exceptions import EngineUnavailable
+from everwork.server.http.ui.assets import asset_url
 from everwork.server.http.ui.door import UNKNOWN
+from everwork.service.access import ANYBODY
+from everwork.service.audit import Audit
+from everwork.service.sessions import Sessions
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import Visitor
 
@@ -99,3 +105,75 @@ async def test_a_number_is_typed_in_plain_digits(visitor: Visitor, typed: str) -
         assert (answer.status_code, "must be a number" in answer.text) == (422, True), name
     said = await visitor.done("/ui/type/breaker-open", type="email-send", seconds=typed)
     assert (said["is_good"], "must be a number" in said["text"]) == (False, True)
+
+
+async def test_a_group_of_dead_letters_whose_job_has_gone_tells_no_error(visitor: Visitor) -> None:
+    await visitor.rest.dead_letter("hunter2 is refused", variables={"password": "hunter2"})
+    assert "•••••• is refused" in await visitor.page("/ui/dead")
+
+    async def gone(keys: Sequence[int]) -> list[None]:
+        return [None for _ in keys]
+
+    visitor.rest.engine.get = gone  # type: ignore[assignment,method-assign]
+    page = await visitor.page("/ui/dead")
+    assert "email-send" in page
+    assert "hunter2" not in page
+    assert "is refused" not in page
+
+
+async def test_what_was_done_is_told_once_also_on_a_page_that_says_what_went_wrong(visitor: Visitor) -> None:
+    job = await visitor.rest.job()
+    await visitor.done(f"/ui/jobs/{job['key']}/cancel")
+    assert "is cancelled" in await visitor.page("/ui/jobs/999", 404)
+    assert "is cancelled" not in await visitor.page("/ui/workers")
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "detail", "href"),
+    [
+        ("jobs.delete", "7", {}, None),
+        ("dead.purge", "7", {}, None),
+        ("jobs.requeue", "7", {}, "/ui/jobs/7"),
+        ("jobs.cancel", "7", {"filter": {"type": "7"}, "matched": 2}, "/ui/type?name=7"),
+    ],
+)
+async def test_an_entry_of_the_audit_log_leads_to_what_is_there(
+    visitor: Visitor, action: str, target: str, detail: dict[str, Any], href: str | None
+) -> None:
+    await Audit(visitor.rest.engine).record(ANYBODY, action, target, "cli", detail)
+    page = await visitor.page("/ui/audit", action=action)
+    assert re.findall(r'<a href="([^"]+)">7</a>', page) == ([] if href is None else [href])
+
+
+async def test_a_planted_login_link_asks_before_it_makes_another_of_somebody(visitor: Visitor) -> None:
+    link = f"/ui/login?token={await Sessions(visitor.rest.engine).new_link()}"
+    async with httpx.AsyncClient(base_url=visitor.rest.url, timeout=DEADLINE_S) as stranger:
+        assert "data-autosubmit" in (await stranger.get(link)).text
+        for site in ("cross-site", "same-site"):
+            assert "data-autosubmit" not in (await stranger.get(link, headers={"Sec-Fetch-Site": site})).text
+    page = await visitor.page(link)
+    assert "data-autosubmit" not in page
+    assert "Open the dashboard" in page
+
+
+async def test_a_form_leads_to_no_place_outside_of_the_dashboard(visitor: Visitor) -> None:
+    job = await visitor.rest.job()
+    for back in (
+        "/ui/../..//evil.test",
+        "/ui//evil.test",
+        "/ui/%2e%2e/x",
+        "/ui/.%2E",
+        "/ui/./x",
+        "/uix",
+        "//evil.test",
+    ):
+        assert (await visitor.done(f"/ui/jobs/{job['key']}/priority", back, priority="1"))["to"] == "/ui", back
+    fine = "/ui/jobs?type=a//../b&x=.."
+    assert (await visitor.done(f"/ui/jobs/{job['key']}/priority", fine, priority="1"))["to"] == fine
+
+
+async def test_files_of_the_dashboard_are_only_read(visitor: Visitor) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        answer = await visitor.client.request(method, asset_url("app.js"))
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert (await visitor.client.head(asset_url("app.js"))).status_code == 200

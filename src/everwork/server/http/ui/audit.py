@@ -20,6 +20,10 @@ STEPS_MAX: Final = 10
 KINDS: Final = ("jobs.", "dead.", "types.", "groups.", "workers.", "triggers.", "processes.", "keys.", "ui.")
 
 
+GONE: Final = ("jobs.delete", "dead.purge")
+"""What leaves no job behind to look at."""
+
+
 class Row(NamedTuple):
     """An entry, what it was about in the words of people, the page of that, and what else was noted."""
 
@@ -107,8 +111,10 @@ def _plain(value: object) -> str:
 def _href(kind: str, entry: AuditEntry) -> str | None:
     """The page of what was changed, if it has one."""
     target = entry.target
+    if kind in ("jobs", "dead") and not {"filter", "matched"} & entry.detail.keys() and target.isdecimal():
+        return None if entry.action in GONE else job_url(target)
     if kind in ("jobs", "dead", "types"):
-        return job_url(target) if target.isdecimal() and kind != "types" else _type_href(target)
+        return _type_href(target)
     if kind == "groups":
         return _type_href(target.rpartition("/")[0])
     if kind == "triggers":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from everwork.exceptions import Unauthenticated
 from everwork.logs import get_logger
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit, own_path
 from everwork.service.access import Principal
 from everwork.service.sessions import OPERATOR, Session, Sessions
+
+FOREIGN: Final = ("cross-site", "same-site")
 
 log = get_logger("everwork")
 
@@ -48,7 +52,9 @@ async def _note(visit: Visit, principal: Principal, action: str) -> None:
 
 def _form(visit: Visit, token: str | None, error: str | None, status: int = 200) -> View:
     asked = visit.asked("next") or visit.optional("next") or ""
-    shown = {"token": token, "next": own_path(asked), "has_auth": visit.parts.settings.has_auth}
+    # A link that somebody has planted must not make another of whoever is logged in, unasked.
+    is_asked = not visit.session.token and visit.request.headers.get("sec-fetch-site") not in FOREIGN
+    shown = {"token": token, "next": own_path(asked), "has_auth": visit.parts.settings.has_auth, "is_asked": is_asked}
     return View("login.html", {**shown, "error": error}, status)
 
 

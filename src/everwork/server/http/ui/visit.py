@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from starlette.requests import Request
 
@@ -24,6 +25,8 @@ FORM_BYTES_MAX: Final = 2 * 1_048_576
 FIELDS_MAX: Final = 2_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 HOME: Final = "/ui"
+_LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
+"""What browsers take for a way out of a folder."""
 
 
 class Visit:
@@ -133,5 +136,7 @@ def pairs_of(raw: bytes) -> dict[str, list[str]]:
 
 def own_path(text: str) -> str:
     """A path of the dashboard as it was given; of anything else, the first page."""
-    is_own = text == HOME or text.startswith((f"{HOME}/", f"{HOME}?"))
-    return text if is_own and text.isascii() and text.isprintable() and "\\" not in text else HOME
+    path = unquote(text.partition("?")[0])
+    is_own = path == HOME or path.startswith(f"{HOME}/")
+    is_plain = text.isascii() and text.isprintable() and "\\" not in text
+    return text if is_own and is_plain and not _LEAVING.search(path) else HOME
