@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,6 +108,13 @@ def test_what_the_engine_has_counted_is_told_by_type() -> None:
     assert (found["everwork_managers",], found["everwork_processes",], found["everwork_engine_up",]) == (1, 2, 1)
 
 
+def test_a_state_that_runs_empty_is_shown_as_0_and_long_waits_to_the_millisecond() -> None:
+    reading = replace(a_reading({"a": 2}), oldest=[Oldest("a", "", AT_MS - 2_000_000_123)])
+    found = samples(Metrics(), Seen(reading, {}))
+    assert [found["everwork_jobs", state.label, "a"] for state in State] == [2, 0, 0, 0, 0]
+    assert found["everwork_oldest_waiting_seconds", "a"] == 2_000_000.123
+
+
 def test_a_type_that_has_gone_is_shown_no_longer() -> None:
     metrics = Metrics()
     assert ("everwork_jobs", "pending", "a") in samples(metrics, Seen(a_reading({"a": 1}), {}))
@@ -127,7 +135,7 @@ def test_more_types_than_a_store_of_figures_bears_are_shown_as_one() -> None:
     found = samples(metrics, Seen(a_reading(dict.fromkeys(names, 1)), {name: {"completed": 2} for name in names}))
     assert found["everwork_jobs", "pending", OTHER_TYPES] == 5
     assert found["everwork_attempts_total", "completed", OTHER_TYPES] == 10
-    assert len([key for key in found if key[0] == "everwork_jobs"]) == TYPES_MAX + 1
+    assert len([key for key in found if key[:2] == ("everwork_jobs", "pending")]) == TYPES_MAX + 1
     assert ("everwork_jobs", "pending", names[1]) in found  # Whoever has a line keeps it: counters never go back.
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Final, NamedTuple
 
 from everwork.core.breaker import BreakerState
@@ -50,7 +50,7 @@ class FleetFigures:
         reading, totals = seen.reading, self._totals(seen)
         known = {self._label(info.type): None for info in reading.types}
         return "".join([
-            _family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(reading)),
+            _family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(reading, known)),
             _family("everwork_oldest_waiting_seconds", "gauge", "How long the longest waiting due job of a type waits",
                     self._oldest(reading, known)),
             _family("everwork_attempts_total", "counter", "Attempts that ended, by outcome",
@@ -95,8 +95,9 @@ class FleetFigures:
                 totals[label] = seen.totals[type]
         return {**totals, _OTHER: rest} if rest else totals
 
-    def _jobs(self, reading: Reading) -> Iterator[str]:
-        jobs: Counter[tuple[str, State]] = Counter()
+    def _jobs(self, reading: Reading, known: Iterable[str]) -> Iterator[str]:
+        """Also of states in which a type has none: a line that ends looks as if nobody knew."""
+        jobs: Counter[tuple[str, State]] = Counter(dict.fromkeys(product(known, State), 0))
         for count in reading.counts:
             jobs[self._label(count.type), count.state] += count.jobs
         for (label, state), number in jobs.items():
@@ -108,7 +109,7 @@ class FleetFigures:
             label = self._label(one.type)
             ages[label] = max(ages[label], _age_ms(one, reading))
         for label, age_ms in ages.items():
-            yield f"everwork_oldest_waiting_seconds{{{label}}} {age_ms / 1000:g}\n"
+            yield f"everwork_oldest_waiting_seconds{{{label}}} {age_ms / 1000}\n"
 
     def _worst(self, name: str, numbers: Iterable[tuple[str, int]]) -> Iterator[str]:
         highest: defaultdict[str, int] = defaultdict(int)
