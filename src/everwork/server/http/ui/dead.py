@@ -88,7 +88,6 @@ async def show(visit: Visit) -> View:
 
 async def sure(visit: Visit) -> View:
     """Before many are changed: how many, and what will happen."""
-    visit.principal.require(Permission.JOBS)
     act, asked = _act(visit), _sent(visit)
     until_ms = (await visit.parts.service.engine.stats(1)).generated_at_ms + 1
     survey = await dead.survey(visit.desk, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
@@ -197,4 +196,4 @@ def _act(visit: Visit) -> Act:
 
 
 PAGES = (Page("/ui/dead", show),)
-ACTIONS = (Action("/ui/dead/sure", sure), Action("/ui/dead/change", change))
+ACTIONS = (Action("/ui/dead/sure", sure, Permission.JOBS), Action("/ui/dead/change", change, Permission.JOBS))

@@ -25,7 +25,7 @@ from everwork.server.http.ui.pages import Action, Done, Download, Page, View
 from everwork.server.http.ui.render import address, render, render_live
 from everwork.server.http.ui.visit import HOME, Visit, own_path
 from everwork.server.words import as_written
-from everwork.service.access import ANYBODY
+from everwork.service.access import ANYBODY, Permission
 from everwork.service.keys import host_clock
 from everwork.service.sessions import Session, Sessions, holder_of
 
@@ -39,6 +39,9 @@ SAID_CHARS_MAX: Final = 500
 AWAY: Final = "The engine cannot be reached, or does not answer. Nothing is lost: this page tries again by itself."
 UNDONE: Final = "The engine cannot be reached, or does not answer. Nothing was done: repeat it when it is back."
 UNKNOWN: Final = "The engine did not answer. Whether this was done is not known: look, and repeat it if need be."
+ASKING: Final = frozenset({"csrf", "back", "sure", "question", "deed"})
+"""Fields of a form that say nothing about the deed itself."""
+DOUBT: Final = "Is this meant?"
 THEMES: Final = ("light", "dark")
 
 
@@ -202,6 +205,10 @@ class _PathDoor:
         await visit.read_form()
         if not action.is_open:
             require_token(visit)
+        if action.needs is not None:
+            require_allowed(visit, action.needs)
+        if action.asks and visit.optional("sure") is None:
+            return self._dashboard.page(visit, question(visit))
         try:
             done = await action.act(visit)
         except PermissionDenied:
@@ -246,6 +253,20 @@ def require_token(visit: Visit) -> None:
     token = visit.form.get("csrf", [""])[-1]
     if not hmac.compare_digest(token.encode(), visit.session.csrf.encode()):
         raise PermissionDenied("this form is out of date; nothing was done: load the page again, and repeat")
+
+
+def require_allowed(visit: Visit, needed: Permission) -> None:
+    """Refuse whoever's key does not allow an action. What administrators do concerns all tenants."""
+    visit.principal.require(needed)
+    if needed is Permission.ADMIN:
+        visit.principal.require_unbound()
+
+
+def question(visit: Visit) -> View:
+    """What a form wants to do, as it says itself, to be sent once more by whoever means it."""
+    fields = [(name, value) for name, values in visit.form.items() if name not in ASKING for value in values]
+    said = {"question": visit.optional("question") or DOUBT, "deed": visit.optional("deed") or "Do it"}
+    return View("sure.html", {**said, "fields": fields, "back": visit.back})
 
 
 def require_own_site(request: Request) -> None:
