@@ -122,7 +122,7 @@ async def change(visit: Visit) -> Done:
 
 
 async def _shown(visit: Visit, asked: Asked, groups: Sequence[DeadGroup]) -> list[Group]:
-    """Each group with its latest error; what is secret in that job stays out of it, and of one that is gone all of it."""
+    """Each group with its latest error; what is secret in that job stays out of it, of one that is gone everything."""
     jobs = await visit.desk.get_many([group.key for group in groups])
     masks = masks_of(visit)
     return [
