@@ -173,6 +173,21 @@ async def test_one_server_writes_a_minute_and_the_other_takes_it_over(engine: En
     assert len(await engine.registered(MINUTE_KIND)) == 1
 
 
+async def test_a_minute_that_the_writer_has_missed_is_written_by_another(engine: Engine, clock: VirtualClock) -> None:
+    writer, other = Pulse(engine, "a"), Pulse(engine, "b")
+    for pulse in (writer, other):
+        await pulse.fresh()
+    for lookers in ([writer, other], [other], [writer, other], [writer, other]):
+        await a_completed_job(engine)
+        for pulse in lookers:
+            await pulse.fresh()
+        clock.advance(seconds=60)
+        for pulse in lookers:
+            await pulse._tick()
+    assert len(await engine.registered(MINUTE_KIND)) == 4
+    assert not other._unsaved
+
+
 def test_of_more_types_than_are_told_apart_those_with_the_least_work_are_one() -> None:
     grown = {f"t{n:03}": {"completed": n, "e00": n} for n in range(MINUTE_TYPES_MAX + 3)}
     minute = bounded_minute(7, grown)

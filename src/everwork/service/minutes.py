@@ -123,7 +123,8 @@ class Growth:
         """How many hours must be read at this time; None if nobody knows it: then at least so many."""
         if self._from_hour is None or at_ms is None:
             return 2
-        # Who began before the hour's end may end after it, so the last one is watched for another minute.
+        # Who began before the hour's end may end after it, so the last one is watched for another minute. What a
+        # transaction of the caller's own ends and commits still later is in the hours, and in no minute.
         first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
         return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
 

@@ -221,17 +221,26 @@ class Pulse:
         if not await self._engine.take_turn(TURN, self._holder, TURN_MS):
             return False
         while self._unsaved:
-            minute = self._unsaved[0]
-            await self._engine.register(MINUTE_KIND, minute_name(minute.minute), minute_body(minute), MINUTE_TTL_MS)
+            await self._write(self._unsaved[0])
             self._unsaved.popleft()
         return True
 
     async def _adopt(self) -> None:
-        """Another server writes: what it has seen of a minute goes before what was seen here, maybe of a part."""
-        entries = await self._engine.last_registered(MINUTE_KIND, len(self._unsaved) + 1)
+        """Another server writes: what it has seen of a minute goes before what was seen here, maybe of a part.
+
+        What it has passed over, for it hung or was away, it will not write any more.
+        """
+        asked = self._past[-1].minute - self._unsaved[0].minute + 2
+        entries = await self._engine.last_registered(MINUTE_KIND, min(asked, MINUTES_KEPT))
         stored = {minute.minute: minute for one in entries if (minute := minute_from(one.name, one.body))}
+        last = max(stored, default=0)
+        for minute in [one for one in self._unsaved if one.minute < last and one.minute not in stored]:
+            await self._write(minute)
         self._past = deque((stored.get(minute.minute, minute) for minute in self._past), self._past.maxlen)
-        self._unsaved = deque((one for one in self._unsaved if one.minute not in stored), self._unsaved.maxlen)
+        self._unsaved = deque((one for one in self._unsaved if one.minute > last), self._unsaved.maxlen)
+
+    async def _write(self, minute: Minute) -> None:
+        await self._engine.register(MINUTE_KIND, minute_name(minute.minute), minute_body(minute), MINUTE_TTL_MS)
 
 
 def _looked_at(task: asyncio.Task[Reading]) -> None:
