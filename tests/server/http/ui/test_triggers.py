@@ -22,7 +22,13 @@ async def test_a_trigger_is_shown_with_its_points_and_without_its_secrets(visito
     await visitor.rest.engine.trigger_marks([NAME])
     await a_process(visitor.rest.engine)
     listed = await visitor.page("/ui/triggers")
-    for told in ("nightly-report", "The report", "every day", "mailer</a>", "not yet"):
+    for told in (
+        "nightly-report",
+        "The report",
+        "every day",
+        'mailer <span class="quietly">own source</span></a>',
+        "not yet",
+    ):
         assert told in listed, told
     [href] = set(re.findall(r'href="(/ui/trigger\?[^"]+)"', listed))
     page = await visitor.page(href)
