@@ -33,5 +33,5 @@ SELECT j.key, coalesce(f.worker, l.worker),
   CASE WHEN f.key IS NOT NULL THEN f.error ELSE (SELECT CASE WHEN h.kind <> 'requeue' THEN h.error END FROM {schema}.history h WHERE h.key = j.key AND h.kind <> 'release'
     ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
 FROM unnest($1::bigint[]) AS k(key) CROSS JOIN LATERAL (SELECT a.key, a.queue_id FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
-LEFT JOIN LATERAL (SELECT a.worker FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
-LEFT JOIN LATERAL (SELECT a.key, a.worker, a.error FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true;
+LEFT JOIN LATERAL (SELECT a.key, a.worker, a.error FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
+LEFT JOIN LATERAL (SELECT a.worker FROM {schema}.live a WHERE f.key IS NULL AND a.key = j.key LIMIT 1) l ON true;

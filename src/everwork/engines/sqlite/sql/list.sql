@@ -29,4 +29,4 @@ SELECT j.key, COALESCE(f.worker, l.worker), CASE WHEN f.key IS NOT NULL THEN f.e
   (SELECT CASE h.kind WHEN 'requeue' THEN NULL ELSE h.error END FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
 FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value
 LEFT JOIN ew_finished f ON f.queue = j.queue AND f.state IN (3, 4, 5) AND f.key = j.key
-LEFT JOIN ew_leased l ON l.key = j.key;
+LEFT JOIN ew_leased l ON f.key IS NULL AND l.key = j.key;
