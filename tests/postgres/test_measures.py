@@ -14,7 +14,7 @@ from everwork.core.outcome import Complete, Fail
 from everwork.engines.postgres import migrate, read, sweep
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Measure, Oldest
-from tests.factories import TYPE, a_new_job, a_processing_job, settled
+from tests.factories import TYPE, a_new_job, a_processing_job, asked, settled
 from tests.postgres.conftest import opened, schema_of, without_options
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
@@ -58,6 +58,25 @@ async def test_what_is_folded_is_added_to_what_was_folded_before_and_kept_for_so
     clock.advance(ms=(STATISTICS_KEEP_HOURS + 1) * HOUR_MS)
     await engine.sweep("s")
     assert await rows_of(engine, "measure_hour") == 0
+
+
+async def test_many_rows_of_few_batches_are_folded_by_their_own_number_and_so_many_at_a_time(
+    engine: PostgresEngine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of one batch that have waited for unlike times are one row of the counts, but several of the measures."""
+    waits_ms = (0, 40_000, 200_000, 1_000_000, 4_000_000)
+    await engine.create([a_new_job(delay_ms=max(waits_ms) - wait_ms) for wait_ms in waits_ms])
+    clock.advance(ms=max(waits_ms))
+    jobs = (await asked(engine)).jobs
+    await engine.settle([Complete(job.key, job.attempt) for job in jobs])
+    assert await rows_of(engine, "measure_delta") == len(waits_ms) > (counts := await rows_of(engine, "count_delta"))
+    before = await counted_as(engine)
+    for name, number in (("FOLD_FROM", len(waits_ms)), ("FOLD_MAX", 2), ("FOLDS_MAX", 2)):
+        monkeypatch.setattr(sweep, name, number)
+    await engine.sweep("s")
+    assert await rows_of(engine, "measure_delta") == 1
+    assert await rows_of(engine, "count_delta") == counts
+    assert await counted_as(engine) == before
 
 
 async def test_of_many_priorities_only_so_many_are_looked_at(

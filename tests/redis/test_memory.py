@@ -13,7 +13,7 @@ from tests.conformance.observe import every_job
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, asked
 from tests.redis.conftest import opened
 from tests.servers import RedisServer
-from tests.stores import DAY_MS, VirtualClock
+from tests.stores import DAY_MS, HOUR_MS, VirtualClock
 
 
 async def worked_off(engine: RedisEngine, jobs: int, **fields: object) -> None:
@@ -33,6 +33,10 @@ async def worked_off(engine: RedisEngine, jobs: int, **fields: object) -> None:
 def keys_of(url: str) -> set[str]:
     with redis.Redis.from_url(url) as client:
         return {key.decode() for key in client.scan_iter("*", count=10_000)}
+
+
+def tag_of(url: str) -> str:
+    return next(iter(keys_of(url))).partition("}")[0] + "}"
 
 
 async def swept(engine: RedisEngine) -> None:
@@ -69,6 +73,27 @@ async def test_the_statistics_of_old_hours_are_forgotten(server: RedisServer, cl
         clock.advance(ms=31 * DAY_MS)
         await swept(engine)
         assert not any("}:w:" in key or "}:m:" in key for key in keys_of(server.url))
+
+
+async def test_long_entries_of_the_registry_are_read_and_forgotten_in_portions(
+    server: RedisServer, clock: VirtualClock
+) -> None:
+    async with opened(server.url, clock) as engine:
+        names = [f"{number:02}" for number in range(11)]
+        for name in names:
+            await engine.register("minute", name, name + "x" * 600_000, None if name in names[:2] else HOUR_MS)
+        await engine.register("owner", "mail", "w")
+        told = await engine.registered(None)
+        assert [(one.kind, one.name, one.body[:2]) for one in told[:11]] == [("minute", name, name) for name in names]
+        assert len(told) == 12
+        assert [one.name for one in await engine.last_registered("minute", 10, "10")] == names[9::-1]
+        clock.advance(ms=HOUR_MS)
+        left: list[int] = []
+        for _ in range(7):
+            await swept(engine)
+            left.append(int(server.ask("HLEN", f"{tag_of(server.url)}:registry")))
+        assert left == [12, 10, 8, 6, 4, 3, 3]
+        assert [one.name for one in await engine.registered(None)] == [*names[:2], "mail"]
 
 
 async def test_one_call_of_list_looks_at_a_bounded_number_of_jobs(engine: RedisEngine) -> None:
