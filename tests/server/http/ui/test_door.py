@@ -106,6 +106,24 @@ async def test_each_key_sees_its_pages_and_is_refused_the_others(local: Rest, ho
             assert (f'<a href="{path}"' in menu) <= (path in PAGES_OF[holder]), path
 
 
+@pytest.mark.parametrize("holder", PAGES_OF, ids="-".join)
+async def test_no_link_leads_a_key_to_what_it_may_not_see(local: Rest, holder: tuple[str, ...]) -> None:
+    key = await a_store(local)
+    await local.leased(tenant="acme")
+    await local.job(tenant="acme")
+    await local.ok("PUT", "/api/v1/types/email-send/policy", {"breaker_failures": 3})
+    async with visiting(local) as operator:
+        assert (await operator.done("/ui/triggers/fire", trigger="nightly-report"))["is_good"]
+        assert (await operator.done(f"/ui/jobs/{key}/retries", retries="2"))["is_good"]
+    await local.door.parts.pulse.fresh()
+    async with visiting(local, holder[0], tenants=holder[1:]) as somebody:
+        for path in {"/ui", *PAGES_OF[holder]}:
+            shown = (await somebody.get(place(path, key))).text
+            led = {re.sub(r"/\d+(?=/|$)", "/{key}", to) for to in re.findall(r'href="(/ui[^"?#]*)', shown)}
+            walls = {to for to in led if not to.startswith("/ui/static/")} - PAGES_OF[holder] - OPEN - {"/ui"}
+            assert walls == set(), path
+
+
 @pytest.mark.parametrize(
     ("holder", "refused"),
     [

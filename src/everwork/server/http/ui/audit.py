@@ -52,7 +52,7 @@ async def show(visit: Visit) -> View:
     names = {key.id: key.name for key in await visit.administration.list_keys()}
     masks = masks_of(visit)
     context = {
-        "rows": [_row(entry, names, masks) for entry in looked.found],
+        "rows": [_open_to(visit, _row(entry, names, masks)) for entry in looked.found],
         "looked_at": looked.looked_at,
         "problem": problem,
         "kinds": KINDS,
@@ -91,6 +91,12 @@ def _row(entry: AuditEntry, names: Mapping[str, str], masks: Masks) -> Row:
     told = ((name, value) for name, value in detail.items() if value not in (None, [], {}, target))
     brief = ", ".join(_brief(name, value) for name, value in told)
     return Row(entry, target, _href(kind, entry), brief, pretty(detail) if detail else "")
+
+
+def _open_to(visit: Visit, row: Row) -> Row:
+    """Without the way to a job, for whoever may not see any."""
+    is_job = row.href is not None and row.href.startswith("/ui/jobs/")
+    return row._replace(href=None) if is_job and not visit.may_see_jobs else row
 
 
 def _brief(name: str, value: object) -> str:
