@@ -9,7 +9,7 @@ from everwork.core.outcome import Fail
 from everwork.core.states import State
 from everwork.engines.values import Measure, Stats, WorkerHour
 from everwork.service.minutes import MINUTE_TYPES_MAX, OTHER_TYPES, Growth, Minute, Work, bounded_minute, minute_from
-from everwork.service.pulse import DEAR_SECONDS, MINUTE_KIND, RECENT_SECONDS_MAX, Pulse
+from everwork.service.pulse import DEAR_SECONDS, MINUTE_KIND, RECENT_SECONDS_MAX, TURN, TURN_MS, Pulse
 from tests.door.waiting import DEADLINE_S
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, settled
 from tests.stores import HOUR_MS, START_MS
@@ -178,13 +178,15 @@ async def test_a_minute_that_the_writer_has_missed_is_written_by_another(engine:
     for pulse in (writer, other):
         await pulse.fresh()
     for lookers in ([writer, other], [other], [writer, other], [writer, other]):
+        clock.advance(seconds=50)
+        await engine.take_turn(TURN, "a", TURN_MS)  # Late, so that it keeps its turn over a minute of silence.
         await a_completed_job(engine)
+        clock.advance(seconds=10)
         for pulse in lookers:
             await pulse.fresh()
-        clock.advance(seconds=60)
-        for pulse in lookers:
             await pulse._tick()
-    assert len(await engine.registered(MINUTE_KIND)) == 4
+    first = START_MS // 60_000
+    assert [int(entry.name) - first for entry in await engine.registered(MINUTE_KIND)] == [0, 1, 2, 3]
     assert not other._unsaved
 
 
