@@ -22,7 +22,7 @@ COUNT_STEPS_MAX: Final = 8
 SCHEDULED_STEP: Final = 500
 """Engines do not look for scheduled jobs by themselves: so many waiting ones are looked at in one step."""
 KEYS_MAX: Final = 1_000
-LOOK_SECONDS: Final = 0.15
+LOOK_SECONDS: Final = 0.08
 """So long whoever waits for a page waits for what is hard to find; a step that has begun is not broken off."""
 
 
