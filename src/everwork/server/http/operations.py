@@ -16,13 +16,12 @@ from starlette.types import Receive, Scope, Send
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.bodies import BODY_BYTES_MAX, read_json
+from everwork.server.http.caller import Caller
 from everwork.server.http.kinds import Kind, ListOf, Schema
-from everwork.server.http.origin import key_of, origin_of
+from everwork.server.http.origin import key_of
 from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal, problem_of
 from everwork.service.access import Permission, Principal
-from everwork.service.administration import Administration
-from everwork.service.desk import Desk
 
 QUERY_FIELDS_MAX: Final = 1_100
 BODY: Final = "body"
@@ -73,34 +72,12 @@ class Answer(NamedTuple):
     media_type: str = "application/json"
 
 
-class Call:
+class Call(Caller):
     """One request on its way through a handler: who calls, from where, and what was sent."""
 
     def __init__(self, parts: Parts, operation: Operation, request: Request, principal: Principal) -> None:
-        self.parts = parts
+        super().__init__(parts, request, principal)
         self.operation = operation
-        self.request = request
-        self.principal = principal
-
-    @cached_property
-    def desk(self) -> Desk:
-        """The verbs that the caller's key allows."""
-        return Desk(self.parts.service, self.principal)
-
-    @cached_property
-    def administration(self) -> Administration:
-        """The verbs of operators; each is recorded with its origin."""
-        return self.parts.administration(self.principal, self.origin)
-
-    @cached_property
-    def origin(self) -> str:
-        """Where the call comes from."""
-        return origin_of(self.request.scope, self.parts.settings.trusted_proxies)
-
-    @cached_property
-    def key(self) -> int:
-        """The job key in the path."""
-        return checks.job_key(self.request.path_params["key"])
 
     @cached_property
     def query(self) -> dict[str, Any]:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from starlette.requests import Request
 
-from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.server.http.bodies import read_body
-from everwork.server.http.origin import origin_of
+from everwork.server.http.caller import Caller
 from everwork.server.http.parts import Parts
 from everwork.server.http.problems import Refusal
 from everwork.service.access import Permission, Principal
-from everwork.service.administration import Administration
-from everwork.service.desk import Desk
 from everwork.service.sessions import Session
 
 FORM_BYTES_MAX: Final = 2 * 1_048_576
@@ -29,33 +25,16 @@ _LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
 """What browsers take for a way out of a folder."""
 
 
-class Visit:
+class Visit(Caller):
     """Who looks at which page. `path` and `query` are the page's own, also where a live page asks for it again."""
 
     def __init__(self, parts: Parts, request: Request, principal: Principal, session: Session) -> None:
-        self.parts = parts
-        self.request = request
-        self.principal = principal
+        super().__init__(parts, request, principal)
         self.session = session
         self.path = request.scope["path"]
         self.query = pairs_of(request.scope["query_string"])
         self.names: Mapping[str, str] = request.path_params
         self.form: Mapping[str, Sequence[str]] = {}
-
-    @cached_property
-    def desk(self) -> Desk:
-        """The verbs that the visitor's key allows."""
-        return Desk(self.parts.service, self.principal)
-
-    @cached_property
-    def administration(self) -> Administration:
-        """The verbs of operators; each is recorded with its origin."""
-        return self.parts.administration(self.principal, self.origin)
-
-    @cached_property
-    def origin(self) -> str:
-        """Where the visitor comes from."""
-        return origin_of(self.request.scope, self.parts.settings.trusted_proxies)
 
     @property
     def may_see_jobs(self) -> bool:
@@ -76,11 +55,6 @@ class Visit:
     def sees_all(self) -> bool:
         """Whether the visitor may see what concerns all tenants together."""
         return not self.principal.tenants
-
-    @cached_property
-    def key(self) -> int:
-        """The job key in the path."""
-        return checks.job_key(self.names["key"])
 
     def asked(self, name: str) -> str | None:
         """A parameter of the query, to the letter: names may begin with a space. An empty one asks for nothing."""
