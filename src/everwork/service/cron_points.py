@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
-from cronsim import CronSim
+from cronsim import CronSim, CronSimError
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -19,6 +19,14 @@ def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
     """The instants after one at which an expression matches in a zone, in order."""
     walk = CronSim(expression, at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone))
     return _in_real_time(expression, zone, after_ms) if walk.fixup_tz is None else _as_debian_does(walk, after_ms)
+
+
+def in_words(expression: str) -> str | None:
+    """What an expression means, for people; None if it is none."""
+    try:
+        return str(CronSim(expression, EPOCH).explain())
+    except CronSimError:
+        return None
 
 
 def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:

@@ -34,6 +34,8 @@ async def test_the_page_says_what_an_examination_finds_and_what_to_do(visitor: V
     for told in ("Nothing needs anybody; 1 thing worth knowing", "1 dead letters", "survives a power cut", "1 failed"):
         assert told in page, told
     assert "sqlite" in page
+    assert '<a href="/ui/dead">Dead letters</a>' in page
+    assert "0 (any that is free)" in page
 
 
 async def test_what_needs_somebody_stands_first(visitor: Visitor) -> None:
@@ -43,6 +45,7 @@ async def test_what_needs_somebody_stands_first(visitor: Visitor) -> None:
     problem, note = page.index("type 'orphan'"), page.index("dead letters")
     assert problem < note
     assert "What to do: start a worker for it" in page
+    assert 'the first since <time datetime="' in page
     assert "Nothing needs anybody" not in page
 
 

@@ -13,6 +13,13 @@ NAME = "0123456789abcdef/nightly"
 HOUR_MS = 3_600_000
 
 
+async def test_a_cron_expression_is_told_in_words(visitor: Visitor) -> None:
+    await a_trigger(visitor.rest.engine, schedule="30 2 * * 1 Europe/Berlin")
+    for path in ("/ui/triggers", f"/ui/trigger?name={NAME}"):
+        page = await visitor.page(path)
+        assert ("At 02:30 on Monday, Europe/Berlin" in page, "30 2 * * 1 Europe/Berlin" in page) == (True, True)
+
+
 async def test_a_trigger_is_shown_with_its_points_and_without_its_secrets(visitor: Visitor) -> None:
     variables = '{"pages":3,"api_key":"hunter-hunter"}'
     await a_trigger(visitor.rest.engine, description="The report", interval_ms=HOUR_MS, variables=variables)

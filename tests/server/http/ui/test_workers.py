@@ -27,14 +27,34 @@ async def test_each_process_is_shown_with_what_it_runs_and_what_is_broken(visito
     held = await rest.leased(type="sms-send")
     page = await visitor.page("/ui/workers")
     process = row(page, "p-m1/0")
-    for told in ("here, pid 17", "broken", "mailer does not start: ImportError", "50.0 MiB", "1,234", "2 restarts"):
+    for told in (
+        "here, pid 17",
+        "running<",
+        "1 worker does not start",
+        "mailer does not start: ImportError",
+        "50.0 MiB",
+    ):
         assert told in process, told
+    assert ("1,234" in process, "2 restarts" in process) == (True, True)
     assert f"/ui/jobs/{job['key']}" in process
     worker = row(page, f"w-{WORKER_ID}")
-    for told in ("mailer", "broken", "/ui/type?name=mails", "its own source", "1.5 min"):
+    for told in ("mailer", ">does not start<", "/ui/type?name=mails", "its own source", "1.5 min"):
         assert told in worker, told
     assert f"/ui/jobs/{held['key']}" in row(page, "o-w1")
     assert "pid 16" in row(page, "m-m1")
+
+
+async def test_a_type_whose_only_worker_does_not_start_says_so_until_somebody_asks_for_it(visitor: Visitor) -> None:
+    rest = visitor.rest
+    await a_trigger(rest.engine)
+    await a_process(rest.engine, broken={WORKER_ID: "ImportError"})
+    await rest.job(type="mails")
+    await rest.door.parts.pulse.fresh()
+    for path in ("/ui/types", "/ui/type?name=mails"):
+        assert '<span class="state state-broken">does not start</span>' in await visitor.page(path)
+    await rest.ok("POST", f"{JOBS}/activate", {"type": "mails", "worker": "w1", "max_jobs": 1})
+    await rest.door.parts.pulse.fresh()
+    assert "does not start" not in await visitor.page("/ui/types")
 
 
 async def test_a_worker_is_switched_and_a_process_restarted_and_both_are_noted(visitor: Visitor) -> None:

@@ -20,10 +20,20 @@ from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.pages import Action, Done, Page, View
 from everwork.server.http.ui.render import duration, type_url
 from everwork.server.http.ui.texts import pretty
-from everwork.server.http.ui.types import RATE_MINUTES, limits_of, mark_of, oldest_of, own_sources, rates, unasked
+from everwork.server.http.ui.types import (
+    RATE_MINUTES,
+    limits_of,
+    mark_of,
+    oldest_of,
+    own_sources,
+    rates,
+    unasked,
+    unstarted,
+)
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access import Permission
 from everwork.service.administration import TypeView
+from everwork.service.cards import WorkerView
 from everwork.service.policies import said_of_stored
 
 DUE_LOOK_MAX: Final = 100
@@ -47,15 +57,11 @@ async def show(visit: Visit) -> View:
     view = next((one for one in views if one.info.type == type), None)
     if view is None:
         raise NotFound("type", type)
-    drawn, failed, workers, titles, due = await asyncio.gather(
-        charts(visit, range_of(visit), type),
-        failing(visit, type),
-        visit.administration.workers(),
-        own_sources(visit, [type]),
-        _due(visit, view),
+    drawn, failed, workers, due = await asyncio.gather(
+        charts(visit, range_of(visit), type), failing(visit, type), visit.administration.workers(), _due(visit, view)
     )
     context = {
-        "worker": titles.get(type),
+        "worker": own_sources(workers).get(type),
         "range": range_of(visit),
         "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
         "charts": drawn,
@@ -65,7 +71,7 @@ async def show(visit: Visit) -> View:
         "groups": await _groups(visit, type, view.info.groups),
         "durations": [(seconds, duration(seconds * 1000)) for seconds in OPEN_SECONDS],
     }
-    return View("type.html", context | await _figures(visit, view) | _policy(type, view.info.policy))
+    return View("type.html", context | await _figures(visit, view, workers) | _policy(type, view.info.policy))
 
 
 async def set_policy(visit: Visit) -> Done | View:
@@ -106,13 +112,14 @@ async def reset_breaker(visit: Visit) -> Done:
 # What the page shows ------------------------------------------------------------------------------------
 
 
-async def _figures(visit: Visit, view: TypeView) -> dict[str, Any]:
+async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) -> dict[str, Any]:
     pulse, type = visit.parts.pulse, view.info.type
     reading, span = pulse.reading or await pulse.fresh(), pulse.span(RATE_MINUTES, type)
-    running = view.counts[State.PROCESSING]
+    running, is_broken = view.counts[State.PROCESSING], type in unstarted(reading, workers)
+    is_unasked = type in unasked(reading, [type] if running else [])
     return {
         "info": view.info,
-        "mark": mark_of(view.info, is_unasked=type in unasked(reading, [type] if running else [])),
+        "mark": mark_of(view.info, is_unasked=is_unasked, is_broken=is_broken),
         "totals": {state.label: view.counts[state] for state in State},
         "oldest_ms": oldest_of(reading).get(type),
         "per_minute": rates(pulse)(type),

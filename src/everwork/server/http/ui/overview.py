@@ -32,7 +32,7 @@ SORTS: Final[Mapping[str, str]] = {
     "retry_asked": "the worker asked for another try",
     "lapsed": "the worker was lost",
     "rejected": "rejected by the worker",
-    "thrown": "thrown by the job's own code",
+    "thrown": "thrown by the job",
 }
 """Why attempts failed (`core.measures`), as people say it."""
 

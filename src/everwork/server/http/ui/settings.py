@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from everwork.server.http.ui.pages import Action, Page, View
 from everwork.server.http.ui.texts import pretty
+from everwork.server.http.ui.verdict import pieces
 from everwork.server.http.ui.visit import Visit
 from everwork.server.settings import PREFIX, Settings
 from everwork.service.access import Permission
@@ -52,6 +53,7 @@ async def show(visit: Visit) -> View:
     examined, parts = await _examination(visit), visit.parts
     context: dict[str, Any] = {
         "found": examined.found,
+        "findings": [(one, pieces(one.text)) for one in examined.found.findings],
         "examined_ms": examined.at_ms,
         "meaning": MEANING[examined.found.health.durability],
         "unready": await parts.readiness.judge(),
@@ -78,13 +80,15 @@ async def _examination(visit: Visit) -> Examined:
 def _settings(settings: Settings) -> list[Setting]:
     """Those that somebody has set first."""
     found = [
-        Setting(name, f"{PREFIX}{name.upper()}", _shown(value), value != _USUAL[name])
+        Setting(name, f"{PREFIX}{name.upper()}", _shown(name, value), value != _USUAL[name])
         for name, value in settings.shown().items()
     ]
     return sorted(found, key=lambda one: not one.is_own)
 
 
-def _shown(value: object) -> str:
+def _shown(name: str, value: object) -> str:
+    if name.endswith("_port") and value == 0:
+        return "0 (any that is free)"
     if value is None or value in ([], {}):
         return "not set"
     if isinstance(value, list | tuple):

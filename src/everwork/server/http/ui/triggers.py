@@ -15,6 +15,7 @@ from everwork.server.http.ui.texts import cut, pretty
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access import Permission
 from everwork.service.cards import TriggerView, own_source
+from everwork.service.cron_points import in_words
 from everwork.service.fires import TriggerFire
 from everwork.service.outlooks import upcoming
 
@@ -36,6 +37,13 @@ class Row(NamedTuple):
     worker: str | None
     is_own: bool
     fires: list[TriggerFire] | None
+
+    @property
+    def schedule_words(self) -> str | None:
+        """A cron expression as people say it; intervals are told in words anyway."""
+        expression, _, zone = self.view.card.schedule.rpartition(" ")
+        words = in_words(expression)
+        return None if words is None else f"{words}, {zone}"
 
     @property
     def type_href(self) -> str:

@@ -18,7 +18,7 @@ from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access import Permission
 from everwork.service.administration import TypeView
-from everwork.service.cards import own_source
+from everwork.service.cards import WorkerView, own_source
 from everwork.service.minutes import MINUTE_MS, OTHER_TYPES
 from everwork.service.pulse import Pulse, Reading
 
@@ -36,7 +36,6 @@ SHOWS: Final[Mapping[str, str]] = {
     "stopped": "stopped by a breaker",
     "unasked": "with work that no worker asks for",
 }
-_OWN_SOURCE: Final = own_source("").partition(":")[0] + ":"
 
 
 class Mark(NamedTuple):
@@ -54,6 +53,7 @@ class Row:
     counts: Mapping[State, int]
     oldest_ms: int | None
     is_unasked: bool
+    is_broken: bool
     per_minute: float | None
     worker: str | None
 
@@ -75,7 +75,7 @@ class Row:
     @property
     def mark(self) -> Mark:
         """What matters most about it."""
-        return mark_of(self.info, is_unasked=self.is_unasked)
+        return mark_of(self.info, is_unasked=self.is_unasked, is_broken=self.is_broken)
 
     @property
     def limits(self) -> list[str]:
@@ -158,12 +158,14 @@ def limits_of(policy: TypePolicy) -> list[str]:
     return said
 
 
-def mark_of(info: TypeInfo, *, is_unasked: bool) -> Mark:
+def mark_of(info: TypeInfo, *, is_unasked: bool, is_broken: bool) -> Mark:
     """What matters most about a type: what keeps its jobs from starting, if anything does."""
     if info.paused:
         return Mark("paused", "paused")
     if info.breaker is not BreakerState.CLOSED:
         return Mark(info.breaker.value, f"breaker {info.breaker.value}")
+    if is_broken:
+        return Mark("broken", "does not start")
     return Mark("warn", "no worker") if is_unasked else Mark("on", "active")
 
 
@@ -199,11 +201,17 @@ def rates(pulse: Pulse) -> Callable[[str], float | None]:
     return rate
 
 
-async def own_sources(visit: Visit, types: Iterable[str]) -> Mapping[str, str]:
+def unstarted(reading: Reading, workers: Sequence[WorkerView]) -> set[str]:
+    """Types whose only workers do not start, and which nobody else has asked for lately either."""
+    stuck = {type for one in workers if one.broken and not one.processes for type in one.card.types}
+    taken = {type for one in workers if one.processes for type in one.card.types}
+    asked = {one.type for one in reading.types if reading.at_ms - (one.last_asked_ms or 0) <= UNASKED_MS}
+    return stuck - taken - asked
+
+
+def own_sources(workers: Sequence[WorkerView]) -> Mapping[str, str]:
     """The titles of the workers, by the types that are their own sources; nobody has given these a name."""
-    if not any(type.startswith(_OWN_SOURCE) for type in types):
-        return {}
-    return {own_source(one.card.id): one.card.title for one in await visit.administration.workers()}
+    return {own_source(one.card.id): one.card.title for one in workers}
 
 
 # The rows -----------------------------------------------------------------------------------------------
@@ -211,10 +219,11 @@ async def own_sources(visit: Visit, types: Iterable[str]) -> Mapping[str, str]:
 
 async def _rows(visit: Visit, views: Sequence[TypeView], reading: Reading) -> list[Row]:
     oldest, rate = oldest_of(reading), rates(visit.parts.pulse)
-    titles = await own_sources(visit, (view.info.type for view in views))
+    workers = await visit.administration.workers()
+    titles, broken = own_sources(workers), unstarted(reading, workers)
     alone = set(unasked(reading, (view.info.type for view in views if view.counts[State.PROCESSING])))
     return [
-        Row(view.info, view.counts, oldest.get(type), type in alone, rate(type), titles.get(type))
+        Row(view.info, view.counts, oldest.get(type), type in alone, type in broken, rate(type), titles.get(type))
         for view in views
         for type in [view.info.type]
     ]

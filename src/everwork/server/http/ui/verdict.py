@@ -16,7 +16,7 @@ from everwork.server.http.ui.timeline import Moment, beginning
 TITLES: Final = {State.PENDING: "Why is it not running?", State.PROCESSING: "What is it doing?"}
 WAITS_FOR_SOMEBODY: Final = frozenset({Reason.NOT_ASKED, Reason.PAUSED, Reason.BREAKER})
 FAILING: Final = ("bad", "warn")
-_INSTANT: Final = re.compile(r"(?<= )(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)(?=[ :;.])", re.ASCII)
+_INSTANT: Final = re.compile(r"(?<= )(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)(?=[ :;.,]|$)", re.ASCII)
 
 Piece = str | int
 """Of a sentence: words, or an instant."""
@@ -81,8 +81,12 @@ def _sentence(job: Job, text: str) -> list[Piece]:
     """The explanation as a sentence, without what the page says anyway; instants apart, so that they are local."""
     known = f"it is {job.state.label} and "
     told = f"it {text.removeprefix(known)}" if text.startswith(known) else text
-    pieces = _INSTANT.split(f"{told[:1].upper()}{told[1:]}.")
-    return [_instant(piece) if at % 2 else piece for at, piece in enumerate(pieces)]
+    return pieces(f"{told[:1].upper()}{told[1:]}.")
+
+
+def pieces(text: str) -> list[Piece]:
+    """A text with its instants apart, so that each viewer sees them in his own zone."""
+    return [_instant(piece) if at % 2 else piece for at, piece in enumerate(_INSTANT.split(text))]
 
 
 def _instant(text: str) -> Piece:

@@ -28,11 +28,6 @@ class ProcessRow(NamedTuple):
     broken: Sequence[tuple[str, str]]
     is_late: bool
 
-    @property
-    def state(self) -> str:
-        """How it is, in one word."""
-        return "broken" if self.broken else self.view.card.state
-
 
 class WorkerRow(NamedTuple):
     """A worker class; `sources` are the types that it takes, but for the one that is its own."""
@@ -42,11 +37,9 @@ class WorkerRow(NamedTuple):
     own_source: str
 
     @property
-    def state(self) -> str:
-        """How it is, in one word."""
-        if not self.view.is_on:
-            return "off"
-        return "broken" if self.view.broken else "on"
+    def is_broken(self) -> bool:
+        """Whether it should take jobs, and some process could not start it."""
+        return self.view.is_on and bool(self.view.broken)
 
 
 async def show(visit: Visit) -> View:
