@@ -37,7 +37,7 @@ def test_a_server_on_this_host_has_a_link_for_whoever_starts_it_and_login_makes_
         made = cli("login", "--url", site, "--json").json
         assert (set(made), made["url"].startswith(site)) == ({"url", "expires_at"}, True)
         noted = [(one["action"], one["origin"]) for one in cli("audit", "--json").json["entries"]]
-    assert noted.count(("ui.link", "cli")) == 2
+    assert noted.count(("ui.link", "cli")) == 3
     assert ("ui.login", "127.0.0.1") in noted
 
 

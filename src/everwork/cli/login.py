@@ -46,7 +46,7 @@ def login(
     """
     settings = load(config_path(), os.environ, {"engine": engine})
     site = _site(settings) if url is None else _given(url)
-    token = use(checked(engine), _new_link) if settings.has_auth else None
+    token = use(checked(engine), new_link) if settings.has_auth else None
     if url is None:
         _knock(site)
     if as_json:
@@ -68,7 +68,8 @@ def dashboard_url(site: str, token: str | None) -> str:
     return f"{site}/ui" if token is None else f"{site}/ui/login?token={token}"
 
 
-async def _new_link(service: JobService) -> str:
+async def new_link(service: JobService) -> str:
+    """The token of a link that lets its first user in; that it was made is in the audit log."""
     token = await Sessions(service.engine).new_link()
     await Audit(service.engine).record(local_principal(), "ui.link", "dashboard", ORIGIN)
     return token

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any, NamedTuple
 
-from everwork.cli.login import dashboard_url, site_url
+from everwork.cli.login import dashboard_url, new_link, site_url
 from everwork.cli.output import write, write_json
 from everwork.cli.session import ORIGIN, local_principal
 from everwork.engines.urls import shown_url
@@ -17,7 +17,6 @@ from everwork.server.settings import Settings
 from everwork.service.administration import Administration
 from everwork.service.api_key import KeyState
 from everwork.service.keys import host_clock
-from everwork.service.sessions import Sessions
 
 
 class Opened(NamedTuple):
@@ -47,7 +46,7 @@ class Opened(NamedTuple):
 async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: float | None) -> None:
     """Run a server until SIGINT or SIGTERM; a second signal does not wait for callers."""
     stop = stop_event()
-    opened = await open_server(settings, makes_key=makes_key)
+    opened = await open_server(settings, makes_key=makes_key, as_json=as_json)
     announce(opened, as_json=as_json)
     if seconds is not None:
         asyncio.get_running_loop().call_later(seconds, stop.set)
@@ -73,14 +72,14 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
+async def open_server(settings: Settings, *, makes_key: bool, as_json: bool) -> Opened:
     """Open a server; without any key that lets anybody in, make one, or say how."""
     server = Server(settings)
     try:
         await server.open()
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
-        ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key)
+        ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key and as_json)
         return Opened(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
@@ -104,13 +103,14 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
 async def _login_token(server: Server, *, is_asked_for: bool) -> str | None:
     """On a loopback address, whoever starts the server is the one who will look at it.
 
-    What `serve` writes to a file or a journal is read by others, and later: it needs a terminal.
+    What is written to a file or a journal is read by others, and later: it needs a terminal, or a program that has
+    started `up` and reads what it says.
     """
     if not server.settings.has_auth or not server.settings.is_loopback:
         return None
     if not is_asked_for and not sys.stdout.isatty():
         return None
-    return await Sessions(server.service.engine).new_link()
+    return await new_link(server.service)
 
 
 def announce(opened: Opened, *, as_json: bool) -> None:
