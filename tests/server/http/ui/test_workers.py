@@ -30,7 +30,7 @@ async def test_each_process_is_shown_with_what_it_runs_and_what_is_broken(visito
     for told in (
         "here, pid 17",
         "running<",
-        "1 worker does not start",
+        "1 broken",
         "mailer does not start: ImportError",
         "50.0 MiB",
     ):

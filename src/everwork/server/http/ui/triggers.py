@@ -41,9 +41,7 @@ class Row(NamedTuple):
     @property
     def schedule_words(self) -> str | None:
         """A cron expression as people say it; intervals are told in words anyway."""
-        expression, _, zone = self.view.card.schedule.rpartition(" ")
-        words = in_words(expression)
-        return None if words is None else f"{words}, {zone}"
+        return in_words(self.view.card.schedule.rpartition(" ")[0])  # Its zone stands behind it.
 
     @property
     def type_href(self) -> str:
