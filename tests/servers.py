@@ -105,7 +105,7 @@ class Server(ABC):
             self._process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
                 user=user, group=user, extra_groups=None if user is None else [],
-                preexec_fn=_die_with_the_parent,  # noqa: PLW1509 - one call into libc, which takes no lock
+                preexec_fn=die_with_the_parent,  # noqa: PLW1509 - one call into libc, which takes no lock
             )  # fmt: skip
         while self._process.poll() is None and time.monotonic() < deadline:
             if self._serves():
@@ -357,7 +357,8 @@ def _others_may_enter(folder: Path) -> bool:
     return all(one.stat().st_mode & _OTHERS_MAY_ENTER for one in (folder, *folder.parents))
 
 
-def _die_with_the_parent() -> None:
+def die_with_the_parent() -> None:
+    """For a new process: a test that is killed leaves none behind."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

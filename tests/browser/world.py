@@ -32,6 +32,7 @@ from tests.browser.past import Past
 from tests.browser.shop import FILM, STORE
 from tests.door.waiting import until
 from tests.server.whole import KEY, Whole, running
+from tests.servers import die_with_the_parent
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, VirtualClock
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -219,6 +220,7 @@ def _managed(url: str, folder: Path) -> Iterator[None]:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, STORE: url}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
+            preexec_fn=die_with_the_parent,  # noqa: PLW1509 - one call into libc, which takes no lock
         )  # fmt: skip
     try:
         yield
