@@ -39,3 +39,14 @@ async def test_rows_that_are_selected_stay_while_new_jobs_come(operator: Visitor
     await expect(box).to_be_checked()
     await box.click()
     await expect(box).to_have_count(0)
+
+
+async def test_what_was_chosen_beside_a_deed_is_what_is_done_after_its_question(
+    operator: Visitor, whole: Whole
+) -> None:
+    await a_pending_job(whole.service.engine, type="slow-bank")
+    page = await operator.go("/ui/type?name=slow-bank")
+    await page.locator("#breaker-seconds").select_option("3600")
+    await page.get_by_role("button", name="Open the breaker").click()
+    await page.locator("dialog#confirm[open] [data-yes]").click()
+    await expect(page.locator(".said.good")).to_contain_text("open for 1 h")

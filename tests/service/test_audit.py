@@ -64,6 +64,7 @@ READS: dict[str, Act] = {
     "running": lambda desk: desk.running(),
     "trigger": lambda desk: desk.trigger("nightly-report"),
     "fires": lambda desk: desk.fires("nightly-report"),
+    "fires_of_many": lambda desk: desk.fires_of_many([], 1),
 }
 OF_ONE_JOB: dict[str, Callable[[Administration, int], Awaitable[Any]]] = {
     "delete_job": lambda desk, key: desk.delete_job(key),

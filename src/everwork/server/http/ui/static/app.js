@@ -188,16 +188,15 @@
   // What is done is what was asked: a copy of the form is sent, for the page may have changed under the question.
   function ask(question, form, submitter) {
     const dialog = by("confirm");
-    const copy = form.cloneNode(true);
+    const copy = document.createElement("form");
     copy.hidden = true;
-    copy.removeAttribute("data-confirm");
-    const sure = document.createElement("input");
-    Object.assign(sure, { type: "hidden", name: "sure", value: "yes" });
-    copy.append(sure);
-    if (submitter && submitter.name) {
-      const chosen = document.createElement("input");
-      Object.assign(chosen, { type: "hidden", name: submitter.name, value: submitter.value });
-      copy.append(chosen);
+    copy.method = "post";
+    copy.setAttribute("action", form.getAttribute("action"));
+    const chosen = submitter && submitter.name ? [[submitter.name, submitter.value]] : [];
+    for (const [name, value] of [...new FormData(form), ...chosen, ["sure", "yes"]]) {
+      const field = document.createElement("input");
+      Object.assign(field, { type: "hidden", name, value });
+      copy.append(field);
     }
     by("confirm-text").textContent = question;
     dialog.querySelector("[data-yes]").textContent = submitter ? submitter.textContent : "Do it";
