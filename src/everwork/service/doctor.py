@@ -195,7 +195,8 @@ def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
 def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
     dead = counts[State.FAILED]
     advice = "look at them: everwork jobs list --state failed"
-    return [Finding(False, f"{dead:,} dead letters", advice)] if dead else []
+    text = f"{dead:,} dead letter{'s' if dead != 1 else ''}"
+    return [Finding(False, text, advice)] if dead else []
 
 
 async def _some(engine: Engine, wanted: JobFilter) -> tuple[list[Job], str]:
