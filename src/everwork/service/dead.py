@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -25,6 +26,8 @@ SURVEY_JOBS: Final = 200
 SURVEY_CHARS_MAX: Final = 32 * 1_048_576
 SURVEY_STEPS_MAX: Final = 10
 """A look that finds little ends by then; each step passes over thousands that do not match."""
+SURVEY_SECONDS: Final = 0.1
+"""As long whoever looks at a thousand waits at most, besides the step that has begun; at more, longer."""
 GROUPS_MAX: Final = 1_000
 GROUPS_DEFAULT: Final = 100
 
@@ -129,6 +132,7 @@ async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int 
     newest: list[Job] = []
     matched = looked_at = read = 0
     cursor: int | None = None
+    until = time.monotonic() + max(SURVEY_SECONDS, look_max * SURVEY_SECONDS / 1_000)
     for _ in range(max(SURVEY_STEPS_MAX, look_max // SURVEY_JOBS)):
         page = await desk.look(wanted.jobs, min(SURVEY_JOBS, look_max - looked_at), cursor)
         meant = [job for job in page.jobs if wanted.shows(job)]
@@ -137,7 +141,8 @@ async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int 
         newest += meant[: newest_max - len(newest)]
         matched, looked_at, cursor = matched + len(meant), looked_at + len(page.jobs), page.next
         read += sum(len(job.variables) for job in page.jobs)
-        if cursor is None or looked_at >= look_max or read > SURVEY_CHARS_MAX:
+        is_enough = looked_at >= look_max or read > SURVEY_CHARS_MAX or time.monotonic() > until
+        if cursor is None or is_enough:
             break
     return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
 
