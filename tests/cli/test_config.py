@@ -20,6 +20,7 @@ EVERY_COMMAND = [
     "jobs delete 1",
     "dead list",
     "bench",
+    "login",
     "types list",
     "types policy x --base 1",
     "groups list",
