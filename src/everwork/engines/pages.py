@@ -62,9 +62,9 @@ def first_step(wanted: JobFilter, limit: int) -> int:
 def next_step(wanted: JobFilter, seen: int, step: int) -> int:
     """How many to look for next, soon many at once, because each step has a price of its own; 0: enough were seen.
 
-    What attempts have left stands apart from the job: half as many are looked at in the same time.
+    What attempts have left stands apart from the job: a third as many are looked at in the same time.
     """
-    most = LIST_SCAN_MAX // 2 if asks_of_attempt(wanted) else LIST_SCAN_MAX
+    most = LIST_SCAN_MAX // 3 if asks_of_attempt(wanted) else LIST_SCAN_MAX
     return max(0, min(step * STEP_GROWTH, most - seen))
 
 
