@@ -9,6 +9,7 @@ import pytest
 from everwork.core import measures
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.engines.values import Demand, Measure, Oldest
+from tests.conformance.failing import where_it_is_decided
 from tests.factories import (
     TYPE,
     a_completed_job,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 THIS_HOUR = START_MS // HOUR_MS
+pytestmark = where_it_is_decided
 
 
 async def counted_as(engine: Engine, hours: int = 1) -> dict[str, int]:
