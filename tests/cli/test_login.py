@@ -41,7 +41,7 @@ def test_a_server_on_this_host_has_a_link_for_whoever_starts_it_and_login_makes_
     assert ("ui.login", "127.0.0.1") in noted
 
 
-def test_a_link_is_shown_at_a_terminal_and_written_nowhere_else(cli: Cli) -> None:
+def test_a_link_is_shown_at_a_terminal(cli: Cli) -> None:
     master, slave = pty.openpty()
     with subprocess.Popen([COMMAND, "up", *PORTS], cwd=cli.folder, env=cli.environment(), stdout=slave) as process:
         os.close(slave)

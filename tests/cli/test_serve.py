@@ -99,7 +99,7 @@ def test_up_tells_people_where_it_is_and_shows_the_key(cli: Cli) -> None:
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert lines[0] == "Everwork on sqlite:///everwork.db (an accepted job survives: power-loss)"
-    assert re.fullmatch(r"  UI    http://127.0.0.1:\d+/ui", lines[1])
+    assert re.fullmatch(r"  UI    http://127.0.0.1:\d+/ui/login\?token=\S+  \(opens once; another by .*\)", lines[1])
     assert re.fullmatch(r"  gRPC  127.0.0.1:\d+  jobs API, Zeebe gateway, worker stream", lines[2])
     assert re.fullmatch(r"  REST  http://127.0.0.1:\d+/docs", lines[3])
     assert re.fullmatch(r"  key   ew_\w+_\S+  \(shown this once; more by everwork keys create\)", lines[4])

@@ -46,7 +46,7 @@ class Opened(NamedTuple):
 async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: float | None) -> None:
     """Run a server until SIGINT or SIGTERM; a second signal does not wait for callers."""
     stop = stop_event()
-    opened = await open_server(settings, makes_key=makes_key, as_json=as_json)
+    opened = await open_server(settings, makes_key=makes_key)
     announce(opened, as_json=as_json)
     if seconds is not None:
         asyncio.get_running_loop().call_later(seconds, stop.set)
@@ -72,14 +72,14 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-async def open_server(settings: Settings, *, makes_key: bool, as_json: bool) -> Opened:
+async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
     """Open a server; without any key that lets anybody in, make one, or say how."""
     server = Server(settings)
     try:
         await server.open()
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
-        ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key and as_json)
+        ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key)
         return Opened(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
@@ -103,8 +103,7 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
 async def _login_token(server: Server, *, is_asked_for: bool) -> str | None:
     """On a loopback address, whoever starts the server is the one who will look at it.
 
-    What is written to a file or a journal is read by others, and later: it needs a terminal, or a program that has
-    started `up` and reads what it says.
+    What `serve` writes to a file or a journal is read by others, and later: it needs a terminal. `up` tells a key, too.
     """
     if not server.settings.has_auth or not server.settings.is_loopback:
         return None

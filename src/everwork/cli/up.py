@@ -97,7 +97,7 @@ class Demo:
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(signal_number, self._ask_to_stop)
         server = serving()
-        opened = await server.open_server(self._settings, makes_key=True, as_json=self._as_json)
+        opened = await server.open_server(self._settings, makes_key=True)
         if seconds is not None:
             loop.call_later(seconds, self._stop.set)  # Not from the start on: a busy machine may take as long to open.
         try:
