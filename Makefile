@@ -2,8 +2,8 @@
 
 # The first that is new enough and can make virtual environments is taken; `make PYTHON=...` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
-# How many processes run the tests: more than two cores have, because many tests wait for others.
-JOBS ?= 5
+# How many processes run the tests: twice as many as two cores, because many tests wait for others.
+JOBS ?= 4
 # Passed on: make torture ARGS="--minutes 5"
 ARGS ?=
 
