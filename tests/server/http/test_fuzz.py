@@ -16,7 +16,7 @@ from tests.server.http.serving import JOBS, ROOT_KEY
 from tests.stores import url_of
 
 REQUESTS_MIN: Final = 5_000
-EXAMPLES: Final = 45
+EXAMPLES: Final = 60
 """How many requests are made up for each operation, besides those that cover its bounds."""
 FUZZ_SECONDS_MAX: Final = 400
 KEY: Final = {"X-API-Key": ROOT_KEY}
