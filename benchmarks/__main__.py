@@ -26,7 +26,7 @@ from benchmarks.pages import measure_pages
 from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
 from benchmarks.snapshot import measure_snapshot
-from everwork.service.loops import new_loop
+from everwork.aio.loops import new_loop
 
 PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "drain": measure_drain,

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import grpc.aio
 
-from everwork.service.loops import new_loop
+from everwork.aio.loops import new_loop
 
 METHOD = "/bare.Echo/Echo"
 

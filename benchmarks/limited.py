@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from benchmarks.bench import Bench, Measure, Row, interleave, rate_row
 from benchmarks.drain import WAYS, Make, a_job, drained, fused
+from everwork.codec.json import encode_policy
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import NewJob
 from everwork.core.policy import Rate, TypePolicy
-from everwork.engines.codec import encode_policy
 
 RATIO_MIN = 0.85
 ROUNDS = 9

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from everwork import AbstractWorker, Everwork, Process, ProcessGroup, ProcessManager, WorkerSettings
-from everwork.workers import stores
+from everwork.manager import stores
 
 TYPE: Final = "noop"
 MODULES: Final = "modules"

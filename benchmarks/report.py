@@ -15,7 +15,7 @@ from tempfile import NamedTemporaryFile
 
 from benchmarks.bench import ROUNDS, Bench, Row
 from benchmarks.hosts import Host
-from everwork.service.loops import new_loop
+from everwork.aio.loops import new_loop
 
 HEADINGS = ("part", "measured", "result", "", "to bare", "CPU us/job", "aim", "")
 NUMBERS = (2, 4, 5)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 from benchmarks.population import TYPES, WORKERS, type_of, worker_of
+from everwork.codec.json import encode_said
 from everwork.core import measures
 from everwork.engines.base import Engine
-from everwork.engines.codec import encode_said
-from everwork.service.access import ANYBODY
-from everwork.service.audit import Audit
-from everwork.service.cards import Card, ManagerCard, ProcessCard, TriggerCard, WorkerCard, card_body
-from everwork.service.keys import KeyRing
-from everwork.service.minutes import Minute, minute_body, minute_name
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import ANYBODY
+from everwork.service.fleet.entries import Card, ManagerCard, ProcessCard, TriggerCard, WorkerCard, card_body
+from everwork.service.monitor.minutes import Minute, minute_body, minute_name
 
 LIVES_MS = 3_600_000
 CLASSES = 30

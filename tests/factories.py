@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from everwork.codec.json import encode_said
 from everwork.core.job import Job, NewJob
 from everwork.core.outcome import Complete, Fail
-from everwork.engines.codec import encode_said
 from everwork.engines.values import Activation, Demand
 
 if TYPE_CHECKING:

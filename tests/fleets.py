@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from everwork.engines.base import Engine
-from everwork.service.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
+from everwork.service.fleet.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
 
 WORKER_ID: Final = "0123456789abcdef"
 NOON_MS: Final = 1_767_268_800_000

@@ -7,22 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from everwork.app.app import Everwork
+    from everwork.app.function import JobFunction, JobKey
+    from everwork.app.schedules import AbstractCronSchedule, CronSchedule
+    from everwork.app.settings import Cron, EventSettings, Interval, Trigger, WorkerSettings
     from everwork.core.breaker import CircuitBreaker
     from everwork.core.classify import ErrorRule, Strategy
     from everwork.core.job import Job
     from everwork.core.policy import Rate, TypePolicy
     from everwork.core.retry import RetryPolicy
     from everwork.core.states import State
-    from everwork.workers.app import Everwork
-    from everwork.workers.context import JobContext
-    from everwork.workers.cron import AbstractCronSchedule, CronSchedule
-    from everwork.workers.event import Event, EventCollector
-    from everwork.workers.function import JobFunction, JobKey
-    from everwork.workers.manager import ProcessManager
-    from everwork.workers.middleware import Call, Middleware
-    from everwork.workers.process import Process, ProcessGroup, Reconnect, Recycle
-    from everwork.workers.settings import Cron, EventSettings, Interval, Trigger, WorkerSettings
-    from everwork.workers.stores import (
+    from everwork.manager.manager import ProcessManager
+    from everwork.manager.process import Process, ProcessGroup, Reconnect, Recycle
+    from everwork.manager.stores import (
         PostgresBackend,
         PostgresBroker,
         RedisBackend,
@@ -30,7 +27,10 @@ if TYPE_CHECKING:
         SqliteBackend,
         SqliteBroker,
     )
-    from everwork.workers.worker import AbstractWorker
+    from everwork.manager.worker import AbstractWorker
+    from everwork.runtime.context import JobContext
+    from everwork.runtime.events import Event, EventCollector
+    from everwork.runtime.middleware import Call, Middleware
 
 __all__ = [
     "AbstractCronSchedule",
@@ -71,41 +71,41 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AbstractCronSchedule": "everwork.workers.cron",
-    "AbstractWorker": "everwork.workers.worker",
-    "Call": "everwork.workers.middleware",
+    "AbstractCronSchedule": "everwork.app.schedules",
+    "AbstractWorker": "everwork.manager.worker",
+    "Call": "everwork.runtime.middleware",
     "CircuitBreaker": "everwork.core.breaker",
-    "Cron": "everwork.workers.settings",
-    "CronSchedule": "everwork.workers.cron",
+    "Cron": "everwork.app.settings",
+    "CronSchedule": "everwork.app.schedules",
     "ErrorRule": "everwork.core.classify",
-    "Event": "everwork.workers.event",
-    "EventCollector": "everwork.workers.event",
-    "EventSettings": "everwork.workers.settings",
-    "Everwork": "everwork.workers.app",
-    "Interval": "everwork.workers.settings",
+    "Event": "everwork.runtime.events",
+    "EventCollector": "everwork.runtime.events",
+    "EventSettings": "everwork.app.settings",
+    "Everwork": "everwork.app.app",
+    "Interval": "everwork.app.settings",
     "Job": "everwork.core.job",
-    "JobContext": "everwork.workers.context",
-    "JobFunction": "everwork.workers.function",
-    "JobKey": "everwork.workers.function",
-    "Middleware": "everwork.workers.middleware",
-    "PostgresBackend": "everwork.workers.stores",
-    "PostgresBroker": "everwork.workers.stores",
-    "Process": "everwork.workers.process",
-    "ProcessGroup": "everwork.workers.process",
-    "ProcessManager": "everwork.workers.manager",
+    "JobContext": "everwork.runtime.context",
+    "JobFunction": "everwork.app.function",
+    "JobKey": "everwork.app.function",
+    "Middleware": "everwork.runtime.middleware",
+    "PostgresBackend": "everwork.manager.stores",
+    "PostgresBroker": "everwork.manager.stores",
+    "Process": "everwork.manager.process",
+    "ProcessGroup": "everwork.manager.process",
+    "ProcessManager": "everwork.manager.manager",
     "Rate": "everwork.core.policy",
-    "Reconnect": "everwork.workers.process",
-    "Recycle": "everwork.workers.process",
-    "RedisBackend": "everwork.workers.stores",
-    "RedisBroker": "everwork.workers.stores",
+    "Reconnect": "everwork.manager.process",
+    "Recycle": "everwork.manager.process",
+    "RedisBackend": "everwork.manager.stores",
+    "RedisBroker": "everwork.manager.stores",
     "RetryPolicy": "everwork.core.retry",
-    "SqliteBackend": "everwork.workers.stores",
-    "SqliteBroker": "everwork.workers.stores",
+    "SqliteBackend": "everwork.manager.stores",
+    "SqliteBroker": "everwork.manager.stores",
     "State": "everwork.core.states",
     "Strategy": "everwork.core.classify",
-    "Trigger": "everwork.workers.settings",
+    "Trigger": "everwork.app.settings",
     "TypePolicy": "everwork.core.policy",
-    "WorkerSettings": "everwork.workers.settings",
+    "WorkerSettings": "everwork.app.settings",
 }
 
 

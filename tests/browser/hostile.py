@@ -8,9 +8,9 @@ from typing import Any, Final
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Throw
 from everwork.engines.values import Demand
-from everwork.service.access import ANYBODY, Principal
-from everwork.service.audit import Audit
-from everwork.service.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
+from everwork.service.access.audit import Audit
+from everwork.service.access.principal import ANYBODY, Principal
+from everwork.service.fleet.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
 from tests.server.whole import Whole
 
 RUN: Final = "window.__pwned="

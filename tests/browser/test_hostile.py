@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 import pytest
 import pytest_asyncio
 
-from everwork.server.http.ui.texts import visible
+from everwork.server.http.ui.redaction import visible
 from tests.browser.hostile import CORPUS, NAMES, pour
 from tests.browser.watching import Visitor
 from tests.server.whole import Whole

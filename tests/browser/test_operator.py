@@ -10,12 +10,12 @@ from playwright.async_api import Locator, Page, expect
 
 from everwork import Everwork, RetryPolicy
 from everwork.core.states import State
-from everwork.server.http.ui.table import ACTIONS
-from everwork.service.access import Permission
+from everwork.server.http.ui.pages import ACTIONS
+from everwork.service.access.principal import Permission
+from tests.app.waiting import working
 from tests.browser.barriers import barriers
 from tests.browser.conftest import Visit
 from tests.browser.watching import Visitor
-from tests.door.waiting import working
 from tests.factories import a_dead_letter, a_pending_job, a_policy
 from tests.server.whole import KEY, Whole
 

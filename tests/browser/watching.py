@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog, Error, Page, Request, ViewportSize
 
-from tests.door.waiting import until
+from tests.app.waiting import until
 
 DEADLINE_MS: Final = 10_000
 """Far more than anything here takes; reached only by a defect."""

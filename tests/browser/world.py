@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from everwork.app.settings import id_of
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Fail
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.engines.values import Demand
-from everwork.service.access import ANYBODY, Principal
-from everwork.service.administration import Administration
-from everwork.service.audit import Audit
-from everwork.service.fleet import Fleet
-from everwork.service.keys import KeyRing
-from everwork.service.pulse import Pulse
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import ANYBODY, Principal
+from everwork.service.admin import Administration
+from everwork.service.fleet.fleet import Fleet
+from everwork.service.monitor.sampler import Pulse
 from everwork.service.service import JobService
-from everwork.workers.settings import id_of
+from tests.app.waiting import until
 from tests.browser.past import Past
 from tests.browser.shop import FILM, STORE
-from tests.door.waiting import until
 from tests.server.whole import KEY, Whole, running
 from tests.servers import die_with_the_parent
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, VirtualClock

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.cli.copy import _copy
+from everwork.cli.commands.copy import _copy
 from everwork.core.states import State
 from everwork.engines.open import open_engine
 from everwork.exceptions import (
@@ -23,11 +23,11 @@ from everwork.exceptions import (
     SchemaMismatch,
     Unauthenticated,
 )
-from everwork.service.move import COPY_KIND, Mover
-from everwork.service.sessions import Sessions
+from everwork.service.access.sessions import Sessions
+from everwork.service.store_copy import COPY_KIND, Mover
+from tests.app.waiting import until
 from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 from tests.conformance.lives import OWN_POLICY, every_stage, whole
-from tests.door.waiting import until
 from tests.factories import TYPE, a_completed_job, a_new_job, a_pending_job, a_processing_job, asked, the_job
 from tests.stores import ENGINES, VirtualClock, open_store, url_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.engines.open import open_engine
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.factories import a_new_job
 from tests.servers import postgres_server, redis_server
 from tests.stores import ENGINES

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.cli.bench import TYPE as BENCH_TYPE
+from everwork.cli.commands.bench import TYPE as BENCH_TYPE
 from everwork.cli.main import run
 from everwork.core.fingerprint import fingerprint
 from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.engines.open import open_engine
 from everwork.service.desk import Desk
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_an_interrupted_requeue_says_how_far_it_came_and_stands_in_the_audit_log
             await asyncio.sleep(0)
         return await requeue(desk, keys)
 
-    monkeypatch.setattr("everwork.service.dead.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.dead_letters.LIST_LIMIT_MAX", 1)
     monkeypatch.setattr(Desk, "requeue_many", requeue_interrupted)
     assert _code(["dead", "requeue", "--all", "--engine", url]) == code
     said = "interrupted: 1 of 2 dead letters requeued; the same command goes on with the rest"

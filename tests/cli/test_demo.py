@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.app.tick import Ticked
 from everwork.cli.demo import QUICK_RETRY, Journal, demo_app
-from everwork.workers.tick import Ticked
 from tests.cli.conftest import DEADLINE_SECONDS
 
 if TYPE_CHECKING:

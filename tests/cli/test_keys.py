@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.engines.open import open_engine
-from everwork.service.keys import KeyRing
+from everwork.service.access.keys import KeyRing
 from tests.stores import url_of
 
 if TYPE_CHECKING:

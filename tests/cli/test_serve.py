@@ -15,8 +15,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.app.waiting import until_sync
 from tests.cli.conftest import DEADLINE_SECONDS
-from tests.door.waiting import until_sync
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from everwork import Everwork, State
-from everwork.workers.portal import CLOSE_SECONDS
+from everwork.runtime.portal import CLOSE_SECONDS
 from tests.cli.conftest import DEADLINE_SECONDS
 
 if TYPE_CHECKING:

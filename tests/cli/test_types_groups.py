@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.codec.json import decode_policy
 from everwork.core.retry import RetryPolicy
-from everwork.engines.codec import decode_policy
 from everwork.engines.open import open_engine
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, asked, the_job
 from tests.stores import HOUR_MS, url_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.service.fleet import Fleet
+from everwork.service.fleet.fleet import Fleet
 from tests.factories import a_processing_job, the_job
 from tests.fleets import WORKER_ID, a_process, a_trigger
 

@@ -14,8 +14,8 @@ import pytest
 from everwork.client import ActiveJob, Client, SyncClient
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration, EngineUnavailable, EverworkError
+from tests.app.waiting import until, until_sync
 from tests.client.server import KEY, ServerProcess, a_free_port
-from tests.door.waiting import until, until_sync
 from tests.stores import url_of
 
 LONG_S = 300.0

@@ -11,8 +11,8 @@ import pytest
 
 from everwork.client import Client
 from everwork.core.states import State
+from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
-from tests.door.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 

@@ -17,8 +17,8 @@ from everwork.client import ActiveJob, Client, SyncClient
 from everwork.core.outcome import Complete
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration, JobFailed, JobNotFound, Unauthenticated
+from tests.app.waiting import until_sync
 from tests.client.server import KEY, ServerProcess
-from tests.door.waiting import until_sync
 from tests.stores import url_of
 
 

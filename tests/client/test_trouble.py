@@ -27,9 +27,9 @@ from everwork.exceptions import (
     TooManyRequests,
     Unauthenticated,
 )
+from tests.app.waiting import RESTART_S, until
 from tests.client.server import COMMAND, KEY, ServerProcess, a_free_port
 from tests.client.test_worker import has_error, working
-from tests.door.waiting import RESTART_S, until
 from tests.torture.proxy import Proxy
 
 DEADLINE_S = 60.0

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from everwork.client import Client, SyncClient, new_job
-from everwork.client.wire import stats_of
+from everwork.codec.views import stats_view
+from everwork.codec.wire import stats_of
 from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.values import Count, Created, Judged, Reason, Stats, Verdict
 from everwork.exceptions import InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
 from everwork.proto.work_pb2 import StatsResponse
-from everwork.server.grpc.views import stats_view
 
 NOBODY = 9_000_000_000_000_000_000
 NOWHERE = "grpc://127.0.0.1:1"

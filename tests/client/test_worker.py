@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from everwork.client import ActiveJob, Client
-from everwork.client.worker import Crew
+from everwork.client.stream_source import Crew
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
-from tests.door.waiting import until
 
 Handler = Callable[[ActiveJob], Awaitable[Any]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from everwork.codec.json import encode_policy
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw, kind_of
 from everwork.core.retry import RetryPolicy
-from everwork.engines.codec import encode_policy
 from tests.conformance.observe import counted, every_job
 from tests.factories import (
     a_cancelled_job,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.codec.json import encode_policy
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
 from everwork.engines.values import Created, JobFilter, Registered, TypeInfo
 from everwork.exceptions import EngineUnavailable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.codec.json import encode_policy
 from everwork.core.retry import RetryPolicy
-from everwork.engines.codec import encode_policy
 from everwork.engines.values import Created, Fire, Fired, Registered, TriggerMark, TriggerMarks
 from tests.conformance.observe import every_job
 from tests.factories import TYPE, a_new_job, leased_keys, the_job

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everwork.codec.json import encode_policy, policy_of
 from everwork.core.decide import Known, decide
 from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, FAILED_RETRY_ROUNDS_MAX
 from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Retry
 from everwork.core.policy import POLICY_FIELDS, TypePolicy, policy_from
 from everwork.core.retry import RetryPolicy, raised_attempts
 from everwork.core.states import State
-from everwork.engines.codec import encode_policy, policy_of
 from everwork.engines.open import open_engine
 from everwork.engines.values import Swept
 from tests.factories import a_new_job, a_policy, asked

@@ -7,16 +7,7 @@ from typing import cast
 
 import pytest
 
-from everwork.core.states import (
-    FINISHED_STATES,
-    LIVE_STATES,
-    SYNONYMS,
-    TRANSITIONS,
-    Cause,
-    State,
-    after,
-    is_allowed,
-)
+from everwork.core.states import FINISHED_STATES, LIVE_STATES, SYNONYMS, TRANSITIONS, Cause, State, after, is_allowed
 
 # Written out by hand from section 2 of the design, not derived from the code.
 DESIGNED: dict[tuple[str, str], str] = {

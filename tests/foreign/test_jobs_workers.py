@@ -11,8 +11,8 @@ import pytest
 from everwork.client import Client
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import State
+from tests.app.waiting import until
 from tests.client.server import ServerProcess
-from tests.door.waiting import until
 from tests.foreign.program import PROTO, Program, node, python
 
 DEADLINE_S = 60.0

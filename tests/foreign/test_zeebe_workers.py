@@ -10,8 +10,8 @@ import pytest
 
 from everwork.client import Client
 from everwork.core.states import State
+from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess, tls_files
-from tests.door.waiting import until
 from tests.foreign.program import Program, python
 from tests.stores import url_of
 

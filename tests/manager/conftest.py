@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.manager.running import LATE_S, MUTE, Manager, Outside, Said
 from tests.stores import url_of
 

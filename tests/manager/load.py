@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from everwork import State
-from everwork.workers.settings import id_of, source_of
-from tests.door.waiting import until
+from everwork.app.settings import id_of, source_of
+from tests.app.waiting import until
 from tests.manager.running import Manager, Outside, Said
 
 SECONDS_MAX = 120.0

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any
 
 from everwork import AbstractWorker, Process, ProcessManager, Reconnect, Recycle
-from everwork.workers import stores
-from everwork.workers.faults import FailTypes
-from everwork.workers.stores import AbstractBackend, AbstractBroker
+from everwork.manager import stores
+from everwork.manager.stores import AbstractBackend, AbstractBroker
+from everwork.testing.injection import FailTypes
 
 
 def sides_of(url: str) -> tuple[AbstractBackend, AbstractBroker]:

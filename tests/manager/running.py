@@ -17,7 +17,7 @@ from everwork.core.job import HistoryEntry
 from everwork.engines.open import open_engine
 from everwork.engines.values import JobFilter
 from everwork.service.service import JobService
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.manager.crew import INBOX, LOG
 
 ROOT: Final = Path(__file__).resolve().parents[2]

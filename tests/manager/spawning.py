@@ -6,9 +6,9 @@ import multiprocessing
 from pathlib import Path
 
 from everwork import Reconnect
-from everwork.workers.child import Orders
-from everwork.workers.crew import Post
-from everwork.workers.spawned import Spawned
+from everwork.manager.child import Orders
+from everwork.manager.process_handle import Spawned
+from everwork.manager.worker_pool import Post
 from tests.manager.crew import Echo
 
 

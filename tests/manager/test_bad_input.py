@@ -194,7 +194,7 @@ def test_an_engine_that_is_unknown_is_named(side: type[SqliteBackend]) -> None:
 @pytest.mark.parametrize(("usual", "chosen"), [("fork", "spawn"), ("forkserver", "forkserver")])
 def test_a_program_that_forks_elsewhere_has_workers_that_are_not_forked(usual: str, chosen: str) -> None:
     program = (
-        "import multiprocessing; from everwork.workers.manager import _context\n"
+        "import multiprocessing; from everwork.manager.manager import _context\n"
         f"multiprocessing.set_start_method('{usual}'); print(_context(None).get_start_method())"
     )
     ended = subprocess.run(

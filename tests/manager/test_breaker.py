@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everwork.core.breaker import BreakerState
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import LATE_S, Outside, Said
 

@@ -10,12 +10,12 @@ import signal
 import pytest
 
 from everwork import AbstractWorker, State
+from everwork.app.settings import id_of
 from everwork.logs import get_logger
-from everwork.service.fleet import Fleet
-from everwork.workers import crew
-from everwork.workers.crew import Crew, Post
-from everwork.workers.settings import id_of
-from tests.door.waiting import until
+from everwork.manager import worker_pool
+from everwork.manager.worker_pool import Crew, Post
+from everwork.service.fleet.fleet import Fleet
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.crew import LOG, Echo, Endless
 from tests.manager.running import LATE_S, Outside, Said
@@ -45,7 +45,7 @@ async def test_a_worker_whose_startup_does_not_end_is_shown_as_broken_and_not_wa
     monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setenv(LOG, str(said.path))
-    monkeypatch.setattr(crew, "RUNNING_SECONDS", 0.05)
+    monkeypatch.setattr(worker_pool, "RUNNING_SECONDS", 0.05)
     classes: list[type[AbstractWorker]] = [Endless, Echo]
     posts = [
         Post(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)

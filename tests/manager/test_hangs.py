@@ -11,8 +11,8 @@ import pytest
 
 from everwork import State
 from everwork.core.job import HistoryEntry
-from everwork.workers.watch import HUNG_SECONDS
-from tests.door.waiting import until
+from everwork.manager.watchdog import HUNG_SECONDS
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import Outside, Said
 

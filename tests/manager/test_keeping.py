@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from everwork.workers.keeper import VERDICT_SECONDS, _is_kept
-from everwork.workers.ledger import Entry, SlotState
-from everwork.workers.watch import HUNG_SECONDS, WATCH_SECONDS
+from everwork.manager.leases import VERDICT_SECONDS, _is_kept
+from everwork.manager.watchdog import HUNG_SECONDS, WATCH_SECONDS
+from everwork.runtime.ledger import Entry, SlotState
 
 TIMEOUT = 60.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from everwork import Process, ProcessManager, Reconnect, State
 from everwork.exceptions import EngineUnavailable
-from tests.door.waiting import stubbornly
+from tests.app.waiting import stubbornly
 from tests.manager.crew import Echo
 from tests.manager.program import sides_of
 from tests.manager.running import Manager, Outside, Said

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from everwork import State
-from everwork.service.at_work import at_work
-from everwork.service.fleet import Fleet
-from tests.door.waiting import until
+from everwork.service.fleet.fleet import Fleet
+from everwork.service.fleet.running import at_work
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import LATE_S, Outside, Said
 

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from everwork import Event, Everwork, Job, State
+from everwork.app.settings import id_of
 from everwork.core.outcome import Complete
 from everwork.engines.values import Demand
-from everwork.workers.settings import id_of
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.crew import EVENTS_MAX
 from tests.manager.program import sides_of

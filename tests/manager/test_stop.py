@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everwork import State
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import Manager, Outside, Said
 

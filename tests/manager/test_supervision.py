@@ -16,7 +16,7 @@ import pytest
 
 from everwork import Process, ProcessManager, State
 from everwork.exceptions import BadConfiguration
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.crew import LOG, Echo
 from tests.manager.program import sides_of

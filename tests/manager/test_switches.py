@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from everwork import State
+from everwork.app.settings import id_of, source_of
 from everwork.exceptions import InvalidInput
-from everwork.service.fleet import Fleet
-from everwork.workers.settings import id_of, source_of
-from tests.door.waiting import until
+from everwork.service.fleet.fleet import Fleet
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import LATE_S, Outside, Said
 

@@ -7,8 +7,8 @@ import os
 import signal
 from itertools import pairwise
 
-from everwork.workers.settings import id_of, source_of
-from tests.door.waiting import until
+from everwork.app.settings import id_of, source_of
+from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import LATE_S, Outside, Said
 

@@ -11,10 +11,10 @@ import pytest
 from everwork.core.ending import TIME_OUT
 from everwork.core.outcome import Fail, Outcome, Release
 from everwork.logs import get_logger
-from everwork.workers.aftermath import outcome_of
-from everwork.workers.ledger import Phase
-from everwork.workers.spawned import Spawned
-from everwork.workers.watch import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, is_sole
+from everwork.manager.cleanup import outcome_of
+from everwork.manager.process_handle import Spawned
+from everwork.manager.watchdog import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, is_sole
+from everwork.runtime.ledger import Phase
 from tests.manager.spawning import a_process
 
 TIMEOUT = 10.0

@@ -16,9 +16,9 @@ from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Demand, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
+from tests.app.waiting import stubbornly, until
 from tests.conformance.observe import assert_counts_add_up, every_job
 from tests.conformance.own_transactions import OPENINGS
-from tests.door.waiting import stubbornly, until
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, leased_keys, the_job
 from tests.postgres.conftest import opened, without_options
 from tests.servers import PostgresServer

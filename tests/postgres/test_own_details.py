@@ -21,9 +21,9 @@ from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Created, Verdict
 from everwork.exceptions import InvalidInput
+from tests.app.waiting import until
 from tests.conformance.observe import counted, every_job
 from tests.conformance.own_transactions import OPENINGS
-from tests.door.waiting import until
 from tests.factories import TYPE, a_new_job, a_pending_job, a_processing_job, the_job, the_state
 from tests.postgres.conftest import opened, without_options
 from tests.stores import url_of

@@ -13,8 +13,8 @@ import pytest
 from everwork.core.limits import PROMOTE_MAX
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import State
+from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.postgres.marks import Mark
 from everwork.engines.values import JobFilter, Lease
 from tests.factories import TYPE, a_new_job, asked
 from tests.postgres.big_store import BUSY, FINISHED, FUTURE, READY, Watched, fill, made, make_empty, watch

@@ -12,8 +12,8 @@ from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import State
 from everwork.engines.values import JobFilter, Lease, LeaseStatus, Verdict
 from everwork.exceptions import BadConfiguration
+from tests.app.waiting import finished, working
 from tests.conformance.observe import assert_counts_add_up, count_of
-from tests.door.waiting import finished, working
 from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, asked, leased_keys, the_state
 from tests.postgres.conftest import opened, schema_of, without_options
 from tests.postgres.pooler import Pooler

@@ -15,13 +15,13 @@ import pytest
 
 from everwork import Everwork
 from everwork.engines.open import open_engine
-from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.connections import Connections
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.migrate import require_server
+from everwork.engines.postgres.store_url import Address
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable, InvalidInput
-from tests.door.waiting import finished, working
+from tests.app.waiting import finished, working
 from tests.factories import a_new_job, a_pending_job
 from tests.postgres.conftest import opened, schema_of, without_options
 from tests.servers import LOOPBACK, PostgresServer, _unprivileged, free_port, wait_until

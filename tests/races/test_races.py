@@ -6,12 +6,12 @@ from collections import Counter
 from itertools import accumulate
 from typing import Final
 
+from everwork.codec.json import encode_policy
 from everwork.core.job import NewJob
 from everwork.core.outcome import Release
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.codec import encode_policy
 from everwork.engines.values import Demand, Lease, LeaseStatus
 from tests.races.crew import act_at_once
 

@@ -14,16 +14,16 @@ import uvloop
 
 from everwork.core.job import Job, NewJob
 from everwork.core.limits import PAYLOAD_BYTES_MAX
-from everwork.engines.redis import link
+from everwork.engines.redis import connection
+from everwork.engines.redis.connection import Link
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
 from everwork.engines.redis.inbox import GROUP, Inbox
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.place import Place
+from everwork.engines.redis.store_url import Place
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
+from tests.app.waiting import until
 from tests.conformance.observe import every_job
-from tests.door.waiting import until
 from tests.factories import WORKER
 from tests.redis.conftest import opened
 from tests.servers import RedisServer
@@ -237,7 +237,7 @@ async def test_while_the_server_is_away_little_is_said(server: RedisServer, capl
 async def test_a_heap_of_large_entries_becomes_jobs_in_portions(
     engine: RedisEngine, client: Any, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "PACKED_BYTES_MAX", BATCH_BYTES_MAX + 2_000_000)
+    monkeypatch.setattr(connection, "PACKED_BYTES_MAX", BATCH_BYTES_MAX + 2_000_000)
     for n in range(12):
         client.xadd(source, said(n=n, text="x" * 1_000_000))
     await ask_for(engine, source)

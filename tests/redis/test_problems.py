@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everwork.engines.redis.problems import RIGHTS, loses_its_node, of_reply
+from everwork.engines.redis.errors import RIGHTS, loses_its_node, of_reply
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable
 from tests.redis.test_start import LIMITED
 

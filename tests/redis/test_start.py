@@ -9,8 +9,8 @@ import pytest
 
 from everwork.core.outcome import Complete
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.redis.place import Place
 from everwork.engines.redis.server import checked, parse_info
+from everwork.engines.redis.store_url import Place
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput, SchemaMismatch
 from tests.factories import TYPE, a_new_job, a_pending_job, asked

@@ -16,8 +16,8 @@ from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.values import Demand, JobFilter, Lease, LeaseStatus, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
+from tests.app.waiting import stubbornly
 from tests.conformance.observe import assert_counts_add_up, count_of, every_job
-from tests.door.waiting import stubbornly
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, settled, the_job
 from tests.redis.conftest import opened
 from tests.servers import RedisServer, redis_server

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everwork.engines.redis import wire as wires
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.place import Place
-from tests.door.waiting import until
+from everwork.engines.redis.connection import Link
+from everwork.engines.redis.store_url import Place
+from tests.app.waiting import until
 from tests.factories import TYPE
 from tests.redis.conftest import opened
 from tests.servers import RedisServer

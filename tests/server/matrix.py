@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from everwork.service.access import Permission
-from everwork.service.keys import KeyRing
-from tests.door.waiting import until
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission
+from tests.app.waiting import until
 
 TENANT: Final = "acme"
 """The owner of the jobs that calls name."""

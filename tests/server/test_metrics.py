@@ -17,8 +17,8 @@ from everwork.core.states import State
 from everwork.engines.values import Count, Demand, Oldest, TypeInfo
 from everwork.server.metrics import OTHER_TYPES, TYPES_MAX, Metrics, Seen
 from everwork.server.readiness import UPKEEP_SECONDS
-from everwork.service.pulse import Reading
-from tests.door.waiting import until
+from everwork.service.monitor.sampler import Reading
+from tests.app.waiting import until
 from tests.server.whole import KEY, TYPE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from everwork.core.states import State
 from everwork.engines.values import Demand, Lease
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of, running
 from tests.stores import url_of
 

@@ -14,7 +14,7 @@ from everwork.core.states import State
 from everwork.exceptions import BadConfiguration
 from everwork.proto import jobs_pb2
 from everwork.service.policies import types_from
-from tests.door.waiting import DEADLINE_S, until
+from tests.app.waiting import DEADLINE_S, until
 from tests.server.whole import KEY, TYPE, Whole, running
 from tests.stores import url_of
 

@@ -14,7 +14,7 @@ from everwork.core.job import Job, NewJob
 from everwork.proto import work_pb2 as pb
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings
-from tests.door.waiting import DEADLINE_S
+from tests.app.waiting import DEADLINE_S
 
 KEY: Final = "the-key-of-the-tests"
 TYPE: Final = "resize"

@@ -6,7 +6,7 @@ import pytest
 
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.exceptions import InvalidInput, PermissionDenied
-from everwork.service.access import ANYBODY, Permission, Principal
+from everwork.service.access.principal import ANYBODY, Permission, Principal
 
 ALLOWED = {
     Permission.ALL: set(Permission),

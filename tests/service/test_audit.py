@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.codec.json import decode_policy
 from everwork.core.breaker import BreakerState
 from everwork.core.limits import AUDIT_KEEP_MS
 from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, NotFound, PermissionDenied
 from everwork.service import bulk
-from everwork.service.access import Permission, Principal
+from everwork.service.access.audit import AUDIT_KIND, UNREADABLE, Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.admin import Administration
 from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
-from everwork.service.administration import Administration
-from everwork.service.audit import AUDIT_KIND, UNREADABLE, Audit
-from everwork.service.keys import KeyRing
 from everwork.service.service import JobService
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, the_state
 from tests.fleets import a_trigger
 from tests.stores import START_MS

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from everwork.aio.batcher import Coalescer
 from everwork.core.job import NewJob
 from everwork.engines.base import Engine
 from everwork.exceptions import EngineUnavailable
-from everwork.service.coalesce import Coalescer
 from everwork.service.service import JobService
-from tests.door.waiting import DEADLINE_S, until
+from tests.app.waiting import DEADLINE_S, until
 
 
 class Store:

@@ -9,13 +9,13 @@ import pytest
 from everwork.core.fingerprint import fingerprint
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
-from everwork.service import dead
-from everwork.service.access import Permission, Principal
-from everwork.service.administration import Administration
-from everwork.service.audit import Audit
-from everwork.service.dead import Act, DeadFilter, grouped
+from everwork.service import dead_letters
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.admin import Administration
+from everwork.service.dead_letters import Act, DeadFilter, grouped
 from everwork.service.desk import BulkChange, Desk
-from everwork.service.keys import KeyRing
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
 
@@ -137,7 +137,7 @@ async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, servic
 async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
     engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(dead_letters, "LOOKED_AT_MAX", 2)
     for error in ("old", "new", "newest"):
         await a_dead_letter(engine, error=error)
     found = await grouped(desk(service), DeadFilter())
@@ -147,4 +147,4 @@ async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
 @pytest.mark.parametrize("text", ["", "17", "bljmjdjfpz", "BLJMJDJFPN", "bljmjdjfpnn", None])
 def test_what_is_no_fingerprint_is_refused(text: Any) -> None:
     with pytest.raises(InvalidInput, match="fingerprint: must be 10 letters from a to p"):
-        dead.require_fingerprint(text)
+        dead_letters.require_fingerprint(text)

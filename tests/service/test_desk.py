@@ -9,7 +9,7 @@ from everwork.core.outcome import Complete
 from everwork.core.states import State
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput, PermissionDenied
-from everwork.service.access import ANYBODY, Permission, Principal
+from everwork.service.access.principal import ANYBODY, Permission, Principal
 from everwork.service.desk import Desk
 from everwork.service.service import JobService
 from tests.factories import TYPE, a_pending_job

@@ -17,7 +17,7 @@ from everwork.engines.base import Engine
 from everwork.engines.values import Demand, Settlement, Verdict
 from everwork.exceptions import EngineUnavailable, TooManyRequests
 from everwork.service.service import JobService
-from tests.door.waiting import DEADLINE_S, until
+from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_cancelled_job, a_pending_job, a_processing_job, the_job
 
 LONG_MS = 600_000

@@ -11,8 +11,8 @@ from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Reason
 from everwork.exceptions import InvalidInput, NotFound
-from everwork.service.cards import PROBLEM_CHARS_MAX
-from everwork.service.fleet import (
+from everwork.service.fleet.entries import PROBLEM_CHARS_MAX
+from everwork.service.fleet.fleet import (
     FLEET_TTL_MS,
     Fleet,
     ManagerCard,

@@ -11,11 +11,11 @@ from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Reason
 from everwork.exceptions import InvalidInput, NotFound
-from everwork.service.at_work import at_work
-from everwork.service.cards import ManagerCard, ProcessCard
-from everwork.service.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet
+from everwork.service.fleet.entries import ManagerCard, ProcessCard
+from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet
+from everwork.service.fleet.running import at_work
 from everwork.service.service import JobService
-from everwork.service.triggers import Scheduled
+from everwork.service.triggers.loop import Scheduled
 from tests.factories import a_new_job, a_pending_job, a_processing_job
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.stores import DAY_MS, START_MS, VirtualClock

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, RetryPolicy
+from everwork.codec.json import decode_policy
+from everwork.codec.new_job import new_job
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.policy import DEFAULT_TYPE_POLICY
-from everwork.engines.codec import decode_policy
 from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
-from everwork.service.intake import new_job
 from tests.stores import url_of
 
 NAN, INFINITY = float("nan"), float("inf")

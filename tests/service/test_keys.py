@@ -11,10 +11,10 @@ import pytest
 
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput, NotFound, PermissionDenied, Unauthenticated
-from everwork.service.access import ANYBODY, Permission, Principal
-from everwork.service.api_key import KEY_KIND
-from everwork.service.keys import KeyRing, OpenDoor
-from tests.door.waiting import until
+from everwork.service.access.api_key import KEY_KIND
+from everwork.service.access.keys import KeyRing, OpenDoor
+from everwork.service.access.principal import ANYBODY, Permission, Principal
+from tests.app.waiting import until
 from tests.stores import DAY_MS, START_MS
 
 if TYPE_CHECKING:

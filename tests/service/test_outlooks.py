@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from everwork.app.entries import trigger_cards
+from everwork.app.schedules import CronSchedule, scheduled
+from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.core.schedule import next_point
 from everwork.engines.values import TriggerMark
-from everwork.service.cards import TriggerCard
-from everwork.service.outlooks import FOREIGN, NOT_BEGUN, OVER, UNTOLD, next_fire
-from everwork.workers.cards import trigger_cards
-from everwork.workers.cron import CronSchedule, scheduled
-from everwork.workers.settings import Cron, Interval, Trigger, WorkerSettings
+from everwork.service.fleet.entries import TriggerCard
+from everwork.service.triggers.outlook import FOREIGN, NOT_BEGUN, OVER, UNTOLD, next_fire
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, START_MS
 
 MARK = TriggerMark(START_MS, START_MS + 5 * MINUTE_MS)

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 from everwork.core.outcome import Fail
 from everwork.core.states import State
 from everwork.engines.values import Measure, Stats, WorkerHour
-from everwork.service.minutes import MINUTE_TYPES_MAX, OTHER_TYPES, Growth, Minute, Work, bounded_minute, minute_from
-from everwork.service.pulse import DEAR_SECONDS, MINUTE_KIND, RECENT_SECONDS_MAX, TURN, TURN_MS, Pulse
-from tests.door.waiting import DEADLINE_S
+from everwork.service.monitor.minutes import (
+    MINUTE_TYPES_MAX,
+    OTHER_TYPES,
+    Growth,
+    Minute,
+    Work,
+    bounded_minute,
+    minute_from,
+)
+from everwork.service.monitor.sampler import DEAR_SECONDS, MINUTE_KIND, RECENT_SECONDS_MAX, TURN, TURN_MS, Pulse
+from tests.app.waiting import DEADLINE_S
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, settled
 from tests.stores import HOUR_MS, START_MS
 

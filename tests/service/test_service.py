@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
-from everwork.service.loops import BackgroundLoop
 from everwork.service.service import JobService
-from tests.door.waiting import DEADLINE_S, until
+from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
 from tests.stores import SECOND_MS, VirtualClock
 

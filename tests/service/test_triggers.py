@@ -9,9 +9,9 @@ import pytest
 
 from everwork.core.schedule import Calendar, Every, Plan
 from everwork.exceptions import EngineUnavailable
-from everwork.service.triggers import LOOK_MS, Scheduled, TriggerLoop
+from everwork.service.triggers.loop import LOOK_MS, Scheduled, TriggerLoop
+from tests.app.waiting import until
 from tests.conformance.observe import every_job
-from tests.door.waiting import until
 from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, VirtualClock, open_store
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from everwork.codec.urls import require_encoded, shown_url
 from everwork.engines.open import open_engine
-from everwork.engines.urls import require_encoded, shown_url
 from everwork.exceptions import BadConfiguration
 
 

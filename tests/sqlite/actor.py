@@ -9,7 +9,7 @@ import sys
 
 from everwork.core.job import NewJob
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.place import Place
+from everwork.engines.sqlite.store_url import Place
 
 
 async def main(role: str, path: str) -> None:

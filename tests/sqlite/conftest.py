@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.place import Place
+from everwork.engines.sqlite.store_url import Place
 from tests.stores import VirtualClock
 
 

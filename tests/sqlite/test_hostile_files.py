@@ -16,9 +16,9 @@ import pytest
 
 from everwork.core.outcome import Complete
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.place import Place
+from everwork.engines.sqlite.store_url import Place
 from everwork.exceptions import EngineError, EngineUnavailable, SchemaMismatch
-from tests.door.waiting import DEADLINE_S, SOON_S, until
+from tests.app.waiting import DEADLINE_S, SOON_S, until
 from tests.factories import a_new_job, a_pending_job, a_processing_job
 from tests.stores import VirtualClock
 

@@ -15,7 +15,7 @@ import pytest
 
 from everwork.engines.open import open_engine
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.place import NETWORK_FILE_SYSTEMS, Place, check_place, refuse_network_file_system
+from everwork.engines.sqlite.store_url import NETWORK_FILE_SYSTEMS, Place, check_place, refuse_network_file_system
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, SchemaMismatch
 from tests.factories import a_new_job, a_pending_job, the_job

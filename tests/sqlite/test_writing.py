@@ -16,15 +16,15 @@ import pytest
 
 from everwork.core.states import State
 from everwork.engines.sqlite import engine as engine_module
-from everwork.engines.sqlite import place as place_module
+from everwork.engines.sqlite import store_url as place_module
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.place import Place
+from everwork.engines.sqlite.store_url import Place
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.writer import WAL_BYTES_MAX
 from everwork.exceptions import EngineUnavailable
+from tests.app.waiting import DEADLINE_S, until
 from tests.conformance.observe import assert_counts_add_up, every_job
-from tests.door.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_completed_job, a_new_job, a_pending_job, asked, the_job
 
 

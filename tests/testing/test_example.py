@@ -27,7 +27,17 @@ def test_the_example_of_the_manual_passes(tmp_path: Path) -> None:
 
 def test_pytest_pays_nothing_for_fixtures_that_no_test_asks_for(tmp_path: Path) -> None:
     loaded = _python(tmp_path, "-c", "import sys, everwork.testing.fixtures; print(*sys.modules)").stdout.split()
-    heavy = {"asyncpg", "everwork.workers", "everwork.engines", "pydantic", "redis", "structlog", "uvloop"}
+    heavy = {
+        "asyncpg",
+        "everwork.app",
+        "everwork.engines",
+        "everwork.manager",
+        "everwork.runtime",
+        "pydantic",
+        "redis",
+        "structlog",
+        "uvloop",
+    }
     assert heavy.isdisjoint(loaded)
 
 

@@ -9,8 +9,8 @@ import pytest
 from everwork import Call, Everwork, Middleware
 from everwork.engines.values import Verdict
 from everwork.exceptions import EngineUnavailable, InvalidInput
+from everwork.runtime.middleware import Proceed
 from everwork.testing import Stage, rehearse
-from everwork.workers.middleware import Proceed
 from tests.testing.applications import World
 
 LETTER = ("letter", 7)

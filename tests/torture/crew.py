@@ -15,7 +15,7 @@ from everwork import AbstractWorker, Event, EventCollector, Interval, JobContext
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import Fail, Reject, Retry
-from everwork.workers import child
+from everwork.manager import child
 from tests.torture import faults, mutants, plan
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import watched

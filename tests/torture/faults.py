@@ -168,7 +168,7 @@ def _arm_postgres(point: str, passages: int, url: str) -> None:
 
 def _arm_redis(point: str, passages: int, url: str) -> None:
     """Watch the calls of scripts: each is one step, so that `mid` is only between a look and what follows from it."""
-    from everwork.engines.redis.link import Link  # noqa: PLC0415 - needed here only
+    from everwork.engines.redis.connection import Link  # noqa: PLC0415 - needed here only
 
     watch = _Point(point, passages)
     looks = {"decide": "mid-settle", "sweep": "mid-sweep"}

@@ -13,18 +13,18 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from everwork import CronSchedule, Reconnect
+from everwork.app.schedules import scheduled_triggers
 from everwork.core.job import NewJob
 from everwork.engines.open import open_engine
 from everwork.logs import get_logger
+from everwork.manager.child import Orders
+from everwork.manager.cleanup import clear_up
+from everwork.manager.process_handle import Spawned
+from everwork.manager.worker_pool import Post
+from everwork.runtime.handler import Place
+from everwork.runtime.ledger import SlotState
 from everwork.service.service import JobService
-from everwork.service.triggers import TriggerLoop
-from everwork.workers.aftermath import clear_up
-from everwork.workers.child import Orders
-from everwork.workers.crew import Post
-from everwork.workers.cron import scheduled_triggers
-from everwork.workers.handler import Place
-from everwork.workers.ledger import SlotState
-from everwork.workers.spawned import Spawned
+from everwork.service.triggers.loop import TriggerLoop
 from tests.torture import crew, plan
 from tests.torture.history import HistoryWriter, host_clock_ms
 from tests.torture.logged import LoggedEngine, watched

@@ -11,7 +11,7 @@ from typing import Any, Final
 from everwork import Process, ProcessGroup, ProcessManager, Reconnect
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.workers import manager
+from everwork.manager import manager
 from tests.manager.program import sides_of
 from tests.torture import crew, mutants
 from tests.torture.history import HistoryWriter

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Final
 
 from everwork.core import schedule
-from everwork.workers import aftermath
+from everwork.manager import cleanup
 from tests.torture.faults import engine_of
 from tests.torture.replacing import replace_source
 
@@ -67,12 +67,12 @@ def _time_point_from_now() -> None:
 def _begun_released_after_death() -> None:
     """A call that dies with its process costs no attempt: a job that kills its process would never end."""
     counted = 'return Fail(entry.key, entry.attempt, error_text(f"its process'
-    replace_source(aftermath, "_of_begun", counted, f"return Release(entry.key, entry.attempt)\n    {counted}")
+    replace_source(cleanup, "_of_begun", counted, f"return Release(entry.key, entry.attempt)\n    {counted}")
 
 
 def _unbegun_kept_after_death() -> None:
     """What a dead process had fetched ahead waits for the end of its lease."""
-    replace_source(aftermath, "outcome_of", "return Release(entry.key, entry.attempt)", "return None")
+    replace_source(cleanup, "outcome_of", "return Release(entry.key, entry.attempt)", "return None")
 
 
 _OF_EVERY_ENGINE: Final[dict[str, Callable[[], None]]] = {

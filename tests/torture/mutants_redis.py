@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from everwork.engines import rules
-from everwork.engines.redis import link, scripts, settle
+from everwork.engines.redis import connection, scripts, settle
 from tests.torture import mutants
 from tests.torture.replacing import replace_source
 
 
 def replace_text(name: str, old: str, new: str) -> None:
     """Change the text of a script, parts included."""
-    sound: Callable[[str], scripts.Script] = vars(link)["script"]
+    sound: Callable[[str], scripts.Script] = vars(connection)["script"]
     assert old in sound(name).text, f"{name}.lua: {old!r} is no longer there"
 
     def script(wanted: str) -> scripts.Script:
@@ -24,7 +24,7 @@ def replace_text(name: str, old: str, new: str) -> None:
         text = sound(name).text.replace(old, new)
         return scripts.Script(text, hashlib.sha1(text.encode()).hexdigest())
 
-    vars(link)["script"] = script
+    vars(connection)["script"] = script
 
 
 def _drop_attempt_check() -> None:
@@ -33,7 +33,7 @@ def _drop_attempt_check() -> None:
 
 def _ack_before_commit() -> None:
     """A create is answered with the keys that it will have, and sent a moment later."""
-    sound = link.Link.run
+    sound = connection.Link.run
     state = {"last": 0}
 
     async def run(self: Any, name: str, words: Sequence[Any]) -> Any:
@@ -43,7 +43,7 @@ def _ack_before_commit() -> None:
         state["last"] += 1
         return state["last"]
 
-    link.Link.run = run  # type: ignore[method-assign]
+    connection.Link.run = run  # type: ignore[method-assign]
 
 
 async def _run_late(run: Callable[..., Any], self: Any, words: Sequence[Any]) -> None:
@@ -76,7 +76,7 @@ def _sweep_without_horizon() -> None:
 def _counter_outside_transaction() -> None:
     """The counts of created jobs are written by a second call."""
     replace_text("create", "        count(copy, 'p', n)\n", "        redis.call('INCRBY', P .. ':uncounted', n)\n")
-    sound = link.Link.run
+    sound = connection.Link.run
 
     async def run(self: Any, name: str, words: Sequence[Any]) -> Any:
         answer = await sound(self, name, words)
@@ -84,7 +84,7 @@ def _counter_outside_transaction() -> None:
             await _count_late(self)
         return answer
 
-    link.Link.run = run  # type: ignore[method-assign]
+    connection.Link.run = run  # type: ignore[method-assign]
 
 
 _COUNT: Final = """

@@ -10,7 +10,7 @@ from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines import rules
 from everwork.engines import triggers as judged
-from everwork.engines.sqlite import change, finish, settle, triggers, writer
+from everwork.engines.sqlite import change, settle, shared, triggers, writer
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from tests.torture import mutants
@@ -63,7 +63,7 @@ def _release_without_state_check() -> None:
 def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]:
     rows = []
     for outcome in outcomes:
-        found = finish.where(tx, outcome.key)
+        found = shared.where(tx, outcome.key)
         if found is not None and found.state in FINISHED_STATES:
             place = (found.queue, found.state, found.key)
             tx.cursor.execute(statements("shared")["delete_finished"], place)
@@ -72,7 +72,7 @@ def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]
     return rows
 
 
-def _as_leased(found: finish.Where) -> dict[str, Any]:
+def _as_leased(found: shared.Where) -> dict[str, Any]:
     fields = {name: getattr(found, name, None) for name in settle.Leased._fields}
     return {**fields, "activated_at_ms": found.activated_at_ms or 0, "worker": found.worker or ""}
 

@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
+from everwork.codec.json import encode_policy
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import LIVE_STATES
-from everwork.engines.codec import encode_policy
 from everwork.engines.open import open_engine
 from everwork.engines.values import Demand
 from tests.stores import VirtualClock

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from everwork import Call, Everwork, Middleware, RetryPolicy
 from everwork.exceptions import Fail
-from everwork.workers.faults import FailEveryNth
-from everwork.workers.middleware import Proceed
+from everwork.runtime.middleware import Proceed
+from everwork.testing.injection import FailEveryNth
 
 TICK_SECONDS: Final = 0.25
 JOURNAL_LINES: Final = 100

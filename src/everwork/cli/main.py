@@ -64,7 +64,7 @@ class Commands(TyperGroup):
         """The command with this name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"everwork.cli.{COMMANDS[cmd_name]}")
+        module = importlib.import_module(f"everwork.cli.commands.{COMMANDS[cmd_name]}")
         command = with_config(typer.main.get_command(module.app))
         command.name = cmd_name
         return command

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from everwork.cli.output import tell
-from everwork.service.move import Progress
+from everwork.service.store_copy import Progress
 
 LINE_SECONDS = 5.0
 

@@ -7,16 +7,16 @@ import signal
 import sys
 from typing import Any, NamedTuple
 
-from everwork.cli.login import dashboard_url, new_link, site_url
+from everwork.cli.commands.login import dashboard_url, new_link, site_url
 from everwork.cli.output import write, write_json
 from everwork.cli.session import ORIGIN, local_principal
-from everwork.engines.urls import shown_url
+from everwork.codec.urls import shown_url
 from everwork.exceptions import BadConfiguration
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings
-from everwork.service.administration import Administration
-from everwork.service.api_key import KeyState
-from everwork.service.keys import host_clock
+from everwork.service.access.api_key import KeyState
+from everwork.service.access.keys import host_clock
+from everwork.service.admin import Administration
 
 
 class Opened(NamedTuple):

@@ -18,10 +18,10 @@ from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import engine_url
-from everwork.service.access import Permission, Principal
-from everwork.service.administration import Administration
-from everwork.service.audit import Audit
-from everwork.service.keys import KeyRing
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.admin import Administration
 from everwork.service.service import JobService
 
 T = TypeVar("T")

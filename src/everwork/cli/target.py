@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
+from everwork.app.app import Everwork
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, EverworkError, InvalidInput
-from everwork.workers.app import Everwork
-from everwork.workers.manager import ProcessManager
+from everwork.manager.manager import ProcessManager
 
 NAMES: Final = ("manager", "app")
 """What is looked for in a module when nothing is said."""

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from everwork.client.job import ActiveJob
     from everwork.client.stream import Stream
     from everwork.client.sync import SyncClient
+    from everwork.codec.new_job import new_job
     from everwork.engines.values import JobFilter
-    from everwork.service.intake import new_job
 
 __all__ = ["ActiveJob", "Client", "JobFilter", "Stream", "SyncClient", "new_job"]
 
@@ -19,7 +19,7 @@ _HOMES = {
     "JobFilter": "everwork.engines.values",
     "Stream": "everwork.client.stream",
     "SyncClient": "everwork.client.sync",
-    "new_job": "everwork.service.intake",
+    "new_job": "everwork.codec.new_job",
 }
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from everwork.codec.urls import shown_url
 from everwork.core.checks import shown
-from everwork.engines.urls import shown_url
 from everwork.exceptions import BadConfiguration
 
 SCHEMES: Final = ("grpc", "grpcs")

@@ -10,12 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.client import asked
+from everwork.aio.loops import pauses
+from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.calls import Calls, closed
 from everwork.client.desk import Line, Verbs
 from everwork.client.job import ActiveJob, Attempt, lease_of
 from everwork.client.lines import line_to
+from everwork.codec.json import decode
+from everwork.codec.new_job import instant
+from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import (
@@ -33,23 +37,14 @@ from everwork.core.limits import (
 )
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
-from everwork.engines.codec import decode
-from everwork.engines.urls import shown_url
 from everwork.engines.values import Created, Explanation, Judged, Page, Stats
-from everwork.exceptions import (
-    BadConfiguration,
-    EngineBusy,
-    EngineUnavailable,
-    InvalidInput,
-)
+from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput
 from everwork.service.desk import BulkChange
-from everwork.service.intake import instant
-from everwork.service.loops import pauses
 from everwork.service.service import accepted
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream
-    from everwork.client.worker import Handler
+    from everwork.client.stream_source import Handler
 
 T = TypeVar("T")
 
@@ -92,12 +87,12 @@ class Client:
         Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
         `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `extra`.
         """
-        job = asked.a_job(type, variables, options)
+        job = requests.a_job(type, variables, options)
         return (await self._call(lambda desk: desk.create([job]), safe=job.dedupe_key is not None))[0]
 
-    async def create_many(self, jobs: Iterable[asked.JobAsked]) -> list[Created]:
+    async def create_many(self, jobs: Iterable[requests.JobAsked]) -> list[Created]:
         """Create up to 10,000 jobs, all or none: pairs of a type and variables, or what `new_job` makes."""
-        checked = asked.many_jobs(jobs)
+        checked = requests.many_jobs(jobs)
         if not checked:
             return []
         safe = all(job.dedupe_key is not None for job in checked)
@@ -117,16 +112,18 @@ class Client:
         tenants: Iterable[str] = (),
     ) -> list[ActiveJob]:
         """Lease up to `limit` jobs for `lease` seconds; with nothing to do, wait up to `wait` seconds for some."""
-        demand = asked.a_demand(type, worker or asked.worker_name(), limit, lease=lease, group=group, tenants=tenants)
-        wait_ms = round(asked.seconds("wait", wait) * 1000)
+        demand = requests.a_demand(
+            type, worker or requests.worker_name(), limit, lease=lease, group=group, tenants=tenants
+        )
+        wait_ms = round(requests.seconds("wait", wait) * 1000)
         found = await self._call(lambda desk: desk.activate(demand, wait_ms), safe=True, more_seconds=wait)
         return [ActiveJob(source) for source in found]
 
     async def complete(
-        self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[asked.JobAsked] = ()
+        self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[requests.JobAsked] = ()
     ) -> None:
         """The work is done; `events` are jobs that are created in the same step."""
-        await self._end(asked.completed(job, attempt, result, events), "completed")
+        await self._end(requests.completed(job, attempt, result, events), "completed")
 
     async def fail(
         self,
@@ -145,7 +142,7 @@ class Client:
         `variables` are put over the job's own for the next attempt. `by_policy`: the error, an exception or a text, is
         classified, and the rules of its type decide whether and when it is tried again.
         """
-        outcome = asked.failed(
+        outcome = requests.failed(
             job, attempt, error,
             retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy,
         )  # fmt: skip
@@ -153,15 +150,15 @@ class Client:
 
     async def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
         """Ask for another attempt within the job's `max_attempts`."""
-        await self._end(asked.retried(job, attempt, error, delay), "retried")
+        await self._end(requests.retried(job, attempt, error, delay), "retried")
 
     async def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
         """The job makes no sense: failed, and never requeued automatically."""
-        await self._end(asked.rejected(job, attempt, error), "rejected")
+        await self._end(requests.rejected(job, attempt, error), "rejected")
 
     async def release(self, job: Attempt, *, attempt: int = 0) -> None:
         """Hand the job back; the attempt does not count."""
-        await self._end(asked.released(job, attempt), "released")
+        await self._end(requests.released(job, attempt), "released")
 
     async def throw(
         self,
@@ -173,18 +170,18 @@ class Client:
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         """A business error with a code: failed for good."""
-        await self._end(asked.thrown(job, attempt, code, error, variables), "failed by an error")
+        await self._end(requests.thrown(job, attempt, code, error, variables), "failed by an error")
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End many attempts in one step; each is judged by itself."""
-        given = asked.many_outcomes(outcomes)
+        given = requests.many_outcomes(outcomes)
         safe = all(one.attempt for one in given)
         return await self._call(lambda desk: desk.settle(given), safe=safe) if given else []
 
     async def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
         """Let the lease end `lease` seconds from now."""
         key, number = lease_of(job, attempt)
-        lease_ms = asked.lease_ms(lease)
+        lease_ms = requests.lease_ms(lease)
         judged = await self._call(lambda desk: desk.extend(key, number, lease_ms), safe=number > 0)
         accepted(key, judged, "extended")
 
@@ -264,7 +261,7 @@ class Client:
         Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when the time is up.
         """
         number = checks.job_key(key)
-        asked.seconds("wait", wait)
+        requests.seconds("wait", wait)
         text = await self._call(lambda desk: desk.result(number, wait), safe=True, more_seconds=wait)
         return None if text is None else decode(text)
 
@@ -297,7 +294,7 @@ class Client:
         """A line for fast workers: jobs and outcomes in batches. Use it with `async with`."""
         from everwork.client.stream import open_stream  # noqa: PLC0415 - only what is used is loaded
 
-        return open_stream(self, worker or asked.worker_name(), asked.lease_ms(lease))
+        return open_stream(self, worker or requests.worker_name(), requests.lease_ms(lease))
 
     async def work(
         self,
@@ -313,7 +310,7 @@ class Client:
         A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at once for each type. Plain
         functions run in threads. `Fail`, `Reject` and `Retry` end an attempt as they say, other errors by the policy.
         """
-        from everwork.client.worker import Crew  # noqa: PLC0415
+        from everwork.client.stream_source import Crew  # noqa: PLC0415
 
         crew = Crew(handlers, concurrency)
         async with self._calls.within():
@@ -392,7 +389,7 @@ class Client:
 
 
 def _filter(wanted: Mapping[str, Any]) -> Any:
-    known = asked.a_filter.__kwdefaults__ or {}
+    known = requests.a_filter.__kwdefaults__ or {}
     for name in sorted(set(wanted) - set(known)):
         raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
-    return asked.a_filter(**wanted)
+    return requests.a_filter(**wanted)

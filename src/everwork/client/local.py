@@ -6,13 +6,13 @@ import os
 import socket
 from collections.abc import Sequence
 
-from everwork.client.asked import in_place
+from everwork.client.requests import in_place
+from everwork.codec.json import decode
 from everwork.core.outcome import Fail, Outcome, Throw
-from everwork.engines.codec import decode
 from everwork.engines.open import open_engine
 from everwork.engines.values import JobFilter, Judged, Page
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobNotFound
-from everwork.service.access import ANYBODY
+from everwork.service.access.principal import ANYBODY
 from everwork.service.desk import Desk
 from everwork.service.service import JobService
 

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from everwork.client import wire
 from everwork.client.address import Address
 from everwork.client.errors import error_of
+from everwork.codec import wire
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.outcome import Outcome
 from everwork.core.states import State

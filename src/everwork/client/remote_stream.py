@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 import grpc.aio
 
+from everwork.aio.loops import pauses
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
 from everwork.client.stream import Place, Refused, Stream
-from everwork.client.wire import outcome_message
+from everwork.codec.wire import outcome_message
 from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
 from everwork.logs import Outage, get_logger
 from everwork.proto import work_pb2 as pb
-from everwork.service.loops import pauses
 
 if TYPE_CHECKING:
     from everwork.client.client import Client

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from everwork.client import asked
+from everwork.client import requests
 from everwork.client.job import ActiveJob
 from everwork.core import checks
 from everwork.core.limits import DEFAULT_GROUP, NAME_CHARS_MAX
@@ -79,9 +79,9 @@ class Stream(ABC):
         self._credits[type, group] = self._credits.get((type, group), 0) + credits
         self._granted(place, credits)
 
-    def complete(self, job: ActiveJob, result: Any = None, *, events: Iterable[asked.JobAsked] = ()) -> None:
+    def complete(self, job: ActiveJob, result: Any = None, *, events: Iterable[requests.JobAsked] = ()) -> None:
         """The work is done."""
-        self.put(asked.completed(job, 0, result, events))
+        self.put(requests.completed(job, 0, result, events))
 
     def fail(
         self,
@@ -95,32 +95,32 @@ class Stream(ABC):
         by_policy: bool = False,
     ) -> None:
         """The attempt failed."""
-        outcome = asked.failed(
+        outcome = requests.failed(
             job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy
         )
         self.put(outcome)
 
     def retry(self, job: ActiveJob, error: object = "", *, delay: float | None = None) -> None:
         """Ask for another attempt."""
-        self.put(asked.retried(job, 0, error, delay))
+        self.put(requests.retried(job, 0, error, delay))
 
     def reject(self, job: ActiveJob, error: object = "") -> None:
         """The job makes no sense."""
-        self.put(asked.rejected(job, 0, error))
+        self.put(requests.rejected(job, 0, error))
 
     def release(self, job: ActiveJob) -> None:
         """Hand the job back."""
-        self.put(asked.released(job, 0))
+        self.put(requests.released(job, 0))
 
     def throw(
         self, job: ActiveJob, code: str, error: object = "", *, variables: Mapping[str, Any] | None = None
     ) -> None:
         """A business error with a code."""
-        self.put(asked.thrown(job, 0, code, error, variables))
+        self.put(requests.thrown(job, 0, code, error, variables))
 
     def settle(self, outcome: Outcome) -> None:
         """End an attempt: the outcome goes with the next message, and is sent again until it is judged."""
-        checked = asked.checked(outcome)
+        checked = requests.checked(outcome)
         if not checked.attempt:
             raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
         self.put(checked)

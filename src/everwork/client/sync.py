@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.client.asked import JobAsked
+from everwork.aio.loops import new_loop
 from everwork.client.calls import closed
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.job import ActiveJob, Attempt
+from everwork.client.requests import JobAsked
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.outcome import Outcome
@@ -23,10 +24,9 @@ from everwork.core.states import State
 from everwork.engines.values import Created, Explanation, Judged, Page, Stats
 from everwork.exceptions import BadConfiguration, EverworkError
 from everwork.service.desk import BulkChange
-from everwork.service.loops import new_loop
 
 if TYPE_CHECKING:
-    from everwork.client.worker import Handler
+    from everwork.client.stream_source import Handler
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from everwork.codec.urls import require_encoded
 from everwork.core.checks import shown
 from everwork.engines.base import Clock, Engine
-from everwork.engines.urls import require_encoded
 from everwork.exceptions import BadConfiguration
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")

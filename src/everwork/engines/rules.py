@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.states import Cause, State
-from everwork.engines.codec import decode_policy
 from everwork.engines.values import Explanation, JobFilter, Judged, Reason, TypeInfo, Verdict
 
 TOP_NAME: Final = "\U0010ffff"

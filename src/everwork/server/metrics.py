@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 
-from everwork.server.fleet_figures import TYPES_MAX, FleetFigures, Seen
-from everwork.service.minutes import OTHER_TYPES
+from everwork.server.fleet_metrics import TYPES_MAX, FleetFigures, Seen
+from everwork.service.monitor.minutes import OTHER_TYPES
 
 __all__ = ["CONTENT_TYPE", "OTHER_TYPES", "TYPES_MAX", "Metrics", "Seen"]
 

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 from everwork.engines.open import open_engine
 from everwork.engines.values import Health
-from everwork.server.grpc.door import GrpcDoor
-from everwork.server.grpc.own import desk_methods
-from everwork.server.grpc.stream import WorkStreams
-from everwork.server.http.door import HttpDoor
+from everwork.server.grpc.server import GrpcDoor
+from everwork.server.grpc.verbs import desk_methods
+from everwork.server.grpc.work_streams import WorkStreams
+from everwork.server.http.framework.server import HttpDoor
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
-from everwork.service.audit import Audit
-from everwork.service.keys import KeyRing, OpenDoor
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing, OpenDoor
+from everwork.service.monitor.sampler import Pulse
 from everwork.service.policies import declare_settings
-from everwork.service.pulse import Pulse
 from everwork.service.service import JobService
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from everwork.core.checks import shown
 from everwork.engines.values import Explanation, Reason
-from everwork.service.cards import WorkerCard, WorkerView
+from everwork.service.fleet.entries import WorkerCard, WorkerView
 
 TYPED_CHARS_MAX: Final = 60
 """The longest title that people are asked to type."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from everwork.codec.json import decode, decode_policy, require_object
 from everwork.core.instants import utc_text
 from everwork.core.policy import fields_of
 from everwork.core.states import State
-from everwork.engines.codec import decode, decode_policy, require_object
-from everwork.service.administration import GroupView, PolicyView, TypeView
-from everwork.service.api_key import ApiKey
-from everwork.service.at_work import AtWork, RunningJob
-from everwork.service.audit import AuditEntry
-from everwork.service.cards import (
+from everwork.service.access.api_key import ApiKey
+from everwork.service.access.audit import AuditEntry
+from everwork.service.admin import GroupView, PolicyView, TypeView
+from everwork.service.dead_letters import DeadGroup, Grouped
+from everwork.service.fleet.admin import TriggerSwitch, WorkerSwitch
+from everwork.service.fleet.entries import (
     ManagerCard,
     ProcessCard,
     ProcessView,
@@ -22,9 +23,8 @@ from everwork.service.cards import (
     WorkerCard,
     WorkerView,
 )
-from everwork.service.dead import DeadGroup, Grouped
-from everwork.service.fires import TriggerFire
-from everwork.service.fleet_office import TriggerSwitch, WorkerSwitch
+from everwork.service.fleet.running import AtWork, RunningJob
+from everwork.service.triggers.fires import TriggerFire
 
 
 def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:

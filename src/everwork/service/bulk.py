@@ -13,7 +13,7 @@ from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
 from everwork.engines.values import JobFilter, Judged, Page, Verdict
 from everwork.exceptions import InvalidInput
-from everwork.service.access import Permission
+from everwork.service.access.principal import Permission
 from everwork.service.desk import BulkChange, Desk
 
 COUNTED_MAX: Final = 10_000

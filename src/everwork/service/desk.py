@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from everwork.codec.json import decode, encode_object
+from everwork.codec.new_job import sought_text
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
-from everwork.engines.codec import decode, encode_object
 from everwork.engines.values import Count, Created, Demand, Explanation, JobFilter, Judged, Page, Stats
 from everwork.exceptions import InvalidInput, PermissionDenied
-from everwork.service.access import Permission, Principal
-from everwork.service.intake import sought_text
+from everwork.service.access.principal import Permission, Principal
 from everwork.service.service import JobService
 
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from everwork.core import checks
-from everwork.service.access import Permission, Principal
-from everwork.service.audit import Audit
+from everwork.service.access.audit import Audit
+from everwork.service.access.principal import Permission, Principal
 from everwork.service.steps import to_the_end
 
 T = TypeVar("T")

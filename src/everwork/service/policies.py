@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from everwork.codec.json import decode_policy, encode_said, said_in
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.policy import (
@@ -21,7 +22,6 @@ from everwork.core.policy import (
 )
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.base import Engine
-from everwork.engines.codec import decode_policy, encode_said, said_in
 from everwork.exceptions import BadConfiguration, InvalidInput
 
 Said = Mapping[str, Any]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import State
-from everwork.engines.codec import decode
 from everwork.engines.values import Explanation, Stats
 
 

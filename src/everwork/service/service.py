@@ -10,6 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from everwork.aio.batcher import Coalescer
+from everwork.aio.loops import BackgroundLoop, through_outage
+from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.limits import (
@@ -29,7 +32,6 @@ from everwork.core.limits import (
 from everwork.core.outcome import Outcome, Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
-from everwork.engines.codec import decode_policy
 from everwork.engines.rules import coming_back
 from everwork.engines.values import (
     Created,
@@ -45,23 +47,13 @@ from everwork.engines.values import (
     Stats,
     Verdict,
 )
-from everwork.exceptions import (
-    EngineError,
-    InvalidInput,
-    JobFailed,
-    JobNotFound,
-    LeaseLost,
-    ResultTimeout,
-    WrongState,
-)
+from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
 from everwork.service.absence import absent
 from everwork.service.blockades import Blockades
-from everwork.service.coalesce import Coalescer
-from everwork.service.exchange import Exchange
-from everwork.service.finishing import Finishing
-from everwork.service.fleet import Fleet
-from everwork.service.loops import BackgroundLoop, through_outage
+from everwork.service.dispatcher import Exchange
+from everwork.service.fleet.fleet import Fleet
 from everwork.service.reporting import SILENT, Reporter
+from everwork.service.result_waiter import Finishing
 
 SWEEP_SECONDS = 0.8
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from everwork.aio.loops import through_outage
 from everwork.exceptions import EngineError
 from everwork.service.desk import BulkChange
-from everwork.service.loops import through_outage
 
 T = TypeVar("T")
 Told = Callable[[BulkChange], None]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everwork.testing.clock import VirtualClock
-    from everwork.testing.play import Run
-    from everwork.testing.rehearsal import rehearse
+    from everwork.testing.injection import FailEveryNth, FailTypes, SimulatedFailure
+    from everwork.testing.rehearse import rehearse
+    from everwork.testing.simulation import Run
     from everwork.testing.stage import Stage, StillBusy
     from everwork.testing.sync_stage import SyncStage
-    from everwork.workers.faults import FailEveryNth, FailTypes, SimulatedFailure
 
 __all__ = [
     "FailEveryNth",
@@ -27,15 +27,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FailEveryNth": "everwork.workers.faults",
-    "FailTypes": "everwork.workers.faults",
-    "Run": "everwork.testing.play",
-    "SimulatedFailure": "everwork.workers.faults",
+    "FailEveryNth": "everwork.testing.injection",
+    "FailTypes": "everwork.testing.injection",
+    "Run": "everwork.testing.simulation",
+    "SimulatedFailure": "everwork.testing.injection",
     "Stage": "everwork.testing.stage",
     "StillBusy": "everwork.testing.stage",
     "SyncStage": "everwork.testing.sync_stage",
     "VirtualClock": "everwork.testing.clock",
-    "rehearse": "everwork.testing.rehearsal",
+    "rehearse": "everwork.testing.rehearse",
 }
 
 

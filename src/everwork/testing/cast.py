@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everwork.app.schedules import CronSchedule, scheduled_triggers
+from everwork.app.subscribed import subscribe
+from everwork.manager.worker import AbstractWorker
+from everwork.manager.worker_pool import Post, handler_of
+from everwork.runtime.handler import Handler, Place
 from everwork.service.policies import declare_policies
 from everwork.service.service import JobService
-from everwork.service.triggers import Scheduled
-from everwork.workers.crew import Post, handler_of
-from everwork.workers.cron import CronSchedule, scheduled_triggers
-from everwork.workers.handler import Handler, Place
-from everwork.workers.subscribed import subscribe
-from everwork.workers.worker import AbstractWorker
+from everwork.service.triggers.loop import Scheduled
 
 
 class Cast:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from everwork.codec.new_job import instant
 from everwork.core import checks
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import InvalidInput
-from everwork.service.intake import instant
 
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
 """Where every rehearsal begins, so that each run of a test is like the last: a Monday, at midnight."""

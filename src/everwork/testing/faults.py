@@ -7,7 +7,7 @@ from enum import Enum
 
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
-from everwork.testing.memory import Refusals
+from everwork.testing.store import Refusals
 
 TIMES_MAX = 1_000_000
 

@@ -12,9 +12,9 @@ from everwork.core.schedule import next_point
 from everwork.engines.base import Engine
 from everwork.engines.sqlite.room import next_due_ms, read_queue, room_of
 from everwork.engines.values import Demand, JobFilter
-from everwork.service.triggers import Scheduled
-from everwork.testing.memory import RehearsalEngine
-from everwork.workers.handler import Place
+from everwork.runtime.handler import Place
+from everwork.service.triggers.loop import Scheduled
+from everwork.testing.store import RehearsalEngine
 
 LEASE_OF_QUEUE: Final = "SELECT min(lease_until_ms) FROM ew_leased WHERE lease_until_ms > ? AND queue = ?"
 LEASE_OR_EXPIRY: Final = """

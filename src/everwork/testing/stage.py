@@ -8,10 +8,10 @@ from typing import Final
 
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.testing.backstage import Backstage
+from everwork.testing.assertions import Questions
 from everwork.testing.clock import span_ms
-from everwork.testing.play import Play, Run
-from everwork.testing.questions import Questions
+from everwork.testing.harness import Backstage
+from everwork.testing.simulation import Play, Run
 
 JOBS_MAX: Final = 1_000
 STEPS_MAX: Final = 1_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from everwork.codec.json import decode, encode_object
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import PAYLOAD_BYTES_MAX
-from everwork.engines.codec import decode, encode_object
 
 JOBS_SHOWN_MAX: Final = 20
 

@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from everwork.exceptions import BadConfiguration
-from everwork.testing.backstage import Backstage
-from everwork.testing.play import Run
-from everwork.testing.questions import Questions
+from everwork.testing.assertions import Questions
+from everwork.testing.harness import Backstage
+from everwork.testing.simulation import Run
 from everwork.testing.stage import JOBS_MAX, Stage
 
 T = TypeVar("T")

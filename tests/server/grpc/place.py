@@ -13,12 +13,12 @@ import grpc.aio
 from everwork.core.job import Job
 from everwork.engines.open import open_engine
 from everwork.proto import gateway_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-from everwork.server.grpc.door import GrpcDoor
-from everwork.server.grpc.own import desk_methods
-from everwork.server.grpc.stream import WorkStreams
+from everwork.server.grpc.server import GrpcDoor
+from everwork.server.grpc.verbs import desk_methods
+from everwork.server.grpc.work_streams import WorkStreams
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
-from everwork.service.keys import KeyRing
+from everwork.service.access.keys import KeyRing
 from everwork.service.service import JobService
 
 KEY: Final = "the-key-of-the-tests"

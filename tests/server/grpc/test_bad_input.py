@@ -9,7 +9,7 @@ import pytest
 from grpc import StatusCode
 
 from everwork.proto import gateway_pb2, jobs_pb2
-from everwork.server.grpc.door import RECEIVE_BYTES_MAX
+from everwork.server.grpc.server import RECEIVE_BYTES_MAX
 from tests.server.grpc.place import SECONDS, TYPE, Place, refused
 
 Mistake = tuple[str, Mapping[str, Any], str]

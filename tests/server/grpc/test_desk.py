@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
+from everwork.codec import views
 from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX
 from everwork.core.outcome import Complete, Fail
@@ -15,10 +16,10 @@ from everwork.core.states import State
 from everwork.engines.values import Count, Demand, Stats, WorkerHour
 from everwork.proto import work_pb2 as pb
 from everwork.proto import work_pb2_grpc
-from everwork.server.grpc import jobs_views, views
+from everwork.server.grpc import jobs_replies
 from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
-from everwork.server.grpc.reception import DETAILS_BYTES_MAX, DETAILS_CHARS_MAX, cut_to_fit, origin_of
-from everwork.service.audit import Audit
+from everwork.server.grpc.gateway import DETAILS_BYTES_MAX, DETAILS_CHARS_MAX, cut_to_fit, origin_of
+from everwork.service.access.audit import Audit
 from tests.server.grpc.place import SECONDS, TYPE, Place, refused
 
 
@@ -88,14 +89,14 @@ def test_statistics_of_many_tenants_and_workers_fit_into_a_message() -> None:
 def test_statistics_of_the_jobs_api_fit_into_a_message() -> None:
     figures = list(many_figures())
     counts = [count._replace(type=count.tenant) for count, _ in figures]
-    told = jobs_views.stats_view(Stats(counts, [hour for _, hour in figures], 1), "", "")
+    told = jobs_replies.stats_view(Stats(counts, [hour for _, hour in figures], 1), "", "")
     assert told.ByteSize() <= MESSAGE_BYTES_MAX
     assert told.total_jobs == sum(range(20_000))
     assert max(told.by_type.values()) == max(told.by_worker.values()) == 19_999
 
 
 def test_numbers_that_a_message_has_no_room_for_are_the_largest_that_it_has() -> None:
-    assert jobs_views.int32(2**40) == 2**31 - 1
+    assert jobs_replies.int32(2**40) == 2**31 - 1
 
 
 # What is written down -----------------------------------------------------------------------------------

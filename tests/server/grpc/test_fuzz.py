@@ -20,7 +20,7 @@ from everwork.core.limits import KEY_MAX
 from everwork.core.states import State
 from everwork.engines.values import JobFilter
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.server.grpc.place import KEY, SECONDS, TYPE, Place, opened_place
 from tests.stores import ENGINES, url_of
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc.aio
 
 from everwork.proto import jobs_pb2, jobs_pb2_grpc
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import TYPE
 

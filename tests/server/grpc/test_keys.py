@@ -13,8 +13,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
-from everwork.service.access import Permission
-from tests.door.waiting import until
+from everwork.service.access.principal import Permission
+from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import KEY, SECONDS, TYPE, Place, refused
 from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected, texts_of_keys

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from everwork.core.job import NewJob
-from everwork.service import listing
-from everwork.service.access import ANYBODY
+from everwork.server.grpc import offset_pages
+from everwork.service.access.principal import ANYBODY
 from everwork.service.desk import Desk
 from tests.server.grpc.place import TYPE, Place
 
@@ -92,7 +92,7 @@ async def test_sorts_by_retries_deadline_and_activation(place: Place) -> None:
 async def test_a_sort_that_does_not_see_all_matches_says_so(
     sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "SORTED_MAX", 10)
+    monkeypatch.setattr(offset_pages, "SORTED_MAX", 10)
     keys = [int(await sqlite_place.create(retries=n)) for n in range(1, 13)]
     answer = await sqlite_place.call("ListJobs", sort_by="retries", limit=2)
     assert [int(job.job_key) for job in answer.jobs] == keys[2:4]
@@ -100,7 +100,7 @@ async def test_a_sort_that_does_not_see_all_matches_says_so(
 
 
 async def test_counting_with_a_worker_stops(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "REACH_MAX", 20)
+    monkeypatch.setattr(offset_pages, "REACH_MAX", 20)
     for _ in range(25):
         await sqlite_place.create()
     await sqlite_place.activate(max_jobs_to_activate=100)

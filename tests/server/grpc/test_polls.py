@@ -17,10 +17,10 @@ from everwork.engines.values import JobFilter
 from everwork.exceptions import CallTimeout
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
-from everwork.server.grpc.jobs import JobsApi
-from everwork.service.access import ANYBODY
+from everwork.server.grpc.jobs_api import JobsApi
+from everwork.service.access.principal import ANYBODY
 from everwork.service.desk import Desk
-from tests.door.waiting import SOON_S, until
+from tests.app.waiting import SOON_S, until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import SECONDS, TYPE, Place
 

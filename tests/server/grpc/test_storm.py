@@ -15,13 +15,13 @@ from everwork.core.job import LeasedJob
 from everwork.core.states import State
 from everwork.engines.values import JobFilter
 from everwork.proto import jobs_pb2
-from everwork.server.grpc import delivery, jobs
-from everwork.server.grpc.reception import Context
-from everwork.service.access import ANYBODY
+from everwork.server.grpc import delivery, jobs_api
+from everwork.server.grpc.gateway import Context
+from everwork.server.grpc.offset_pages import matching
+from everwork.service.access.principal import ANYBODY
 from everwork.service.desk import Desk
-from everwork.service.listing import matching
 from everwork.service.service import JobService
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import SECONDS, TYPE, Place
 
@@ -69,7 +69,7 @@ class Written:
 
 async def test_cancelled_polls_leave_no_lease_behind(open_place: OpenPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written()
-    monkeypatch.setattr(jobs, "deliver", written.deliver)
+    monkeypatch.setattr(jobs_api, "deliver", written.deliver)
     place = await open_place(long_poll_seconds=30)
     chance = random.Random(SEED)
     creating = asyncio.ensure_future(create_all(place, chance))

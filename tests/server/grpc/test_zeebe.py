@@ -12,7 +12,7 @@ from grpc import StatusCode
 
 from everwork.core.states import State
 from everwork.proto import gateway_pb2 as pb
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import SECONDS, TYPE, Place, refused
 

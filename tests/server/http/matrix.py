@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from everwork.service.access import Permission
+from everwork.service.access.principal import Permission
 from tests.fleets import a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
 from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected

@@ -12,10 +12,10 @@ import httpx
 
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.server.http.door import HttpDoor
+from everwork.server.http.framework.server import HttpDoor
 from everwork.server.settings import Settings
-from everwork.service.audit import Audit
-from everwork.service.keys import KeyRing, OpenDoor
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing, OpenDoor
 from everwork.service.service import JobService
 
 ROOT_KEY: Final = "root-root-root-root"

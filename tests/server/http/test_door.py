@@ -18,10 +18,10 @@ import trustme
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import DOCUMENT, OPERATIONS
-from everwork.server.http.door import HttpDoor
-from everwork.server.http.origin import origin_of
+from everwork.server.http.framework.origin import origin_of
+from everwork.server.http.framework.server import HttpDoor
 from everwork.server.settings import Settings
-from everwork.service.audit import Audit
+from everwork.service.access.audit import Audit
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.stores import url_of
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from everwork.service.fleet import Fleet, WorkerCard
+from everwork.service.fleet.fleet import Fleet, WorkerCard
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
 

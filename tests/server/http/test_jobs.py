@@ -11,7 +11,7 @@ import pytest
 from everwork.core.limits import KEY_MAX
 from everwork.exceptions import EngineUnavailable
 from everwork.server.http.app import DOCUMENT
-from tests.door.waiting import until
+from tests.app.waiting import until
 from tests.server.http.serving import JOBS, Rest
 
 NEVER = "9223372036854775807"

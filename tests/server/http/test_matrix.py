@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from everwork.server.http.operations import Operation, PathDoor
-from everwork.server.http.routes import SegmentRoute
-from everwork.server.http.ui.door import is_under
+from everwork.server.http.framework.operations import Operation, PathDoor
+from everwork.server.http.framework.routes import SegmentRoute
+from everwork.server.http.ui.dashboard import is_under
 from tests.server.http.matrix import CALLS, status_of
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.server.matrix import Holder, texts_of_keys

@@ -11,8 +11,8 @@ import pytest
 
 from everwork.core.job import LeasedJob
 from everwork.engines.values import Demand
-from everwork.server.http.polling import Delivery
-from tests.door.waiting import until
+from everwork.server.http.api.activate import Delivery
+from tests.app.waiting import until
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem, serving
 from tests.stores import url_of
 

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.errors import DRIVER_ERRORS, ends_connection, is_repeatable, translated
 from everwork.engines.postgres.statements import LOCK_TIMEOUT, PLAN
+from everwork.engines.postgres.store_url import Address
 from everwork.exceptions import EngineError, EngineUnavailable
 
 CONNECT_SECONDS: Final = 10.0

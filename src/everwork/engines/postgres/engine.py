@@ -13,11 +13,11 @@ from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.postgres import change, leases, move, own_transaction, read, registry
-from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.create import create_document, created_of
 from everwork.engines.postgres.opened import opened, stored_schema
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.settle import activate, settle
+from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.sweep import sweep
 from everwork.engines.postgres.triggers import fire, trigger_marks
 from everwork.engines.postgres.wake import POLL_ONLY_MS, Bell

@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from everwork.engines.postgres.address import Address
+from everwork.engines.postgres.store_url import Address
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable
 
 REPEATABLE = (

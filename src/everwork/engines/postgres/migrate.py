@@ -8,8 +8,8 @@ from typing import Final
 
 import asyncpg
 
-from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.statements import filled, functions
+from everwork.engines.postgres.store_url import Address
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 
 SERVER_VERSION_MIN: Final = 140_000

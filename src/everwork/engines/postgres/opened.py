@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from everwork.engines.base import Clock
-from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS, translated
 from everwork.engines.postgres.migrate import check_server, migrate, migrations, stored_version
 from everwork.engines.postgres.parts import Parts
+from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.wake import Bell, Listener, Notifier
 from everwork.engines.values import Schema
 

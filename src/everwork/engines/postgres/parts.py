@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from everwork.engines.base import Clock
-from everwork.engines.postgres.address import Address
+from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.connections import Connections
-from everwork.engines.postgres.marks import Mark
 from everwork.engines.postgres.statements import statements
+from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.wake import Bell, Listener, Notifier
 from everwork.engines.values import Demand
 

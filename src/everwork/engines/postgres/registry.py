@@ -6,11 +6,11 @@ from typing import Any
 
 import asyncpg
 
+from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
 from everwork.core.policy import TypePolicy
 from everwork.core.states import Cause, State
-from everwork.engines.codec import decode_policy
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.parts import Parts

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import State
 from everwork.engines.claims import Claim, claims_of, shared_out
-from everwork.engines.codec import policy_of
+from everwork.engines.postgres.claims import Mark, Place
 from everwork.engines.postgres.create import events_of, packed
-from everwork.engines.postgres.marks import Mark, Place
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import refused

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from everwork.engines.postgres.address import Address
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS
+from everwork.engines.postgres.store_url import Address
 from everwork.exceptions import EngineError
 from everwork.logs import Outage, get_logger
 

@@ -13,12 +13,12 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.redis import move, read, registry
-from everwork.engines.redis.link import Link
+from everwork.engines.redis.connection import Link
 from everwork.engines.redis.opened import Opened, opened, stored_schema
-from everwork.engines.redis.place import Place
+from everwork.engines.redis.records import LETTERS, activation, created, demand_words, id_of, job_words
 from everwork.engines.redis.settle import settle
+from everwork.engines.redis.store_url import Place
 from everwork.engines.redis.sweep import KEEP_MS, sweep
-from everwork.engines.redis.texts import LETTERS, activation, created, demand_words, id_of, job_words
 from everwork.engines.redis.triggers import fire, trigger_marks
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Word

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from everwork.codec.json import decode_object, encode_object
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import NewJob
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
-from everwork.engines.codec import decode_object, encode_object
 from everwork.exceptions import InvalidInput
 
 BATCH_BYTES_MAX: Final = 8_000_000

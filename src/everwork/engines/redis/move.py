@@ -8,8 +8,8 @@ from typing import Any, cast
 from everwork.core.job import Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import State
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.texts import (
+from everwork.engines.redis.connection import Link
+from everwork.engines.redis.records import (
     LETTER_OF,
     Record,
     dedupe_field,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from everwork.engines.base import Clock
+from everwork.engines.redis.connection import Link
 from everwork.engines.redis.inbox import Inbox
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.place import Place
 from everwork.engines.redis.registry import upgrade
 from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.redis.server import Server
+from everwork.engines.redis.store_url import Place
 from everwork.engines.redis.wake import Bells
 from everwork.engines.values import Durability, Schema
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch

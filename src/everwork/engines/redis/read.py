@@ -9,8 +9,8 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
 from everwork.core.states import State
 from everwork.engines.pages import Filling
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.texts import (
+from everwork.engines.redis.connection import Link
+from everwork.engines.redis.records import (
     LETTER_OF,
     LETTERS,
     SEPARATOR,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from everwork.codec.json import decode_policy
 from everwork.core.limits import DEFAULT_GROUP
-from everwork.engines.codec import decode_policy
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.texts import SEPARATOR
+from everwork.engines.redis.connection import Link
+from everwork.engines.redis.records import SEPARATOR
 from everwork.engines.redis.traits import Fields, breaker_of, fields_of, rate_full_until_ms, rules_text
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import NewJob
 from everwork.core.measures import failure
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
-from everwork.engines.codec import policy_of
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.texts import LETTERS, Record, demand_words, id_of, job_words, payload_of
+from everwork.engines.redis.connection import Link
+from everwork.engines.redis.records import LETTERS, Record, demand_words, id_of, job_words, payload_of
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import refused
 from everwork.engines.values import Demand, Judged, Verdict

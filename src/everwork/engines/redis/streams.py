@@ -9,8 +9,8 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from everwork.engines.redis.link import CONNECT_SECONDS
-from everwork.engines.redis.place import Place
+from everwork.engines.redis.connection import CONNECT_SECONDS
+from everwork.engines.redis.store_url import Place
 from everwork.engines.redis.wire import SILENCE_SECONDS
 
 

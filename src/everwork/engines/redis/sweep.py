@@ -8,7 +8,7 @@ from typing import Final
 
 from everwork.core.limits import FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.states import State
-from everwork.engines.redis.link import Link
+from everwork.engines.redis.connection import Link
 from everwork.engines.redis.settle import LAPSED_VALUES, lapse
 from everwork.engines.values import Swept
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy
 
 _WINDOW: Final = "window\n"
 

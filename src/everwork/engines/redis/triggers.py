@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from everwork.engines.redis.link import Link
-from everwork.engines.redis.texts import created, job_words
+from everwork.engines.redis.connection import Link
+from everwork.engines.redis.records import created, job_words
 from everwork.engines.redis.wire import Word
 from everwork.engines.triggers import Passage, fired
 from everwork.engines.values import Fire, Fired, TriggerMark, TriggerMarks

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from everwork.engines.redis.link import Link
+from everwork.engines.redis.connection import Link
 from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
 from everwork.exceptions import EngineError
 

@@ -9,9 +9,9 @@ from everwork.core.job import LeasedJob
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.claims import Claim, claims_of, shared_out
-from everwork.engines.sqlite.finish import cancel_pending
 from everwork.engines.sqlite.lanes import LANE_SEPARATOR, lane_of, limit_key_of, tenant_of
 from everwork.engines.sqlite.room import FREE, Queue, Room, earlier, has_ready, next_due_ms, read_queue, room_of
+from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Activation, Demand

@@ -5,16 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from everwork.core.breaker import (
-    CLOSED,
-    Breaker,
-    BreakerState,
-    CircuitBreaker,
-    after_failures,
-    after_success,
-    opened,
-)
-from everwork.engines.sqlite.finish import where
+from everwork.core.breaker import CLOSED, Breaker, BreakerState, CircuitBreaker, after_failures, after_success, opened
+from everwork.engines.sqlite.shared import where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 from everwork.engines.base import Clock
-from everwork.engines.sqlite.place import Place, connect, unavailable
+from everwork.engines.sqlite.store_url import Place, connect, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger

@@ -10,7 +10,7 @@ from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
 from everwork.engines.rules import BY_ITSELF
-from everwork.engines.sqlite.finish import (
+from everwork.engines.sqlite.shared import (
     REQUEUED,
     Ended,
     Pending,

@@ -24,8 +24,8 @@ from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
 from everwork.engines.sqlite.oldest import oldest
 from everwork.engines.sqlite.opened import Opened
 from everwork.engines.sqlite.own_transaction import complete_in, create_in
-from everwork.engines.sqlite.place import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.settle import settle
+from everwork.engines.sqlite.store_url import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.sweep import has_lapsed, look, look_at_counts, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.triggers import begun_marks, fire, known_marks

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from everwork.engines.sqlite.place import Place, unavailable
+from everwork.engines.sqlite.store_url import Place, unavailable
 from everwork.exceptions import EngineBusy, SchemaMismatch
 
 

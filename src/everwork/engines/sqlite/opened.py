@@ -13,8 +13,8 @@ from everwork.engines.base import Clock
 from everwork.engines.sqlite import forks
 from everwork.engines.sqlite.calls import Ask, Pause, T
 from everwork.engines.sqlite.lock import FileLock
-from everwork.engines.sqlite.place import Place, connect
 from everwork.engines.sqlite.reader import Reader
+from everwork.engines.sqlite.store_url import Place, connect
 from everwork.engines.sqlite.sweep import Broom
 from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
 from everwork.engines.sqlite.writer import Writer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from everwork.codec.json import decode_policy
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy
 from everwork.engines.sqlite.recount import Limited, count_anew
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction

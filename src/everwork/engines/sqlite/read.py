@@ -17,8 +17,8 @@ from everwork.engines.hours import Hours
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.sqlite.breaker import is_probe_live
-from everwork.engines.sqlite.finish import Where
 from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
+from everwork.engines.sqlite.shared import Where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.values import Count, Explanation, JobFilter, Measure, Page, Stats, WorkerHour
 

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.calls import Ask, Call, Pause, T, in_daemon, join, look_at, reconnected, resolve
-from everwork.engines.sqlite.place import Place
+from everwork.engines.sqlite.store_url import Place
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
 

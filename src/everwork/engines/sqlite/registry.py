@@ -11,7 +11,7 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import Cause
 from everwork.engines.rules import TOP_NAME, told_breaker
 from everwork.engines.sqlite.breaker import is_probe_live
-from everwork.engines.sqlite.finish import cancel_pending
+from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Registered, TypeInfo

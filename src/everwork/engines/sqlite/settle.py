@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import Cause, State
-from everwork.engines.codec import policy_of
 from everwork.engines.rules import refused
 from everwork.engines.sqlite.breaker import count_failures, count_successes
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.finish import ENDED, Ended, Pending, enter_pending, record, where
 from everwork.engines.sqlite.measure import EXECUTIONS, WAITS, measure_completed, measure_failed
+from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, record, where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction, Work
 from everwork.engines.values import Judged, Verdict

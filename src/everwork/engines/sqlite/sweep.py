@@ -13,9 +13,9 @@ from everwork.core.states import Cause, State
 from everwork.engines.sqlite.activate import expire
 from everwork.engines.sqlite.back import bring_back, has_back
 from everwork.engines.sqlite.change import remove
-from everwork.engines.sqlite.finish import cancel_pending, where
 from everwork.engines.sqlite.recount import miscounted, recount
 from everwork.engines.sqlite.settle import lapse
+from everwork.engines.sqlite.shared import cancel_pending, where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Swept

@@ -6,9 +6,9 @@ import sqlite3
 from collections import defaultdict
 from typing import NamedTuple
 
+from everwork.codec.json import decode_policy
 from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP
 from everwork.core.states import State
-from everwork.engines.codec import decode_policy
 from everwork.engines.sqlite.holds import Holds
 from everwork.engines.sqlite.lanes import tenant_of
 from everwork.engines.sqlite.statements import statements

@@ -29,7 +29,7 @@ from everwork.engines.sqlite.calls import (
     resolve,
 )
 from everwork.engines.sqlite.lock import FileLock
-from everwork.engines.sqlite.place import Place, identity, unavailable
+from everwork.engines.sqlite.store_url import Place, identity, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from everwork.core.job import LeasedJob
 from everwork.exceptions import CallTimeout
-from everwork.server.grpc.reception import Context
+from everwork.server.grpc.gateway import Context
 from everwork.service.service import JobService
 
 MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from everwork.codec.work import job_message
 from everwork.core.job import LeasedJob
 from everwork.engines.values import Lease, LeaseStatus
 from everwork.proto import work_pb2
-from everwork.proto.work import job_message
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the job that takes it over this size, which leaves it far below what clients refuse."""

@@ -9,17 +9,17 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from everwork.aio.loops import pauses
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, SETTLE_BATCH_MAX
 from everwork.engines.values import Demand, Lease, LeaseStatus
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
-from everwork.server.grpc.jobs_intake import tenants as checked_tenants
-from everwork.server.grpc.judgement import settled
+from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.outbox import Outbox, Send
+from everwork.server.grpc.outcomes import settled
 from everwork.service.desk import Desk
-from everwork.service.loops import pauses
 from everwork.service.service import JobService
 
 FEED_MAX: Final = 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from everwork.codec.json import decode_object, encode_object
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.limits import (
@@ -19,16 +20,15 @@ from everwork.core.limits import (
 from everwork.core.outcome import Complete, Fail, Outcome, Throw
 from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
-from everwork.engines.codec import decode_object, encode_object
 from everwork.engines.values import Demand, Judged
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
-from everwork.server.grpc.jobs_intake import tenants
-from everwork.server.grpc.jobs_views import chosen, process_fields
-from everwork.server.grpc.reception import Context, Methods, Reception, Rpc
+from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
+from everwork.server.grpc.jobs_replies import chosen, process_fields
+from everwork.server.grpc.jobs_requests import tenants
 from everwork.server.grpc.refusals import refusal
-from everwork.service.access import Permission
+from everwork.service.access.principal import Permission
 from everwork.service.desk import Desk
 
 DOOR: Final = "zeebe"

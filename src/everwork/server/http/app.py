@@ -13,23 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from everwork.exceptions import EverworkError, InvalidInput
-from everwork.server.http import admin, changes, dead, fleet, jobs, outcomes, policies, polling, probes
-from everwork.server.http.front import Front
-from everwork.server.http.openapi import describe
-from everwork.server.http.operations import Answer, Call, Operation, PathDoor
-from everwork.server.http.parts import Parts
-from everwork.server.http.problems import Refusal, problem, problem_of
-from everwork.server.http.routes import SegmentRoute
+from everwork.server.http.api import activate, admin, changes, dead_letters, fleet, jobs, outcomes, policies, probes
+from everwork.server.http.framework.middleware import Front
+from everwork.server.http.framework.openapi import describe
+from everwork.server.http.framework.operations import Answer, Call, Operation, PathDoor
+from everwork.server.http.framework.parts import Parts
+from everwork.server.http.framework.problems import Refusal, problem, problem_of
+from everwork.server.http.framework.routes import SegmentRoute
 from everwork.server.http.ui import live
-from everwork.server.http.ui.door import Dashboard, is_under
-from everwork.server.http.ui.table import ACTIONS, PAGES
+from everwork.server.http.ui.dashboard import Dashboard, is_under
+from everwork.server.http.ui.pages import ACTIONS, PAGES
 
 _ROWS: Final = (
     *jobs.OPERATIONS,
-    *polling.OPERATIONS,
+    *activate.OPERATIONS,
     *outcomes.OPERATIONS,
     *changes.OPERATIONS,
-    *dead.OPERATIONS,
+    *dead_letters.OPERATIONS,
     *policies.OPERATIONS,
     *admin.OPERATIONS,
     *fleet.OPERATIONS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from everwork.service.access import Permission, Principal
-from everwork.service.audit import Audit
+from everwork.service.access.audit import Audit
+from everwork.service.access.principal import Permission, Principal
 from tests.server.http.ui.visiting import Visitor
 
 ANN = Principal("k1", "ann", frozenset([Permission.ALL]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from everwork.service.access import ANYBODY
-from everwork.service.dead import DeadFilter, survey
+from everwork.service.access.principal import ANYBODY
+from everwork.service.dead_letters import DeadFilter, survey
 from everwork.service.desk import Desk
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting

@@ -14,7 +14,7 @@ import orjson
 import pytest
 import trustme
 
-from everwork.server.http.ui.table import ACTIONS, PAGES
+from everwork.server.http.ui.pages import ACTIONS, PAGES
 from tests.fleets import a_process, a_trigger
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest, serving
 from tests.server.http.ui.visiting import Visitor, visiting

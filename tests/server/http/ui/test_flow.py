@@ -10,7 +10,7 @@ from everwork.core.outcome import Complete
 from everwork.engines.values import Demand
 from everwork.server.http.ui.chart import UNKNOWN
 from everwork.server.http.ui.flow import Past
-from everwork.service.minutes import MINUTE_TYPES_MAX
+from everwork.service.monitor.minutes import MINUTE_TYPES_MAX
 from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS
 

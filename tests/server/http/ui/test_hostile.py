@@ -11,10 +11,10 @@ import pytest
 
 from everwork.exceptions import EngineUnavailable
 from everwork.server.http.ui.assets import asset_url
-from everwork.server.http.ui.door import UNKNOWN
-from everwork.service.access import ANYBODY
-from everwork.service.audit import Audit
-from everwork.service.sessions import Sessions
+from everwork.server.http.ui.dashboard import UNKNOWN
+from everwork.service.access.audit import Audit
+from everwork.service.access.principal import ANYBODY
+from everwork.service.access.sessions import Sessions
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import Visitor
 

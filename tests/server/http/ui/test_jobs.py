@@ -8,11 +8,11 @@ from pathlib import Path
 
 from everwork.core.job import NewJob
 from everwork.engines.values import JobFilter
-from everwork.server.http.ui.changes import meant
-from everwork.server.http.ui.failing import Failing
+from everwork.server.http.ui.pages.changes import meant
+from everwork.server.http.ui.pages.failing import Failing
 from everwork.server.http.ui.render import render
 from everwork.service import bulk
-from everwork.service.access import ANYBODY
+from everwork.service.access.principal import ANYBODY
 from everwork.service.bulk import Counted, Search
 from everwork.service.desk import Desk
 from tests.server.http.serving import JOBS, Rest, serving

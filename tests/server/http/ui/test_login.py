@@ -10,7 +10,7 @@ import pytest
 from everwork.core.limits import LOGIN_LINK_MS, SESSION_MS
 from everwork.engines.base import Engine
 from everwork.exceptions import Unauthenticated
-from everwork.service.sessions import Sessions
+from everwork.service.access.sessions import Sessions
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.stores import VirtualClock

@@ -10,8 +10,8 @@ import pytest
 from everwork.core.job import NewJob
 from everwork.engines.base import Engine
 from everwork.engines.values import Demand
-from everwork.service.cards import ManagerCard, ProcessCard, WorkerCard
-from everwork.service.fleet import Fleet
+from everwork.service.fleet.entries import ManagerCard, ProcessCard, WorkerCard
+from everwork.service.fleet.fleet import Fleet
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from everwork.service.fleet import Fleet
+from everwork.service.fleet.fleet import Fleet
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import orjson
 
-from everwork.service.sessions import Session
+from everwork.service.access.sessions import Session
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 
 

@@ -14,11 +14,11 @@ from everwork.core.outcome import Complete, Fail
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.engines.values import Demand
-from everwork.server.http.door import HttpDoor
+from everwork.server.http.framework.server import HttpDoor
 from everwork.server.settings import Settings
-from everwork.service.audit import Audit
-from everwork.service.keys import KeyRing
-from everwork.service.pulse import Pulse
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.monitor.sampler import Pulse
 from everwork.service.service import JobService
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import Visitor, visiting

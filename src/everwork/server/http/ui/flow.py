@@ -18,8 +18,8 @@ from everwork.engines.values import Measure, Stats
 from everwork.server.http.ui.chart import Series, Slot, bars, lines
 from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit
-from everwork.service.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
-from everwork.service.pulse import Pulse
+from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
+from everwork.service.monitor.sampler import Pulse
 from everwork.service.service import JobService
 
 MINUTE_SLOTS: Final = 60

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+from everwork.codec.json import decode
 from everwork.core.job import Job
-from everwork.engines.codec import decode
-from everwork.server.http.ui.texts import MASK, SECRET_CHARS_MIN, Masks, cut, pretty, spellings
+from everwork.server.http.ui.redaction import MASK, SECRET_CHARS_MIN, Masks, cut, pretty, spellings
 from everwork.server.http.ui.visit import Visit
 
 SECRETS_MAX: Final = 1_000

@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from everwork.aio.loops import first_of
 from everwork.core.limits import LIVE_PAGES_EACH_MAX, LIVE_PAGES_MAX
 from everwork.exceptions import EverworkError
 from everwork.logs import get_logger
-from everwork.server.http.problems import problem
-from everwork.server.http.ui.door import Dashboard, LoggedOut, detail_of
-from everwork.server.http.ui.pages import Download, Page
+from everwork.server.http.framework.problems import problem
+from everwork.server.http.ui.dashboard import Dashboard, LoggedOut, detail_of
+from everwork.server.http.ui.page import Download, Page
 from everwork.server.http.ui.visit import Visit, own_path
-from everwork.service.loops import first_of
 
 log = get_logger("everwork")
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.server.http.ui.assets import asset_url
-from everwork.server.http.ui.texts import one_line, visible
+from everwork.server.http.ui.redaction import one_line, visible
 
 NOTHING: Final = "\u2013"
 """What stands where there is no value."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from everwork.codec.new_job import sought_text
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.states import State
 from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.service.bulk import Search
-from everwork.service.intake import sought_text
 
 SCHEDULED: Final = "scheduled"
 DUE: Final = "due"

@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from starlette.requests import Request
 
 from everwork.exceptions import InvalidInput
-from everwork.server.http.bodies import read_body
-from everwork.server.http.caller import Caller
-from everwork.server.http.parts import Parts
-from everwork.server.http.problems import Refusal
-from everwork.service.access import Permission, Principal
-from everwork.service.sessions import Session
+from everwork.server.http.framework.body import read_body
+from everwork.server.http.framework.context import Caller
+from everwork.server.http.framework.parts import Parts
+from everwork.server.http.framework.problems import Refusal
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.access.sessions import Session
 
 FORM_BYTES_MAX: Final = 2 * 1_048_576
 FIELDS_MAX: Final = 2_000

@@ -1,0 +1,1 @@
+"""Asynchronous tools that know nothing of jobs: loops, retries, batches, runners."""

@@ -1,0 +1,1 @@
+"""What users write as functions: the application, its job functions, their schedules."""

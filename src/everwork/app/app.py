@@ -1,0 +1,363 @@
+"""Everwork for people who prefer functions: declare jobs, enqueue them, run them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from everwork.aio import forks
+from everwork.app.engine_host import Home
+from everwork.app.function import JobFunction, JobKey
+from everwork.app.sync import SyncEverwork
+from everwork.app.tick import Ticked, Ticks, jobs_per_tick, keep_up
+from everwork.codec.json import decode, require_object
+from everwork.codec.new_job import new_job
+from everwork.core import checks
+from everwork.core.breaker import CircuitBreaker
+from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
+from everwork.core.policy import TypePolicy
+from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.engines.base import Clock
+from everwork.engines.values import Explanation
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.middleware import Middleware, require_middleware
+from everwork.runtime.naming import WorkerName
+from everwork.runtime.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, run_loop
+from everwork.service.fleet.fleet import Fleet
+from everwork.service.policies import attempts_in_code
+from everwork.service.service import JobService
+
+if TYPE_CHECKING:
+    from everwork.app.function_triggers import FunctionTrigger
+    from everwork.app.settings import Cron, Interval
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
+"""What `enqueue` takes for itself; every other name is an argument of the handler."""
+
+
+class StopWish:
+    """A stop that is asked for when `work()` or `run_once()` was called, but has not made its first step yet."""
+
+    is_made = False
+
+
+class Everwork:
+    """An application: its engine by URL, its job functions, and the ways to use them.
+
+    Every coroutine may be awaited in any event loop; `sync` has a twin of each for code without one. The engine is
+    opened at the first use and lives in a thread of its own. `middleware` stands around every call of a handler, the
+    first outermost.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        worker: str | None = None,
+        clock: Clock | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self._name = WorkerName(worker)
+        self._middleware = require_middleware("middleware", middleware)
+        self.functions: dict[str, JobFunction[..., Any]] = {}
+        self._home = Home(url, self._name, clock, self.functions)
+        self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers, self.run_once)
+        self._ticks = Ticks(self._home, self._new_runtime)
+        self._runtime: Runtime | None = None
+        self._is_working = False
+        self._stopped: StopSignal | None = None
+        self._wishes: WeakSet[StopWish] = WeakSet()
+        forks.watch(self, Everwork._begin_anew)
+
+    # Declare ------------------------------------------------------------------------------------
+
+    def job(
+        self,
+        type: str,
+        *,
+        retry: RetryPolicy | None = DEFAULT_POLICY,
+        concurrency: int = 1,
+        timeout: float = EXECUTION_SECONDS_DEFAULT,
+        cron: str | Cron | Interval | None = None,
+        breaker: CircuitBreaker | None = None,
+        policy: TypePolicy | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
+        """Declare a function as the handler of a type.
+
+        `retry` None: a failure is final at once; not given: what the store says of the type holds. `concurrency`: how
+        many run at the same time in one process. `timeout`: seconds that one attempt may take. `cron`: a cron
+        expression, a `Cron` or an `Interval`; while the workers of any process run, each of its time points creates
+        one job. `breaker`: a row of failures stops the whole type for a while. `policy`: limits, retention and what
+        else there is. `middleware`: stands around each call, inside of the application's. Plain functions run in
+        threads.
+        """
+
+        def declare(function: Callable[P, R]) -> JobFunction[P, R]:
+            declared = JobFunction(
+                function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue, cron=cron,
+                breaker=breaker, policy=policy, middleware=middleware,
+            )  # fmt: skip
+            if type in self.functions:
+                raise BadConfiguration(f"type '{type}' has a handler already: {self.functions[type].__name__}")
+            self.functions[type] = declared
+            return declared
+
+        return declare
+
+    # Enqueue ------------------------------------------------------------------------------------
+
+    async def enqueue(self, type: str, /, *, tx: object = None, **arguments: Any) -> JobKey:
+        """Create a job, durably, and answer its key.
+
+        Arguments are the handler's, and these options: `delay` (seconds) or `run_at` (a datetime with time zone),
+        `priority`, `tenant`, `dedupe_key`, `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`,
+        `max_attempts`, `retry`. `variables={...}` passes arguments whose names are options. With `tx`, a connection
+        to the same store, the job is created inside the caller's own transaction.
+        """
+        return (await self._create([self._checked(type, arguments)], tx))[0]
+
+    async def enqueue_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]], *, tx: object = None) -> list[JobKey]:
+        """Create many jobs, all or none: pairs of a type and what `enqueue` takes by name."""
+        return await self._create(self._checked_many(jobs), tx)
+
+    async def _create(self, jobs: list[NewJob], tx: object) -> list[JobKey]:
+        created = await (self._home.create(jobs) if tx is None else self._home.create_in(tx, jobs))
+        return [JobKey.of(one) for one in created]
+
+    def _checked_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[NewJob]:
+        """Jobs ready to be created; the first that is wrong is named by its place."""
+        checked = []
+        if not isinstance(jobs, Iterable):
+            raise InvalidInput("jobs", f"must be pairs of a type and its arguments, not {checks.shown(jobs)}")
+        for at, item in enumerate(jobs):
+            try:
+                type, arguments = item
+                checked.append(self._checked(type, dict(arguments)))
+            except InvalidInput as error:
+                raise InvalidInput(f"jobs[{at}].{error.field}", error.problem) from None
+            except (TypeError, ValueError):
+                raise InvalidInput(f"jobs[{at}]", "must be a pair: a type and a mapping of its arguments") from None
+        return checked
+
+    def _checked(self, type: object, arguments: dict[str, Any]) -> NewJob:
+        """One job ready to be created: options taken apart, arguments compared with the handler's."""
+        options = {name: arguments.pop(name) for name in OPTIONS & arguments.keys()}
+        if "variables" in options:
+            arguments = {**require_object("variables", options.pop("variables")), **arguments}
+        function = self.functions.get(type) if isinstance(type, str) else None
+        if function is not None:
+            function.arguments.check_names(arguments)
+            attempts = attempts_in_code(function.type, function.policy_said)
+            if attempts is not None and "retry" not in options:
+                # What is declared holds at once, also before any engine has been told.
+                options.setdefault("max_attempts", attempts)
+        return new_job(type, arguments, **options)  # type: ignore[arg-type]
+
+    # Ask ----------------------------------------------------------------------------------------
+
+    async def get(self, key: int) -> Job:
+        """A job as it stands."""
+        return await self._home.call(lambda service: service.get(key))
+
+    async def history(self, key: int) -> list[HistoryEntry]:
+        """How a job's attempts ended, oldest first."""
+        return await self._home.call(lambda service: service.history(key))
+
+    async def explain(self, key: int) -> Explanation:
+        """Why a job is not running."""
+        return await self._home.call(lambda service: service.explain(key))
+
+    async def result(self, key: int, timeout: float | None = None) -> Any:
+        """Wait for a job to finish and return its result.
+
+        Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when `timeout` seconds have passed.
+        """
+        text = await self._home.call(lambda service: service.result(key, timeout))
+        return None if text is None else decode(text)
+
+    async def cancel(self, key: int, reason: str = "") -> None:
+        """Cancel a job, pending or running."""
+        await self._home.call(lambda service: service.cancel(key, reason))
+
+    async def requeue(self, key: int) -> None:
+        """Bring a dead letter back."""
+        await self._home.call(lambda service: service.requeue(key))
+
+    # Run ----------------------------------------------------------------------------------------
+
+    def run(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
+        """Run the workers until SIGINT or SIGTERM; a second signal cancels what still runs."""
+        run_loop(self._run_with_signals(self.work(shutdown_timeout=shutdown_timeout)))
+
+    def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Coroutine[Any, Any, None]:
+        """Run the workers in the running event loop until `stop()`."""
+        wish = StopWish()
+        self._wishes.add(wish)
+        return self._work(wish, shutdown_timeout)
+
+    async def _work(self, wish: StopWish, shutdown_timeout: float) -> None:
+        self._require_work()
+        self._is_working = True
+        self._stopped = stopped = StopSignal()
+        self._wishes.discard(wish)
+        try:
+            if wish.is_made:
+                return
+            # Opening may have to wait for another program; a stop does not wait with it.
+            if await stopped.comes_before(self._home.call(self._prepare)):
+                return
+            self._runtime = self._new_runtime(stopped)
+            with self._firing():
+                await self._runtime.run(shutdown_timeout)
+        finally:
+            self._is_working, self._runtime, self._stopped = False, None, None
+
+    def run_once(
+        self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS
+    ) -> Coroutine[Any, Any, Ticked]:
+        """A tick: sweep, fire due triggers, run up to `max_jobs` jobs that are due, and return what was done.
+
+        The default is what EVERWORK_JOBS_PER_TICK says, or 10. The types take equal shares. `stop()` lets it end
+        early; who cancels it hands back what runs.
+        """
+        wish = StopWish()
+        self._wishes.add(wish)
+        return self._tick(wish, max_jobs, shutdown_timeout)
+
+    async def _tick(self, wish: StopWish, max_jobs: int | None, shutdown_timeout: float) -> Ticked:
+        most = jobs_per_tick(max_jobs)
+        self._require_work()
+        self._wishes.discard(wish)
+        return Ticked() if wish.is_made else await self._ticks.run(self._keep_up, most, shutdown_timeout)
+
+    async def _keep_up(self, service: JobService) -> None:
+        await self._prepare(service)
+        await keep_up(service, self._triggers)
+
+    def _require_work(self) -> None:
+        if not self.functions:
+            raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
+        if self._is_working:
+            raise BadConfiguration("the workers of this application run already")
+
+    async def _prepare(self, service: JobService) -> None:
+        await self._home.prepare(service)
+        await Fleet(service.engine).declare([], [one.card for one in self._triggers], self.functions)
+
+    def _firing(self) -> AbstractContextManager[None]:
+        if not self._triggers:
+            return nullcontext()
+        from everwork.app.function_triggers import firing  # noqa: PLC0415 - only those pay for schedules who have some
+
+        return firing(self._home.portal, self._triggers)
+
+    @property
+    def _triggers(self) -> list[FunctionTrigger]:
+        return [function.trigger for function in self.functions.values() if function.trigger is not None]
+
+    def _new_runtime(self, stopped: StopSignal) -> Runtime:
+        return Runtime(
+            self._home.portal,
+            self._name.text,
+            stopped,
+            self._home.own,
+            process=self._name.process,
+            handlers=[function.handler(self._middleware) for function in self.functions.values()],
+            # A tick may have another beside it, under the same name.
+            owns_name=self._name.is_unique and self._is_working and not self._ticks.is_live,
+            lease_ms=LEASE_MS_DEFAULT,
+        )
+
+    def stop(self) -> None:
+        """Ask the workers to stop: finish what runs, begin nothing. The second call cancels what runs."""
+        for wish in tuple(self._wishes):
+            wish.is_made = True
+        if self._stopped is not None:
+            self._stopped.ask()
+        self._ticks.stop()
+
+    async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.get_running_loop()
+        is_main = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
+            loop.add_signal_handler(number, self.stop)
+        try:
+            await work
+        finally:
+            await self.close()
+
+    # Life ---------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the engine, if that has not happened yet."""
+        await self._home.open_here()
+
+    async def close(self) -> None:
+        """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
+        runtimes = self._runtimes
+        if any(runtime.is_runner(asyncio.current_task()) for runtime in runtimes):
+            raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
+        if runtimes:
+            self.stop()
+        for runtime in runtimes:
+            await asyncio.shield(asyncio.wrap_future(runtime.ended))
+        await asyncio.to_thread(self._home.close)
+
+    async def __aenter__(self) -> Everwork:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def worker(self) -> str:
+        """The name under which jobs are leased; unless one was given, every process has its own, forks too."""
+        return self._name.text
+
+    @property
+    def service(self) -> JobService:
+        """The service while the application is open; it lives in the engine's event loop."""
+        return self._home.portal.service
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The engine's event loop while the application is open."""
+        return self._home.portal.loop
+
+    def _stop_workers(self) -> None:
+        """Stop the workers from a thread that may wait for them."""
+        runtimes = self._runtimes
+        if any(runtime.is_in_its_thread for runtime in runtimes):
+            raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
+        if runtimes:
+            self.stop()
+        for runtime in runtimes:
+            runtime.ended.result()
+
+    @property
+    def _runtimes(self) -> list[Runtime]:
+        """All that run handlers now."""
+        ticks = list(self._ticks.runtimes)
+        return ticks if self._runtime is None else [self._runtime, *ticks]
+
+    def _begin_anew(self) -> object:
+        """In a forked child: nothing is open and no workers run; what the parent has is answered."""
+        of_parent = (self._runtime, self._stopped, self._wishes, self._ticks, self._home.begin_anew())
+        self._ticks = Ticks(self._home, self._new_runtime)
+        self._is_working, self._runtime, self._stopped, self._wishes = False, None, None, WeakSet()
+        return of_parent

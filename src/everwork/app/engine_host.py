@@ -1,0 +1,162 @@
+"""Where an application's engine lives: opened when it is first needed, by whoever needs it, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from everwork.aio.batcher import Coalescer
+from everwork.app.function import JobFunction
+from everwork.app.nearby import Nearby
+from everwork.app.own import OwnStore, at_once
+from everwork.core.job import NewJob
+from everwork.core.limits import CREATE_BATCH_MAX
+from everwork.engines.base import Clock, Engine
+from everwork.engines.open import open_engine
+from everwork.engines.values import Created
+from everwork.exceptions import BadConfiguration, EngineUnavailable
+from everwork.runtime.naming import WorkerName
+from everwork.runtime.portal import Portal, Use
+from everwork.service.policies import declare_policies
+from everwork.service.service import JobService, patiently
+
+T = TypeVar("T")
+
+
+class Home:
+    """The engine's thread of one application; calls come from any thread and any event loop."""
+
+    def __init__(
+        self, url: str, name: WorkerName, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
+    ) -> None:
+        # A bad URL is told here, not at the first job.
+        self._engine = open_engine(url, clock=clock, own_loop=True)
+        self.own = OwnStore(self._engine)
+        self._name = name
+        self._functions = functions
+        self._is_guest = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._portal: Portal | None = None
+        self._guard = threading.Lock()
+        self._nearby = Nearby(self._make_service) if self._engine.is_remote else None
+        self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Coalescer[NewJob, Created]] = WeakKeyDictionary()
+
+    def begin_anew(self) -> object:
+        """In a forked child: forget what the parent has open, and its locks; they are answered."""
+        of_parent = (self._portal, self._nearby, self._creates)
+        self._begin()
+        return of_parent
+
+    def move(self, engine: Engine) -> Callable[[], None]:
+        """Live on another store, swept by the caller and closed by nobody else, until what is answered is called."""
+        before = (self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest)
+        self._engine, self.own, self._is_guest = engine, OwnStore(engine), True
+        self._begin()
+
+        def return_home() -> None:
+            self._is_guest = False
+            self.close()
+            self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest = before
+
+        return return_home
+
+    async def open_here(self) -> None:
+        """Open the engine; whoever does so by name in this loop closes it in this loop, too."""
+        await self.open()
+        if self._nearby is not None:
+            self._nearby.welcome()
+
+    async def open(self) -> None:
+        """Open the engine, if that has not happened yet."""
+        if not self._is_open:
+            # One caller who is cancelled must not take the others' opening away.
+            opening = asyncio.wrap_future(self._opening())
+            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # They may all have left.
+            await asyncio.shield(opening)
+
+    def open_blocking(self) -> None:
+        """Open the engine, from a thread without event loop."""
+        if not self._is_open:
+            self._opening().result()
+
+    async def call(self, use: Use[T]) -> T:
+        """Use the service."""
+        await self.open()
+        return await self._opened.call(use)
+
+    def run(self, use: Use[T]) -> T:
+        """Use the service, from a thread without event loop."""
+        self.open_blocking()
+        return self._opened.run(use)
+
+    async def create(self, jobs: list[NewJob]) -> list[Created]:
+        """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
+        await self.open()  # Outside of the patience below: what is wrong at the start is told at once.
+        nearby = None if self._nearby is None else await self._nearby.service()
+        if nearby is not None:
+            return await nearby.create_patiently(jobs)
+        loop = asyncio.get_running_loop()
+        coalescer = self._creates.get(loop)
+        if coalescer is None:
+            self._creates[loop] = coalescer = Coalescer(
+                lambda batch: self._opened.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
+            )
+        return await patiently(lambda: coalescer.add(jobs), jobs)
+
+    async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
+        """Create jobs inside the caller's transaction; nothing is opened: that could wait for this very transaction."""
+        return await self._engine.create_in(tx, jobs)
+
+    def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
+        """The same in the calling thread."""
+        return at_once(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
+
+    async def prepare(self, service: JobService) -> None:
+        """Let every process know the policies that this application declares."""
+        await declare_policies(service.engine, {one.type: one.policy_said for one in list(self._functions.values())})
+
+    def close(self) -> None:
+        """Close the engine; blocks until that is done."""
+        if self._is_guest:
+            return
+        if self._nearby is not None:
+            self._nearby.close()
+        with self._guard:
+            portal, self._portal = self._portal, None
+        if portal is not None:
+            portal.close()
+
+    @property
+    def portal(self) -> Portal:
+        """The engine's thread while it is open."""
+        if self._portal is None:
+            raise BadConfiguration("the application is not open: use `async with app`")
+        return self._portal
+
+    @property
+    def _opened(self) -> Portal:
+        """The engine's thread for somebody who has just opened it; another may have closed it since."""
+        if self._portal is None:
+            raise EngineUnavailable("the application was closed; open it again")
+        return self._portal
+
+    @property
+    def _is_open(self) -> bool:
+        portal = self._portal
+        return portal is not None and portal.is_open
+
+    def _opening(self) -> Future[None]:
+        """Begin to open; a failure is told to all who wait, and the next call tries again."""
+        with self._guard:
+            if self._portal is None or self._portal.is_broken:
+                self._portal = Portal(self._make_service, upkeep=not self._is_guest)
+            return self._portal.open(self.prepare)
+
+    def _make_service(self) -> JobService:
+        return JobService(self._engine.fresh(), self._name.process)

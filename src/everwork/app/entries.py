@@ -1,0 +1,66 @@
+"""What the registry is told of workers and triggers."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+from typing import Any, Final
+
+from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
+from everwork.codec.json import encode_object
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.service.fleet.fleet import TriggerCard, WorkerCard
+
+_UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
+
+
+def worker_card(settings: WorkerSettings) -> WorkerCard:
+    """A worker as everybody may see it."""
+    return WorkerCard(
+        id=settings.id,
+        title=settings.title,
+        description=settings.description,
+        sources=tuple(sorted(settings.sources)),
+        concurrency=settings.concurrency,
+        execution_timeout_ms=round(settings.execution_timeout * 1000),
+        has_retry=settings.retry is not None,
+    )
+
+
+def trigger_cards(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerCard]:
+    """The triggers of a worker as everybody may see them; `foreign` are those that only the program's code knows."""
+    cards = [_trigger_card(settings, trigger) for trigger in settings.triggers]
+    return [replace(card, is_foreign=True) if card.name in foreign else card for card in cards]
+
+
+def schedule_text(schedule: Interval | Cron) -> str:
+    """A schedule in words."""
+    if isinstance(schedule, Cron):
+        return f"{schedule.expression} {schedule.timezone}"
+    total_ms = schedule.total_ms
+    for size_ms, name in _UNITS:
+        if total_ms % size_ms == 0:
+            return f"every {total_ms // size_ms} {name}"
+    return f"every {total_ms / 1000:g} s"
+
+
+def _trigger_card(settings: WorkerSettings, trigger: Trigger) -> TriggerCard:
+    return TriggerCard(
+        worker_id=settings.id,
+        id=trigger.id,
+        title=trigger.title,
+        description=trigger.description,
+        schedule=schedule_text(trigger.schedule),
+        type=settings.default_source,
+        variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
+        is_catchup=trigger.is_catchup,
+        lifetime_ms=None if trigger.lifetime is None else round(trigger.lifetime * 1000),
+        **_points(trigger.schedule),
+    )
+
+
+def _points(schedule: Interval | Cron) -> dict[str, Any]:
+    """A schedule for programs."""
+    if isinstance(schedule, Cron):
+        return {"cron": schedule.expression, "timezone": schedule.timezone or "UTC"}
+    return {"interval_ms": schedule.total_ms}

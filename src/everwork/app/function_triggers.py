@@ -1,0 +1,90 @@
+"""Job functions by the clock: their triggers fire in the engine's loop while the workers of an application run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from everwork.aio.loops import BackgroundLoop
+from everwork.app.entries import trigger_cards
+from everwork.app.schedules import CronSchedule, scheduled
+from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
+from everwork.core.checks import shown
+from everwork.core.retry import RetryPolicy
+from everwork.exceptions import EngineError, InvalidInput
+from everwork.runtime.portal import Portal
+from everwork.service.fleet.fleet import Fleet, TriggerCard, function_id
+from everwork.service.service import JobService
+from everwork.service.triggers.loop import Scheduled, TriggerLoop
+
+TELL_SECONDS: Final = 5.0
+
+
+class FunctionTrigger(NamedTuple):
+    """The schedule of a job function, which fires straight into the function's type; how everybody may see it."""
+
+    scheduled: Scheduled
+    card: TriggerCard
+
+
+def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) -> FunctionTrigger:
+    """What `cron=` means: a cron expression, a `Cron` or an `Interval`."""
+    trigger = Trigger(title=type, schedule=_schedule(cron))
+    settings = WorkerSettings(title=type, retry=retry, triggers=[trigger])
+    [card] = trigger_cards(settings)
+    return FunctionTrigger(
+        replace(scheduled(settings, trigger, CronSchedule()), worker_id=function_id(type), type=type),
+        replace(card, worker_id=function_id(type), type=type),
+    )
+
+
+@contextmanager
+def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None]:
+    """Let triggers fire as long as this lasts."""
+
+    async def fire(service: JobService) -> None:
+        fleet = Fleet(service.engine)
+        async with _told(fleet, service.holder, [one.card.name for one in triggers]):
+            await TriggerLoop(service.engine, [one.scheduled for one in triggers], fleet.triggers_off).run()
+
+    ended, cancel = portal.start(fire)
+    # It ends only because it is cancelled: nobody needs to be told.
+    ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+    try:
+        yield
+    finally:
+        cancel()
+
+
+@asynccontextmanager
+async def _told(fleet: Fleet, name: str, triggers: Sequence[str]) -> AsyncIterator[None]:
+    """Let everybody know, as long as this lasts, that somebody fires these triggers."""
+
+    async def tell() -> bool:
+        await fleet.tell_firing(name, triggers)
+        return False
+
+    telling = BackgroundLoop("everwork-firing", tell, TELL_SECONDS)
+    telling.start()
+    try:
+        yield
+    finally:
+        await telling.abort()
+        with suppress(EngineError):  # It is away or closed: what was told expires.
+            await fleet.end_firing(name)
+
+
+def _schedule(cron: object) -> Cron | Interval:
+    if isinstance(cron, Cron | Interval):
+        return cron
+    if not isinstance(cron, str):
+        raise InvalidInput("cron", f"must be a cron expression, a Cron or an Interval, not {shown(cron)}")
+    try:
+        return Cron(expression=cron)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise InvalidInput("cron", problem.removeprefix("Value error, ")) from None

@@ -1,0 +1,185 @@
+"""Cron: the built-in schedule, schedules of users' own, and the time points that the runtime makes of them."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings, check_expression
+from everwork.codec.json import encode_object
+from everwork.core.checks import shown
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.schedule import Awaited, Calendar, Every, Plan, Schedule
+from everwork.exceptions import BadConfiguration
+from everwork.service.triggers.cron import EPOCH, MILLISECOND, at, matches, ms_of
+from everwork.service.triggers.loop import Scheduled
+
+
+class AbstractCronSchedule(ABC):
+    """Says when a cron expression matches next. Each manager makes one, without arguments.
+
+    `next_execution` may also take `after`, an aware datetime from which to look instead of from now, and `timezone`,
+    the name of the trigger's zone. Without `after`, points that were missed cannot be caught up with. Managers must
+    come to the same points, so that each fires once.
+    """
+
+    @abstractmethod
+    def next_execution(self, cron_expression: str) -> datetime:
+        """The next instant that the expression matches; without time zone, it is one of the trigger's zone."""
+
+    def check(self, cron_expression: str) -> None:
+        """Raise an error that says what is wrong with an expression, if something is. Called before anything starts."""
+        found = self.next_execution(cron_expression, **_taken(self, datetime.now(UTC), "UTC"))
+        if not isinstance(found, datetime):
+            raise TypeError(f"next_execution must answer a datetime, not {shown(found)}")
+
+
+class CronSchedule(AbstractCronSchedule):
+    """Five fields (or six, with seconds first), by the rules of Debian's cron.
+
+    When clocks go forward, what stands at a fixed time in the hour that is left out runs right after it; when they go
+    back, it runs in the first of both hours. What stands at every so many minutes or hours follows real time.
+    """
+
+    def next_execution(
+        self, cron_expression: str, after: datetime | None = None, timezone: str | None = None
+    ) -> datetime:
+        """The first match after `after`, or after now, in the zone named or in that of `after`."""
+        zone = ZoneInfo(timezone) if timezone else (after.tzinfo if after else None) or UTC
+        for point_ms in matches(cron_expression, zone, ms_of(after or datetime.now(UTC))):
+            return at(point_ms).astimezone(zone)
+        raise ValueError(f"nothing ever matches {cron_expression!r}")
+
+    def check(self, cron_expression: str) -> None:
+        """Refuse what cannot be read or never matches."""
+        check_expression(cron_expression)
+
+
+def scheduled_triggers(settings: WorkerSettings, cron_schedule: AbstractCronSchedule) -> list[Scheduled]:
+    """The triggers of a worker, ready to be fired. What is wrong with one is told by name, before anything starts."""
+    return [scheduled(settings, trigger, cron_schedule) for trigger in settings.triggers]
+
+
+def scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> Scheduled:
+    """One trigger of a worker."""
+    _check(settings, trigger, cron_schedule)
+    return Scheduled(
+        worker_id=settings.id,
+        trigger_id=trigger.id,
+        type=settings.default_source,
+        variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
+        plan=Plan(time_points(trigger.schedule, cron_schedule), trigger.is_catchup, _ms(trigger.lifetime)),
+        check_every_ms=round(trigger.status_check_interval * 1000),
+        cache_ms=_ms(trigger.status_cache_ttl),
+        max_attempts=settings.retry.max_attempts if settings.retry else None,
+    )
+
+
+def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) -> Schedule:
+    """The time points of a schedule."""
+    if isinstance(schedule, Interval):
+        return Every(schedule.total_ms)
+    if type(cron_schedule) is CronSchedule:
+        return Calendar(_Matches(schedule))
+    if "after" in _names_taken(cron_schedule):
+        return Calendar(_Asked(schedule, cron_schedule), is_foreign=True)
+    return Awaited(_Awaited(schedule, cron_schedule))
+
+
+class _Matches:
+    """The next match of an expression; whoever goes from point to point pays for one walk."""
+
+    def __init__(self, cron: Cron) -> None:
+        self._cron = cron
+        self._walks: dict[int, Iterator[int]] = {}
+        """At most the last walk, by the point where it stands."""
+
+    def __call__(self, after_ms: int) -> int | None:
+        # Taken out while it is used: loops of several threads may ask.
+        walk = self._walks.pop(after_ms, None) or matches(self._cron.expression, self._cron.zone, after_ms)
+        point_ms = next(walk, None)
+        self._walks = {} if point_ms is None else {point_ms: walk}
+        return point_ms
+
+
+class _Asked:
+    """The next point of a user's own schedule that can be asked from any instant."""
+
+    def __init__(self, cron: Cron, schedule: AbstractCronSchedule) -> None:
+        self._cron = cron
+        self._schedule = schedule
+
+    def __call__(self, after_ms: int) -> int | None:
+        point_ms = self._ask(after_ms)
+        if point_ms <= after_ms:
+            raise BadConfiguration(f"{self._call} must answer an instant after {at(after_ms)}, not {at(point_ms)}")
+        return point_ms
+
+    def _ask(self, after_ms: int) -> int:
+        taken = _taken(self._schedule, at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
+        found = self._schedule.next_execution(self._cron.expression, **taken)
+        if not isinstance(found, datetime):
+            raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
+        return self._instant(found, after_ms)
+
+    def _instant(self, found: datetime, after_ms: int) -> int:
+        """An answer in milliseconds, never before what was answered."""
+        if found.tzinfo:
+            return _ms_up(found)
+        first = _ms_up(found.replace(tzinfo=self._cron.zone, fold=0))
+        # In an hour that comes twice, it is the one that is still to come.
+        return first if first > after_ms else _ms_up(found.replace(tzinfo=self._cron.zone, fold=1))
+
+    @property
+    def _call(self) -> str:
+        return f"{type(self._schedule).__name__}.next_execution({self._cron.expression!r})"
+
+
+class _Awaited(_Asked):
+    """The next point of a user's own schedule that knows only its own now: it is kept until its time has come."""
+
+    _kept_ms = 0
+
+    def __call__(self, after_ms: int) -> int | None:
+        if self._kept_ms <= after_ms:
+            self._kept_ms = self._ask(after_ms)
+        # Its clock may be a little behind the engine's: a point that has passed is no error, it is asked again later.
+        return self._kept_ms if self._kept_ms > after_ms else None
+
+
+def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> None:
+    if isinstance(trigger.schedule, Interval):
+        return
+    try:
+        cron_schedule.check(trigger.schedule.expression)
+    except Exception as error:
+        raise BadConfiguration(
+            f"trigger '{trigger.title}' of worker '{settings.title}': {shown(trigger.schedule.expression)} is refused "
+            f"by {type(cron_schedule).__name__}: {str(error) or type(error).__name__}"
+        ) from error
+
+
+def _taken(schedule: AbstractCronSchedule, after: datetime, timezone: str | None) -> dict[str, Any]:
+    """Of what can be given, what `next_execution` takes."""
+    names = _names_taken(schedule)
+    return {name: value for name, value in (("after", after), ("timezone", timezone)) if name in names}
+
+
+def _names_taken(schedule: AbstractCronSchedule) -> frozenset[str]:
+    """What `next_execution` takes beside the expression."""
+    parameters = inspect.signature(schedule.next_execution).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return frozenset({"after", "timezone"})
+    return frozenset(parameters)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _ms_up(instant: datetime) -> int:
+    return -((EPOCH - instant) // MILLISECOND)

@@ -1,0 +1,237 @@
+"""What a worker declares of itself: settings, triggers and their schedules. Each wrong value is told by its field."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from typing import Annotated, Any, Final, Self
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from everwork.codec.json import encode_object
+from everwork.core.breaker import CircuitBreaker
+from everwork.core.limits import (
+    CONCURRENCY_MAX,
+    DELAY_MS_MAX,
+    EXECUTION_SECONDS_DEFAULT,
+    NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    SOURCES_MAX,
+    TITLE_CHARS_MAX,
+)
+from everwork.core.policy import TypePolicy
+from everwork.core.retry import RetryPolicy
+from everwork.service.policies import retry_in_code
+
+INTERVAL_MS_MIN: Final = 100
+EXPRESSION_CHARS_MAX: Final = 200
+_ANY_DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""Whether an expression ever matches does not depend on the day from which one looks."""
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must have printable characters only, no line ends nor control characters")
+    return text
+
+
+Title = Annotated[str, StringConstraints(min_length=1, max_length=TITLE_CHARS_MAX), AfterValidator(_printable)]
+Description = Annotated[str, StringConstraints(max_length=1000)]
+Source = Annotated[str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX, pattern=r"^[a-zA-Z0-9_\-:]+$")]
+Amount = Annotated[float, Field(ge=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
+Timeout = Annotated[float, Field(ge=0.1, le=86_400, allow_inf_nan=False)]
+CheckInterval = Annotated[float, Field(ge=0.1, le=3_600, allow_inf_nan=False)]
+CacheTtl = Annotated[float, Field(ge=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
+Lifetime = Annotated[float, Field(gt=0, le=DELAY_MS_MAX / 1000, allow_inf_nan=False)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Interval(_Settings):
+    """A schedule: again and again after the same time."""
+
+    weeks: Amount = 0
+    days: Amount = 0
+    hours: Amount = 0
+    minutes: Amount = 0
+    seconds: Amount = 0
+
+    @property
+    def total_ms(self) -> int:
+        """The whole interval in milliseconds."""
+        hours = (self.weeks * 7 + self.days) * 24 + self.hours
+        return round(((hours * 60 + self.minutes) * 60 + self.seconds) * 1000)
+
+    @model_validator(mode="after")
+    def _is_a_time(self) -> Self:
+        if not INTERVAL_MS_MIN <= self.total_ms <= DELAY_MS_MAX:
+            raise ValueError(
+                "weeks, days, hours, minutes and seconds together must be from "
+                f"{INTERVAL_MS_MIN / 1000:g} seconds to {DELAY_MS_MAX // 86_400_000} days"
+            )
+        return self
+
+
+class Cron(_Settings):
+    """A schedule: whenever the clock of a time zone matches a cron expression.
+
+    The time zone is an IANA name; without one it is that of the TZ environment variable, else UTC. `custom` leaves the
+    expression to a cron schedule of the user's own, which has its own syntax.
+    """
+
+    custom: bool = False
+    timezone: str | None = Field(default=None, validate_default=True)
+    expression: str = Field(min_length=1, max_length=EXPRESSION_CHARS_MAX)
+
+    @field_validator("timezone", mode="after")
+    @classmethod
+    def _is_a_zone(cls, name: str | None) -> str:
+        if name is None:
+            return _zone_here()
+        if not is_zone(name):
+            raise ValueError(f"must be an IANA time zone, like 'Europe/Berlin', not {name[:80]!r}")
+        return name
+
+    @field_validator("expression", mode="after")
+    @classmethod
+    def _is_an_expression(cls, expression: str, info: ValidationInfo) -> str:
+        if not info.data.get("custom"):
+            check_expression(expression)
+        return expression
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The time zone itself."""
+        return ZoneInfo(self.timezone or "UTC")
+
+
+class Trigger(_Settings):
+    """Runs its worker by a schedule, with these kwargs."""
+
+    title: Title
+    description: Description = ""
+    schedule: Interval | Cron
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    is_catchup: bool = True
+    lifetime: Lifetime | None = None
+    status_check_interval: CheckInterval = 60
+    status_cache_ttl: CacheTtl | None = 5
+
+    @field_validator("kwargs", mode="after")
+    @classmethod
+    def _are_json(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        encode_object("kwargs", kwargs, PAYLOAD_BYTES_MAX)
+        return kwargs
+
+    @property
+    def id(self) -> str:
+        """Made from the title: the same in every process."""
+        return id_of(self.title)
+
+
+class EventSettings(_Settings):
+    """How many events a call may emit, and how many are published at once."""
+
+    max_events_in_memory: int = Field(default=5_000, ge=1, le=10_000)
+    max_batch_size: int = Field(default=500, ge=1, le=10_000)
+
+
+class WorkerSettings(_Settings):
+    """What a worker class says of itself. `sources` always holds the worker's own source too."""
+
+    title: Title
+    description: Description = ""
+    sources: AbstractSet[Source] = Field(default=frozenset(), validate_default=True)
+    execution_timeout: Timeout = EXECUTION_SECONDS_DEFAULT
+    status_check_interval: CheckInterval = 60
+    status_cache_ttl: CacheTtl | None = 5
+    event_settings: EventSettings = EventSettings()
+    triggers: list[Trigger] = Field(default_factory=list)
+    concurrency: int = Field(default=1, ge=1, le=CONCURRENCY_MAX)
+    breaker: CircuitBreaker | None = None
+    policy: TypePolicy | None = None
+    retry: RetryPolicy | None = Field(default=None, validate_default=True)
+
+    @field_validator("sources", mode="after")
+    @classmethod
+    def _hold_the_own(cls, sources: AbstractSet[str], info: ValidationInfo) -> frozenset[str]:
+        title = info.data.get("title")
+        own = set() if title is None else {source_of(id_of(title))}
+        if len(sources - own) > SOURCES_MAX:
+            raise ValueError(f"must be at most {SOURCES_MAX} sources, not {len(sources - own)}")
+        return frozenset(sources | own)
+
+    @field_validator("retry", mode="after")
+    @classmethod
+    def _or_the_policys(cls, retry: RetryPolicy | None, info: ValidationInfo) -> RetryPolicy | None:
+        return retry_in_code(retry, info.data.get("policy"), unsaid=None)
+
+    @field_validator("triggers", mode="after")
+    @classmethod
+    def _have_titles_of_their_own(cls, triggers: list[Trigger]) -> list[Trigger]:
+        titles = Counter(trigger.title for trigger in triggers)
+        if twice := sorted(title for title, times in titles.items() if times > 1):
+            raise ValueError(f"must have titles of their own, but {twice[0]!r} is there {titles[twice[0]]} times")
+        return triggers
+
+    @property
+    def id(self) -> str:
+        """Made from the title: the same in every process."""
+        return id_of(self.title)
+
+    @property
+    def default_source(self) -> str:
+        """The source that is this worker's alone."""
+        return source_of(self.id)
+
+
+@lru_cache(maxsize=1024)
+def id_of(title: str) -> str:
+    """The id that stands for a title: the first 16 hex digits of its SHA256."""
+    return sha256(title.encode()).hexdigest()[:16]
+
+
+def source_of(worker_id: str) -> str:
+    """The source that is one worker's alone."""
+    return f"worker:{worker_id}:source"
+
+
+def check_expression(expression: str) -> None:
+    """Refuse a cron expression that cannot be read, or that no day ever matches."""
+    try:
+        next(CronSim(expression, _ANY_DAY))
+    except CronSimError as error:
+        raise ValueError(f"must be a cron expression, like '0 9 * * 1': {error} in {expression!r}") from None
+    except StopIteration:
+        raise ValueError(f"must match some day, but none ever matches {expression!r}") from None
+
+
+def is_zone(name: str) -> bool:
+    """Whether this is the name of a time zone."""
+    try:
+        ZoneInfo(name)
+    except (ValueError, KeyError, OSError):  # No such zone; a path; a directory of zones, like "Europe".
+        return False
+    return True
+
+
+def _zone_here() -> str:
+    name = os.environ.get("TZ", "").removeprefix(":")
+    return name if name and is_zone(name) else "UTC"

@@ -1,0 +1,97 @@
+"""The twins of Everwork's coroutines, for code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from everwork.app.engine_host import Home
+from everwork.app.function import JobKey
+from everwork.app.tick import Ticked
+from everwork.codec.json import decode
+from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.engines.values import Explanation
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.runtime import SHUTDOWN_SECONDS, run_loop
+
+Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
+
+
+class SyncEverwork:
+    """`app.sync`: each call blocks until it is done. It may be used from any thread."""
+
+    def __init__(
+        self,
+        home: Home,
+        check: Check,
+        stop_workers: Callable[[], None],
+        run_once: Callable[..., Coroutine[Any, Any, Ticked]],
+    ) -> None:
+        self._home = home
+        self._run_once = run_once
+        self._check = check
+        self._stop_workers = stop_workers
+
+    def enqueue(self, type: str, /, *, tx: object = None, **arguments: Any) -> JobKey:
+        """Create a job; see `Everwork.enqueue`."""
+        try:
+            return self.enqueue_many([(type, arguments)], tx=tx)[0]
+        except InvalidInput as error:
+            raise InvalidInput(error.field.removeprefix("jobs[0]."), error.problem) from None
+
+    def enqueue_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]], *, tx: object = None) -> list[JobKey]:
+        """Create many jobs, all or none; see `Everwork.enqueue_many`."""
+        checked = self._check(jobs)
+        if tx is not None:
+            return [JobKey.of(one) for one in self._home.create_in_blocking(tx, checked)]
+        return [JobKey.of(one) for one in self._home.run(lambda service: service.create_patiently(checked))]
+
+    def get(self, key: int) -> Job:
+        """A job as it stands."""
+        return self._home.run(lambda service: service.get(key))
+
+    def history(self, key: int) -> list[HistoryEntry]:
+        """How a job's attempts ended, oldest first."""
+        return self._home.run(lambda service: service.history(key))
+
+    def explain(self, key: int) -> Explanation:
+        """Why a job is not running."""
+        return self._home.run(lambda service: service.explain(key))
+
+    def result(self, key: int, timeout: float | None = None) -> Any:
+        """Wait for a job to finish and return its result; see `Everwork.result`."""
+        text = self._home.run(lambda service: service.result(key, timeout))
+        return None if text is None else decode(text)
+
+    def cancel(self, key: int, reason: str = "") -> None:
+        """Cancel a job, pending or running."""
+        self._home.run(lambda service: service.cancel(key, reason))
+
+    def requeue(self, key: int) -> None:
+        """Bring a dead letter back."""
+        self._home.run(lambda service: service.requeue(key))
+
+    def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Ticked:
+        """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise BadConfiguration("run_once: an event loop runs in this thread; use `await app.run_once()` there")
+        return run_loop(self._run_once(max_jobs, shutdown_timeout=shutdown_timeout))
+
+    def open(self) -> None:
+        """Open the engine, if that has not happened yet."""
+        self._home.open_blocking()
+
+    def close(self) -> None:
+        """Stop the workers of this application, if they run, and close the engine."""
+        self._stop_workers()
+        self._home.close()
+
+    def __enter__(self) -> SyncEverwork:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

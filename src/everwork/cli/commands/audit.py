@@ -1,0 +1,65 @@
+"""everwork audit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+import typer
+
+from everwork.cli.options import AsJson, EngineUrl, number
+from everwork.cli.output import Column, one_line, table, write, write_json, write_rich
+from everwork.cli.session import administer
+from everwork.core import checks
+from everwork.core.instants import utc_text
+from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.service.access.audit import AuditEntry
+from everwork.service.admin_report import audit_report
+
+COLUMNS = (
+    Column("AT", whole=True),
+    Column("WHO", width_min=12),
+    Column("FROM", width_min=12),
+    Column("ACTION", whole=True),
+    Column("TARGET", width_min=16),
+    Column("DETAIL", one_line=True),
+)
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command()
+def audit(
+    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIST_LIMIT_MAX:,}.")] = str(LIST_LIMIT_DEFAULT),
+    cursor: Annotated[str | None, typer.Option(metavar="NAME", help="Go on below this entry.")] = None,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who did what to the whole store, newest first: keys, types, groups, deleted jobs, bulk requeues.
+
+    [bold]Example:[/bold] everwork audit --limit 20
+    """
+    rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
+    found = administer(engine, lambda desk: desk.audit(rows, cursor))
+    following = found[-1].name if len(found) == rows else None
+    if as_json:
+        write_json({"entries": [audit_report(entry) for entry in found], "next": following})
+        return
+    if not found:
+        write("nothing has been written down yet\n" if cursor is None else "there is nothing older\n")
+        return
+    write_rich(table(COLUMNS, [_row(entry) for entry in found]))
+    if following is not None:
+        write(f"\nmore: everwork audit --limit {rows} --cursor {following}\n")
+
+
+def _row(entry: AuditEntry) -> tuple[str, ...]:
+    detail = orjson.dumps(dict(entry.detail)).decode() if entry.detail else ""
+    return (
+        utc_text(entry.at_ms),
+        one_line(entry.who),
+        one_line(entry.origin),
+        one_line(entry.action),
+        one_line(entry.target),
+        one_line(detail),
+    )

@@ -1,0 +1,156 @@
+"""everwork bench: how fast the user's own engine is, in a type of its own, which is empty again afterwards."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from everwork.cli.options import AsJson, EngineUrl, number
+from everwork.cli.output import write, write_json
+from everwork.cli.progress import Step, watched
+from everwork.cli.session import checked, use
+from everwork.codec.new_job import new_job
+from everwork.codec.urls import shown_url
+from everwork.core import checks
+from everwork.core.instants import utc_text
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete
+from everwork.engines.values import Demand, JobFilter
+from everwork.exceptions import EngineBusy
+from everwork.service.service import JobService
+
+TYPE: Final = "everwork-bench"
+KIND: Final = "bench"
+"""Of the note in the registry that says until when somebody measures."""
+JOBS_MAX: Final = 1_000_000
+SECONDS_MAX: Final = 600.0
+CREATE_STEP: Final = 500
+DRAIN_STEP: Final = 100
+ROUNDS: Final = 100
+CLEAN_STEP: Final = 500
+WAIT_MS: Final = 1_000
+TIDY_MS: Final = 60_000
+Look = Callable[[Step], None]
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+class Measured(NamedTuple):
+    """What was measured; rates are jobs a second, one caller; delays from a create to its lease."""
+
+    jobs: int
+    create_per_second: float
+    drain_per_second: float
+    latency_ms_median: float
+    latency_ms_p95: float
+
+
+@app.command()
+def bench(
+    *,
+    jobs: Annotated[str, typer.Option(metavar="NUMBER", help=f"How many jobs, 1 to {JOBS_MAX:,}.")] = "5000",
+    seconds: Annotated[str, typer.Option(metavar="NUMBER", help="How long each part may take.")] = "5",
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure an engine: jobs created and worked off in batches, and the delay from a create to its lease.
+
+    The jobs are of the type everwork-bench and are removed afterwards.
+
+    [bold]Example:[/bold] everwork bench --engine postgresql://app@db.example.org/jobs
+    """
+    most = checks.whole_number("jobs", number(jobs), 1, JOBS_MAX)
+    limit = checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
+    with watched() as look:
+        found = use(engine, lambda service: _measured(service, most, limit, look))
+    if as_json:
+        write_json({"engine": shown_url(checked(engine)), **found._asdict()})
+    else:
+        write(
+            f"{shown_url(checked(engine))}, {found.jobs:,} jobs, one caller\n"
+            f"  created     {found.create_per_second:>10,.0f} jobs/s (batches of {CREATE_STEP})\n"
+            f"  worked off  {found.drain_per_second:>10,.0f} jobs/s (batches of {DRAIN_STEP})\n"
+            f"  from create to lease, one at a time: {found.latency_ms_median:.1f} ms, "
+            f"95 % within {found.latency_ms_p95:.1f} ms\n"
+        )
+
+
+async def _measured(service: JobService, jobs: int, seconds: float, look: Look) -> Measured:
+    holder, ttl_ms = f"bench-{os.getpid()}", round(seconds * 3_000) + TIDY_MS
+    if not await service.engine.take_turn(TYPE, holder, ttl_ms):
+        raise EngineBusy(await _taken(service))
+    try:
+        await service.engine.register(KIND, TYPE, holder, ttl_ms)
+        await _clean(service)
+        created, create_rate = await _create(service, jobs, seconds, look)
+        drain_rate = await _drain(service, created, seconds, look)
+        delays = sorted(await _delays(service, seconds))
+        median, p95 = (delays[min(round(len(delays) * share), len(delays) - 1)] for share in (0.5, 0.95))
+        return Measured(created, create_rate, drain_rate, median, p95)
+    finally:
+        await _clean(service)
+        await service.engine.unregister(KIND, TYPE)
+        await service.engine.take_turn(TYPE, holder, 1)
+
+
+async def _taken(service: JobService) -> str:
+    """Why it cannot be measured now: turns do not tell until when they are taken, so that stands beside."""
+    notes = await service.engine.registered(KIND)
+    until = next((f"until {utc_text(note.until_ms)} at the latest" for note in notes if note.until_ms), "for a moment")
+    return f"the place is taken {until}: somebody else measures this store, or was killed; the next one cleans up"
+
+
+async def _create(service: JobService, jobs: int, seconds: float, look: Look) -> tuple[int, float]:
+    begun, created = time.perf_counter(), 0
+    while created < jobs and time.perf_counter() - begun < seconds:
+        batch = [_job() for _ in range(min(CREATE_STEP, jobs - created))]
+        created += len(await service.engine.create(batch))
+        look(Step(created, 2 * jobs))
+    return created, created / (time.perf_counter() - begun)
+
+
+async def _drain(service: JobService, jobs: int, seconds: float, look: Look) -> float:
+    """Each step ends the jobs of the step before and leases the next, as workers do."""
+    begun, done = time.perf_counter(), 0
+    demand = [Demand(TYPE, TYPE, DRAIN_STEP)]
+    leased = (await service.engine.activate(demand)).jobs
+    while leased:
+        outcomes = [Complete(job.key, job.attempt) for job in leased]
+        is_over = time.perf_counter() - begun >= seconds
+        settlement = await service.engine.settle(outcomes, () if is_over else demand)
+        done += len(outcomes)
+        leased = settlement.activation.jobs
+        look(Step(jobs + done, 2 * jobs))
+    return done / (time.perf_counter() - begun)
+
+
+async def _delays(service: JobService, seconds: float) -> list[float]:
+    """How long jobs wait that come one at a time, in milliseconds; at least one."""
+    await _clean(service)
+    ends, delays = time.perf_counter() + seconds, list[float]()
+    while not delays or (len(delays) < ROUNDS and time.perf_counter() < ends):
+        begun = time.perf_counter()
+        await service.engine.create([_job()])
+        leased = await service.lease(Demand(TYPE, TYPE, 1), WAIT_MS)
+        delays.append((time.perf_counter() - begun) * 1_000)
+        await service.settle([Complete(job.key, job.attempt) for job in leased])
+    return delays
+
+
+async def _clean(service: JobService) -> None:
+    """Leave nothing behind, also of a measurement that was broken off."""
+    while True:
+        page = await service.list(JobFilter(type=TYPE), CLEAN_STEP)
+        keys = sorted(job.key for job in page.jobs)
+        if not keys:
+            return
+        await service.engine.cancel(keys, "measured")
+        await service.engine.delete(keys)
+
+
+def _job() -> NewJob:
+    return new_job(TYPE, {"text": "x" * 100})

@@ -1,0 +1,91 @@
+"""everwork copy."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from everwork.cli.options import AsJson
+from everwork.cli.output import tell, write, write_json
+from everwork.cli.progress import watched
+from everwork.cli.session import checked, opened, run
+from everwork.codec.urls import shown_url
+from everwork.exceptions import EngineBusy, EngineUnavailable
+from everwork.service.store_copy import Copied, Mover
+
+INTERRUPTED = 130
+AGAIN = "run the same command again to go on"
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The engine to copy from.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The engine to copy to.", show_default=False)],
+    into_non_empty: Annotated[
+        bool, typer.Option("--into-non-empty", help="Add to a target that holds other jobs.")
+    ] = False,
+    while_running: Annotated[
+        bool, typer.Option("--while-running", help="Copy a source that workers still use: the copy may be torn.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a stopped store into another, of any engine: jobs with their keys and histories, types, registry.
+
+    Interrupted, it goes on where it was when the same command is given again. At the end the counts of both
+    are compared.
+
+    [bold]Examples:[/bold]
+    everwork copy sqlite:///jobs.db postgresql://ann@db.example.org/jobs
+    everwork copy redis://localhost/0 sqlite:////var/backups/jobs.db
+    """
+    options = {"into_non_empty": into_non_empty, "while_running": while_running}
+    begun = time.monotonic()
+    try:
+        copied = run(_copy(checked(source), checked(target), options))
+    except KeyboardInterrupt:
+        tell(f"interrupted; {AGAIN}")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(copied, source, target, seconds=time.monotonic() - begun, as_json=as_json)
+    if copied.differences:
+        raise typer.Exit(1)
+
+
+async def _copy(source: str, target: str, options: dict[str, bool]) -> Copied:
+    # The source first: a mistake in its URL must not leave an empty target behind.
+    async with opened(source) as here, opened(target, creates=True) as there:
+        try:
+            with watched() as show:
+                return await Mover(here, there, shown_url(source), show).copy(**options)
+        except (EngineUnavailable, EngineBusy) as error:
+            raise type(error)(f"{error}; when it is back, {AGAIN}") from None
+
+
+def _show(copied: Copied, source: str, target: str, *, seconds: float, as_json: bool) -> None:
+    for difference in copied.differences:
+        tell(f"{difference.what}: {difference.source:,} in the source, {difference.target:,} in the target")
+    if as_json:
+        write_json(_report(copied, source, target))
+        return
+    before = f" ({copied.present:,} were there already)" if copied.present else ""
+    write(
+        f"{copied.jobs:,} jobs{before}, {copied.types:,} types and {copied.entries:,} registry entries copied "
+        f"to {shown_url(target)} in {seconds:.1f} s\n"
+    )
+    write("the counts differ: somebody works on one of the stores\n" if copied.differences else "the counts agree\n")
+
+
+def _report(copied: Copied, source: str, target: str) -> dict[str, Any]:
+    return {
+        "source": shown_url(source),
+        "target": shown_url(target),
+        "jobs": copied.jobs,
+        "present": copied.present,
+        "types": copied.types,
+        "entries": copied.entries,
+        "counts_agree": not copied.differences,
+        "differences": [{"what": one.what, "source": one.source, "target": one.target} for one in copied.differences],
+    }

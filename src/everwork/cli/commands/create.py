@@ -1,0 +1,214 @@
+"""everwork jobs create: one job, many alike, or a file of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import orjson
+import typer
+
+from everwork.cli.commands import job_file
+from everwork.cli.options import AsJson, EngineUrl, moment, number, pairs
+from everwork.cli.output import tell, write, write_json
+from everwork.cli.session import use
+from everwork.codec.json import decode_object
+from everwork.codec.new_job import new_job
+from everwork.core import checks
+from everwork.core.job import NewJob
+from everwork.core.limits import CREATE_BATCH_MAX, PAYLOAD_BYTES_MAX
+from everwork.engines.values import Created
+from everwork.exceptions import EngineError, InvalidInput
+from everwork.service.report import job_report
+from everwork.service.service import JobService
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+COUNT_MAX = 1_000_000
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""One transaction's worth of variables: memory stays bounded whatever the file holds."""
+PROGRESS_FROM = 5_000
+INT_DIGITS_SAFE = 18
+
+
+class Bulk(NamedTuple):
+    """What became of many jobs."""
+
+    keys: list[int]
+    deduplicated: int
+
+
+def create(  # noqa: PLR0913 - what can be said of a job
+    *,
+    type: Annotated[str | None, typer.Argument(help="What kind of work, such as email-send.")] = None,
+    variables: Annotated[
+        str | None, typer.Option(metavar="JSON", help="A JSON object; - reads it from standard input.")
+    ] = None,
+    var: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="One variable: JSON if it is JSON, else text. Repeatable."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Owner of the job.")] = None,
+    priority: Annotated[str | None, typer.Option(metavar="NUMBER", help="-512 to 511, higher first.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="SECONDS", help="Start after this time.")] = None,
+    run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Start at this time (RFC 3339).")] = None,
+    max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
+    dedupe_key: Annotated[str | None, typer.Option(metavar="TEXT", help="The same key again creates nothing.")] = None,
+    limit_key: Annotated[str | None, typer.Option(metavar="TEXT", help="What limits apply to.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(metavar="TEXT", help="To find it again.")] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Cancelled if still pending then (RFC 3339).")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="SECONDS", help="How long an attempt may run.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="One header. Repeatable.")] = None,
+    count: Annotated[str, typer.Option(metavar="NUMBER", help="Create this many alike.")] = "1",
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="One JSON object a line, with these names; - is standard input.")
+    ] = None,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a job, or many.
+
+    Bulk creation checks everything first: a bad line is named, and then nothing is created.
+
+    [bold]Examples:[/bold]
+    everwork jobs create email-send --var to=ann@example.org --delay 60
+    everwork jobs create resize --variables '{"width": 800}' --count 100
+    everwork jobs create --file jobs.jsonl
+    """
+    said = {
+        "type": type,
+        "tenant": tenant,
+        "priority": number(priority),
+        "delay": number(delay),
+        "run_at": None if run_at is None else moment("run_at", run_at),
+        "max_attempts": number(max_attempts),
+        "dedupe_key": dedupe_key,
+        "limit_key": limit_key,
+        "correlation_id": correlation_id,
+        "expires_at": None if expires_at is None else moment("expires_at", expires_at),
+        "timeout": number(timeout),
+        "headers": pairs("header", header) if header else None,
+        "variables": _variables(variables, var or []),
+    }
+    given = {name: value for name, value in said.items() if value is not None}
+    copies = checks.whole_number("count", number(count), 1, COUNT_MAX)
+    if file is not None:
+        if given or copies > 1:
+            raise InvalidInput("file", f"brings its own fields; {', '.join(given) or 'count'} cannot be given with it")
+        with job_file.checked(file) as jobs:
+            _show_many(use(engine, lambda service: _create_many(service, jobs, jobs.total), creates=True), as_json)
+        return
+    job = _one_job(given, copies)
+    if copies > 1:
+        _show_many(
+            use(engine, lambda service: _create_many(service, (job for _ in range(copies)), copies), creates=True),
+            as_json,
+        )
+    else:
+        _show_one(*use(engine, lambda service: _create_one(service, job), creates=True), as_json)
+
+
+def _one_job(given: dict[str, Any], copies: int) -> NewJob:
+    if "type" not in given:
+        raise InvalidInput("type", "must be given: everwork jobs create TYPE, or --file PATH")
+    if copies > 1 and "dedupe_key" in given:
+        raise InvalidInput("count", "must be 1 with a dedupe_key, which allows one job only")
+    return new_job(**({"variables": {}} | given))
+
+
+def _variables(text: str | None, var: list[str]) -> dict[str, Any] | None:
+    if text is None:
+        return {name: _variable(name, value) for name, value in pairs("var", var).items()} if var else None
+    if var:
+        raise InvalidInput("variables", "must not be given together with var; give one of them")
+    if text != "-":
+        return decode_object("variables", text.encode("utf-8", "surrogateescape"), PAYLOAD_BYTES_MAX)
+    raw = sys.stdin.buffer.read(PAYLOAD_BYTES_MAX + 1)
+    if len(raw) > PAYLOAD_BYTES_MAX:
+        raise InvalidInput("variables", f"must be at most {PAYLOAD_BYTES_MAX:,} bytes of JSON; standard input has more")
+    return decode_object("variables", raw, PAYLOAD_BYTES_MAX)
+
+
+def _variable(name: str, text: str) -> Any:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    # A whole number of more than 64 bits would become a float and lose its last digits.
+    if isinstance(value, float) and text.strip().lstrip("-").isdigit() and len(text.strip()) > INT_DIGITS_SAFE:
+        raise InvalidInput("var", f"{name} must be a number of at most 64 bits, or a text: --var '{name}=\"{text}\"'")
+    return value
+
+
+async def _create_one(service: JobService, job: NewJob) -> tuple[Created, dict[str, Any]]:
+    created = (await service.create([job]))[0]
+    return created, job_report(await service.get(created.key))
+
+
+async def _create_many(service: JobService, jobs: Iterable[NewJob], total: int) -> Bulk:
+    keys: list[int] = []
+    deduplicated = 0
+    try:
+        with _progress(total) as progress:
+            task = progress.add_task("creating jobs", total=total) if progress else None
+            for batch in _batches(jobs):
+                created = await service.create(batch)
+                keys += [one.key for one in created if not one.deduplicated]
+                deduplicated += sum(one.deduplicated for one in created)
+                if progress and task is not None:
+                    progress.advance(task, len(batch))
+    except EngineError as error:
+        done = len(keys) + deduplicated
+        raise EngineError(f"{error}; {done:,} of {total:,} jobs had been created") from error
+    except asyncio.CancelledError:
+        tell(f"stopped: at least {len(keys) + deduplicated:,} of {total:,} jobs had been created")
+        raise
+    return Bulk(keys, deduplicated)
+
+
+def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    batch: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        batch.append(job)
+        size += len(job.variables)
+        if len(batch) == CREATE_BATCH_MAX or size > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _progress(total: int) -> AbstractContextManager[Progress | None]:
+    if total < PROGRESS_FROM or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console  # noqa: PLC0415 - only what is used is loaded
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _show_one(created: Created, report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        write_json(report | {"deduplicated": created.deduplicated})
+    elif created.deduplicated:
+        write(f"job {created.key} has this dedupe key already and is {report['state']}; nothing was created\n")
+    else:
+        write(f"created job {created.key} ({report['type']})\n")
+
+
+def _show_many(bulk: Bulk, as_json: bool) -> None:
+    keys, deduplicated = bulk
+    if as_json:
+        write_json({"created": len(keys), "deduplicated": deduplicated, "keys": [str(key) for key in keys]})
+        return
+    which = f", keys {keys[0]} to {keys[-1]}" if len(keys) > 1 else f", key {keys[0]}" if keys else ""
+    known = f"; {deduplicated:,} were there already (dedupe key)" if deduplicated else ""
+    write(f"created {len(keys):,} job{'' if len(keys) == 1 else 's'}{which}{known}\n")

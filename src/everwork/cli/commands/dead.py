@@ -1,0 +1,329 @@
+"""everwork dead: dead letters by what went wrong; list, show, requeue, purge."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from everwork.cli import show
+from everwork.cli.commands.jobs import change_each, engine_hint, error_part, look_at, now_ms, optional_name
+from everwork.cli.options import AsJson, EngineUrl, number, past_instant
+from everwork.cli.output import Column, one_line, span, table, tell, write, write_json, write_rich
+from everwork.cli.progress import Step, watched
+from everwork.cli.session import administration_of, local_principal, use
+from everwork.core import checks
+from everwork.core.fingerprint import fingerprint as fingerprint_of
+from everwork.core.states import State
+from everwork.exceptions import InvalidInput, WrongState
+from everwork.service.admin_report import dead_report
+from everwork.service.dead_letters import (
+    GROUPS_DEFAULT,
+    GROUPS_MAX,
+    Act,
+    DeadFilter,
+    DeadGroup,
+    Grouped,
+    grouped,
+    newest,
+    require_fingerprint,
+)
+from everwork.service.desk import BulkChange, Desk
+from everwork.service.report import explanation_report, job_report
+from everwork.service.service import JobService
+
+SHOWN_MAX = 20
+COLUMNS = (
+    Column("JOBS", whole=True, right=True),
+    Column("TYPE", width_min=20),
+    Column("FINGERPRINT", whole=True),
+    Column("FIRST", whole=True, right=True),
+    Column("LAST", whole=True, right=True),
+    Column("LATEST KEY", whole=True, right=True),
+    Column("ERROR", one_line=True, width_min=20),
+)
+DONE = {Act.REQUEUE: "requeued", Act.PURGE: "purged"}
+
+Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Those of this type.")]
+Tenant = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Those of this tenant. Repeatable.")]
+Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Those whose error contains it.")]
+Fingerprint = Annotated[str | None, typer.Option(metavar="LETTERS", help="Those whose error is of this kind.")]
+Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since: 12h (so long ago), a day, RFC 3339.")]
+Before = Annotated[str | None, typer.Option(metavar="TIME", help="Failed before, in the same way.")]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Job keys.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="Every dead letter is meant.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def dead(ctx: typer.Context) -> None:
+    """Look at dead letters, bring them back, remove them.
+
+    [bold]Example:[/bold] everwork dead list
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command("list")
+def list_dead(
+    *,
+    type: Type = None,
+    tenant: Tenant = None,
+    error: Error = None,
+    since: Since = None,
+    before: Before = None,
+    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {GROUPS_MAX:,} groups.")] = str(GROUPS_DEFAULT),
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List dead letters by type and kind of error: errors that differ in numbers, names and ids only are one kind.
+
+    [bold]Examples:[/bold]
+    everwork dead list
+    everwork dead list --type card-charge --since 12h
+    """
+    wanted = _filter(type, tenant, error, None, since=since, before=before)
+    most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
+    found = use(engine, lambda service: grouped(_desk(service), wanted, most))
+    if as_json:
+        write_json(dead_report(found))
+    else:
+        _show_groups(found)
+
+
+@app.command("show")
+def show_dead(
+    which: Annotated[str, typer.Argument(metavar="KEY|FINGERPRINT", help="Which one.", show_default=False)],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a dead letter with every attempt; of a fingerprint, the newest one.
+
+    [bold]Example:[/bold] everwork dead show 17
+    """
+    found = use(engine, lambda service: _look(service, which))
+    job, history, explanation = found.looked
+    fingerprint = fingerprint_of(job.last_error or "")
+    if as_json:
+        report = job_report(job, history) | {"explanation": explanation_report(explanation)}
+        write_json(report | {"fingerprint": fingerprint, "others": [str(key) for key in found.others]})
+        return
+    write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=engine_hint(engine)))
+    others = f"; others: {', '.join(str(key) for key in found.others)}" if found.others else ""
+    write(f"\nfingerprint {fingerprint}{others}\n")
+
+
+@app.command()
+def requeue(  # noqa: PLR0913 - what can be said of dead letters
+    keys: Keys = None,
+    *,
+    type: Type = None,
+    tenant: Tenant = None,
+    error: Error = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    before: Before = None,
+    all: All = False,
+    dry_run: DryRun = False,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring dead letters back, by key, by filter, or all of them: pending, with all their attempts.
+
+    [bold]Examples:[/bold]
+    everwork dead requeue 17 18
+    everwork dead requeue --type card-charge --error "connection refused" --dry-run
+    everwork dead requeue --all
+    """
+    wanted = _filter(type, tenant, error, fingerprint, since=since, before=before)
+    if keys:
+        _require_keys_alone(wanted, all=all, dry_run=dry_run)
+        change_each(keys, DONE[Act.REQUEUE], lambda service, key: service.requeue(key), engine, as_json)
+        return
+    _require_meant(wanted, all=all)
+    _show_change(Act.REQUEUE, _changed(engine, Act.REQUEUE, wanted, all=all, dry_run=dry_run), dry_run, as_json)
+
+
+@app.command()
+def purge(  # noqa: PLR0913 - what can be said of dead letters
+    keys: Keys = None,
+    *,
+    type: Type = None,
+    tenant: Tenant = None,
+    error: Error = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    before: Before = None,
+    all: All = False,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove dead letters with their history, for good, by key, by filter, or all of them.
+
+    [bold]Examples:[/bold]
+    everwork dead purge 17 18
+    everwork dead purge --type card-charge --before 2026-11-01 --yes
+    """
+    wanted = _filter(type, tenant, error, fingerprint, since=since, before=before)
+    if keys:
+        _require_keys_alone(wanted, all=all, dry_run=dry_run)
+        _ask(len(keys), yes=yes)
+        change_each(keys, DONE[Act.PURGE], lambda s, key: administration_of(s).purge_one(key), engine, as_json)
+        return
+    _require_meant(wanted, all=all)
+    if not dry_run and not yes:
+        _require_somebody_to_ask()
+        _ask(_changed(engine, Act.PURGE, wanted, all=all, dry_run=True).matched, yes=False)
+    _show_change(Act.PURGE, _changed(engine, Act.PURGE, wanted, all=all, dry_run=dry_run), dry_run, as_json)
+
+
+# Which are meant --------------------------------------------------------------------------------------
+
+
+def _filter(
+    type: str | None,
+    tenants: Sequence[str] | None,
+    error: str | None,
+    fingerprint: str | None,
+    *,
+    since: str | None,
+    before: str | None,
+) -> DeadFilter:
+    now = now_ms()
+    return DeadFilter(
+        type=optional_name("type", type),
+        tenants=tuple(checks.name("tenant", name) for name in tenants or ()),
+        error_text=error_part(error),
+        fingerprint=None if fingerprint is None else require_fingerprint(fingerprint),
+        failed_after_ms=None if since is None else past_instant("since", since, now),
+        failed_before_ms=None if before is None else past_instant("before", before, now),
+    )
+
+
+def _require_keys_alone(wanted: DeadFilter, *, all: bool, dry_run: bool) -> None:
+    if all or dry_run or not wanted.is_empty:
+        raise InvalidInput("key", "must not be given together with a filter, --all or --dry-run")
+
+
+def _require_meant(wanted: DeadFilter, *, all: bool) -> None:
+    if wanted.is_empty and not all:
+        raise InvalidInput("key", "must be given, or a filter, or --all if every dead letter is meant")
+    if all and not wanted.is_empty:
+        raise InvalidInput("all", "must not be given together with a filter")
+
+
+def _require_somebody_to_ask() -> None:
+    if not sys.stdin.isatty():
+        raise InvalidInput("yes", "must be said (--yes): there is nobody to ask whether to remove them for good")
+
+
+def _ask(jobs: int, *, yes: bool) -> None:
+    if not yes:
+        _require_somebody_to_ask()
+        typer.confirm(f"Remove {_letters(jobs)} for good?", abort=True, err=True)
+
+
+# What is done -----------------------------------------------------------------------------------------
+
+
+class _Look(NamedTuple):
+    """A dead letter, and the keys of others with the same fingerprint."""
+
+    looked: Any
+    others: list[int]
+
+
+def _desk(service: JobService) -> Desk:
+    return Desk(service, local_principal())
+
+
+async def _look(service: JobService, which: str) -> _Look:
+    if not which.isdecimal():
+        found = await newest(_desk(service), which, SHOWN_MAX)
+        return _Look(await look_at(service, found[0].key), [job.key for job in found[1:]])
+    looked = await look_at(service, checks.job_key(which))
+    state = looked[0].state
+    if state is not State.FAILED:
+        raise WrongState(looked[0].key, f"Job '{which}' is {state.label}: it is no dead letter")
+    return _Look(looked, [])
+
+
+def _changed(engine: str | None, act: Act, wanted: DeadFilter, *, all: bool, dry_run: bool) -> BulkChange:
+    async def change(service: JobService) -> BulkChange:
+        total, done = await _total(service, wanted), BulkChange(0, 0)
+
+        def heard(step: BulkChange) -> None:
+            nonlocal done
+            done = step
+            look(Step(done.matched, total))
+
+        try:
+            with watched() as look:
+                office = administration_of(service)
+                return await office.change_dead(act, wanted, all=all, dry_run=dry_run, told=heard)
+        except asyncio.CancelledError:
+            tell("interrupted: nothing was changed" if dry_run else _interrupted(act, done.changed, total))
+            raise
+
+    return use(engine, change)
+
+
+def _interrupted(act: Act, changed: int, total: int | None) -> str:
+    letters = _letters(changed) if total is None else f"{changed:,} of {_letters(total)}"
+    return f"interrupted: {letters} {DONE[act]}; the same command goes on with the rest"
+
+
+async def _total(service: JobService, wanted: DeadFilter) -> int | None:
+    """How many it will be, if counts know it."""
+    if wanted != DeadFilter(type=wanted.type, tenants=wanted.tenants):
+        return None
+    return sum(
+        count.jobs
+        for count in await service.engine.count()
+        if count.state is State.FAILED
+        and wanted.type in (None, count.type)
+        and (not wanted.tenants or count.tenant in wanted.tenants)
+    )
+
+
+# What is shown ----------------------------------------------------------------------------------------
+
+
+def _show_groups(found: Grouped) -> None:
+    if found.groups:
+        write_rich(table(COLUMNS, [_row(group) for group in found.groups]))
+    else:
+        write("there are no dead letters\n" if not found.looked_at else "no dead letters match\n")
+    if found.is_cut:
+        tell(f"only the newest {found.looked_at:,} dead letters were looked at; narrow it down by --type or --error")
+    if found.left_out:
+        tell(f"{found.left_out:,} smaller groups are not shown; see --limit")
+
+
+def _row(group: DeadGroup) -> tuple[str, ...]:
+    first, last = (f"{span(now_ms() - at)} ago" for at in (group.first_ms, group.last_ms))
+    error = one_line(group.error)[: show.NOTE_CHARS_MAX]
+    return f"{group.jobs:,}", one_line(group.type), group.fingerprint, first, last, str(group.key), error
+
+
+def _show_change(act: Act, change: BulkChange, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        write_json({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
+    elif dry_run:
+        write(f"{_letters(change.matched)} would be {DONE[act]}\n")
+    elif change.changed == change.matched:
+        write(f"{_letters(change.changed)} {DONE[act]}\n")
+    else:
+        write(f"{change.changed:,} of {_letters(change.matched)} {DONE[act]}; others were changed meanwhile\n")
+
+
+def _letters(jobs: int) -> str:
+    return "1 dead letter" if jobs == 1 else f"{jobs:,} dead letters"

@@ -1,0 +1,133 @@
+"""everwork doctor."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from everwork.cli.commands.jobs import now_ms
+from everwork.cli.options import AsJson, EngineUrl, StoreUrl, config_path, the_store
+from everwork.cli.output import one_line, write_json, write_rich
+from everwork.cli.session import checked, opened, run
+from everwork.codec.urls import shown_url
+from everwork.core.states import State
+from everwork.exceptions import BadConfiguration
+from everwork.server.settings import Settings, load
+from everwork.service.access.api_key import KeyState
+from everwork.service.monitor.doctor import MEANING, Diagnosis, Finding, examine
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command()
+def doctor(context: typer.Context, store: StoreUrl = None, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Examine a store and the settings: keys, clock, speed, and work that nobody does. Exit 1 if something is wrong.
+
+    [bold]Examples:[/bold]
+    everwork doctor
+    everwork doctor redis://localhost/0 --json
+    """
+    url = checked(the_store(context, store, engine))
+    settings, findings = _settings(url)
+    diagnosis = run(_examined(url))
+    diagnosis = replace(diagnosis, findings=findings + diagnosis.findings)
+    if as_json:
+        write_json(_report(url, diagnosis, settings))
+    else:
+        write_rich(*_page(url, diagnosis, settings))
+    if not diagnosis.is_well:
+        raise typer.Exit(1)
+
+
+async def _examined(url: str) -> Diagnosis:
+    async with opened(url) as engine:
+        return await examine(engine, now_ms)
+
+
+def _settings(url: str) -> tuple[Settings | None, list[Finding]]:
+    """The settings that a server started here would have, or what keeps it from starting."""
+    try:
+        return load(config_path(), os.environ, {"engine": url}), []
+    except BadConfiguration as error:
+        return None, [Finding(True, f"a server would not start: {error}", "correct the setting")]
+
+
+def _report(url: str, diagnosis: Diagnosis, settings: Settings | None) -> dict[str, Any]:
+    health, trips = diagnosis.health, diagnosis.trips
+    return {
+        "engine": health.engine,
+        "url": shown_url(url),
+        "version": health.version,
+        "schema_version": health.schema_version,
+        "durability": health.durability.value,
+        "settings": dict(health.details),
+        "configuration": None if settings is None else settings.shown(),
+        "api_keys": {state.value: diagnosis.keys[state] for state in KeyState},
+        "clock_off_ms": trips.clock_off_ms,
+        "read_ms": round(trips.read_ms, 2),
+        "write_ms": round(trips.write_ms, 2),
+        "jobs": {state.label: diagnosis.counts[state] for state in State},
+        "ok": diagnosis.is_well,
+        "problems": [_finding_report(one) for one in diagnosis.findings if one.is_problem],
+        "notes": [_finding_report(one) for one in diagnosis.findings if not one.is_problem],
+    }
+
+
+def _finding_report(finding: Finding) -> dict[str, str]:
+    return {"text": finding.text, "advice": finding.advice}
+
+
+def _page(url: str, diagnosis: Diagnosis, settings: Settings | None) -> list[RenderableType]:
+    from rich.table import Table  # noqa: PLC0415 - only what is used is loaded
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _facts(url, diagnosis, settings):
+        grid.add_row(name, Text(one_line(value)))
+    page: list[RenderableType] = [grid, ""]
+    for finding in diagnosis.findings:
+        mark = ("problem  ", "bold red") if finding.is_problem else ("note     ", "bold yellow")
+        page.append(Text.assemble(mark, one_line(f"{finding.text}: {finding.advice}")))
+    if diagnosis.is_well:
+        page.append(Text("nothing is wrong", style="green"))
+    return page
+
+
+def _facts(url: str, diagnosis: Diagnosis, server: Settings | None) -> list[tuple[str, str]]:
+    health, trips = diagnosis.health, diagnosis.trips
+    settings = ", ".join(f"{name} {value}" for name, value in health.details.items() if not name.startswith("warning"))
+    jobs = ", ".join(f"{diagnosis.counts[state]:,} {state.label}" for state in State)
+    return [
+        ("engine", f"{health.engine} {health.version}, schema version {health.schema_version}"),
+        ("url", shown_url(url)),
+        ("durability", f"{health.durability.value}: {MEANING[health.durability]}"),
+        ("settings", settings),
+        ("clock", f"{trips.clock_off_ms:+,} ms against this host"),
+        ("round trip", f"{trips.read_ms:.2f} ms to read, {trips.write_ms:.2f} ms to write"),
+        ("jobs", jobs),
+        ("API keys", _keys_told(diagnosis, server)),
+        ("configuration", _configuration_told(server)),
+    ]
+
+
+def _keys_told(diagnosis: Diagnosis, server: Settings | None) -> str:
+    has_another = server is not None and server.api_key is not None
+    more = ", and EVERWORK_API_KEY" if has_another else ""
+    if not diagnosis.keys[KeyState.LIVE] and not has_another:
+        more = "; a server needs one: everwork keys create --name me --permission '*'"
+    return ", ".join(f"{diagnosis.keys[state]:,} {state.value}" for state in KeyState) + more
+
+
+def _configuration_told(server: Settings | None) -> str:
+    """What is set; the engine has a line of its own."""
+    shown = {} if server is None else server.shown()
+    told = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [], {})}
+    return ", ".join(f"{name} {value}" for name, value in told.items()) or "cannot be used"

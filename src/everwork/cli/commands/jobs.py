@@ -1,0 +1,289 @@
+"""everwork jobs: list, get, and what can be changed; `create` is in a file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from everwork.cli import show
+from everwork.cli.commands.create import create
+from everwork.cli.options import AsJson, EngineUrl, JobKeys, instant_from, job_keys, moment, number, stretch_ms
+from everwork.cli.output import tell, write, write_json, write_rich
+from everwork.cli.session import administration_of, use
+from everwork.codec.new_job import sought_text
+from everwork.core import checks
+from everwork.core.instants import instant_ms
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.limits import (
+    ERROR_CHARS_MAX,
+    KEY_MAX,
+    LIST_LIMIT_DEFAULT,
+    LIST_LIMIT_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
+from everwork.core.states import State
+from everwork.engines.values import Explanation, JobFilter, Page
+from everwork.exceptions import InvalidInput, JobError
+from everwork.service.report import explanation_report, job_report
+from everwork.service.service import JobService
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app.command("create")(create)
+
+
+@app.callback(invoke_without_command=True)
+def jobs(ctx: typer.Context) -> None:
+    """Create, find and change jobs.
+
+    [bold]Example:[/bold] everwork jobs list --state failed
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command("list")
+def list_jobs(  # noqa: PLR0913 - what can be asked of a list
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            help="pending, processing, completed, failed, cancelled, or activatable (pending and due). Repeatable.",
+        ),
+    ] = None,
+    type: Annotated[str | None, typer.Option(metavar="TYPE", help="Jobs of this type.")] = None,
+    tenant: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Jobs of this tenant. Repeatable.")] = None,
+    worker: Annotated[str | None, typer.Option(metavar="NAME", help="Jobs that this worker had last.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs with this id.")] = None,
+    created_after: Annotated[str | None, typer.Option(metavar="TIME", help="From then on (RFC 3339).")] = None,
+    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="Before then (RFC 3339).")] = None,
+    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs whose last error contains it.")] = None,
+    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIST_LIMIT_MAX:,}.")] = str(LIST_LIMIT_DEFAULT),
+    cursor: Annotated[str | None, typer.Option(metavar="KEY", help="Go on below this key.")] = None,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first.
+
+    [bold]Examples:[/bold]
+    everwork jobs list --state failed --error timeout
+    everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
+    """
+    states, due = checks.state_filters(state or ())
+    wanted = JobFilter(
+        type=optional_name("type", type),
+        states=states,
+        due=due,
+        tenants=tuple(checks.name("tenant", name) for name in tenant or ()),
+        worker=optional_name("worker", worker),
+        correlation_id=optional_name("correlation_id", correlation_id),
+        created_after_ms=_instant("created_after", created_after),
+        created_before_ms=_instant("created_before", created_before),
+        error_text=error_part(error),
+    )
+    rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
+    below = None if cursor is None else checks.whole_number("cursor", number(cursor), 1, KEY_MAX)
+    page = use(engine, lambda service: service.list(wanted, rows, below))
+    if as_json:
+        write_json({"jobs": [job_report(job) for job in page.jobs], "next": page.next and str(page.next)})
+    else:
+        _show_page(page)
+
+
+@app.command()
+def get(
+    key: Annotated[str, typer.Argument(help="The job's key.", show_default=False)],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job, its history, and why it is not running.
+
+    [bold]Example:[/bold] everwork jobs get 17
+    """
+    wanted = checks.job_key(key)
+    job, history, explanation = use(engine, lambda service: look_at(service, wanted))
+    if as_json:
+        write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
+    else:
+        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=engine_hint(engine)))
+
+
+@app.command()
+def cancel(
+    keys: JobKeys,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Kept with the job.")] = "",
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel pending and processing jobs.
+
+    [bold]Example:[/bold] everwork jobs cancel 17 18 --reason "ordered twice"
+    """
+    if len(reason) > ERROR_CHARS_MAX:
+        raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
+    change_each(keys, "cancelled", lambda service, key: service.cancel(key, reason), engine, as_json)
+
+
+@app.command()
+def requeue(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Bring dead letters back: pending, with all their attempts.
+
+    [bold]Example:[/bold] everwork jobs requeue 17 18
+    """
+    change_each(keys, "requeued", lambda service, key: service.requeue(key), engine, as_json)
+
+
+@app.command("run-now")
+def run_now(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let pending jobs start now instead of later.
+
+    [bold]Example:[/bold] everwork jobs run-now 17
+    """
+    change_each(keys, "due now", lambda service, key: service.reschedule(key, delay_ms=0), engine, as_json)
+
+
+@app.command()
+def reschedule(
+    keys: JobKeys,
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="A stretch of time such as 90d, 12h, 30m, or a time (RFC 3339).")
+    ],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let pending jobs start at another time.
+
+    [bold]Examples:[/bold]
+    everwork jobs reschedule 17 18 --at 12h
+    everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
+    """
+    if (found := stretch_ms(at)) is not None:  # By the engine's clock, not by this host's.
+        change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, delay_ms=found), engine, as_json)
+        return
+    instant = instant_from("at", at, 0)
+    change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, run_at_ms=instant), engine, as_json)
+
+
+@app.command()
+def priority(
+    keys: JobKeys,
+    priority: Annotated[str, typer.Option("--to", metavar="NUMBER", help="-512 to 511, higher first.")],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the priority of pending jobs.
+
+    [bold]Example:[/bold] everwork jobs priority 17 18 --to 100
+    """
+    wanted = checks.whole_number("priority", number(priority), PRIORITY_MIN, PRIORITY_MAX)
+    done = f"priority {wanted}"
+    change_each(keys, done, lambda service, key: service.set_priority(key, wanted), engine, as_json)
+
+
+@app.command()
+def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Remove finished jobs with their history, for good.
+
+    [bold]Example:[/bold] everwork jobs delete 17 18
+    """
+
+    async def delete_noted(service: JobService, key: int) -> State:
+        return await administration_of(service).delete_job(key)
+
+    change_each(keys, "deleted", delete_noted, engine, as_json)
+
+
+def change_each(
+    texts: Sequence[str],
+    done: str,
+    change: Callable[[JobService, int], Awaitable[State]],
+    engine: str | None,
+    as_json: bool,
+) -> None:
+    """Change each job by itself: what is refused is told, the rest is done."""
+    keys = job_keys(texts)
+
+    async def change_all(service: JobService) -> list[State | BaseException]:
+        return await asyncio.gather(*(change(service, key) for key in keys), return_exceptions=True)
+
+    results = use(engine, change_all)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, JobError):
+            raise result
+    if as_json:
+        write_json({"jobs": [_change_report(key, result) for key, result in zip(keys, results, strict=True)]})
+    else:
+        _show_changes(keys, results, done)
+    refused = [result for result in results if isinstance(result, JobError)]
+    for error in refused:
+        tell(str(error))
+    if refused:
+        raise typer.Exit(1)
+
+
+def _change_report(key: int, result: State | BaseException) -> dict[str, Any]:
+    if isinstance(result, State):
+        return {"key": str(key), "ok": True, "previous_state": result.label, "error": None}
+    return {"key": str(key), "ok": False, "previous_state": None, "error": str(result)}
+
+
+def _show_changes(keys: Sequence[int], results: Sequence[State | BaseException], done: str) -> None:
+    pairs = zip(keys, results, strict=True)
+    write("".join(f"job {key}: {done} (was {state.label})\n" for key, state in pairs if isinstance(state, State)))
+
+
+def _show_page(page: Page) -> None:
+    if not page.jobs:
+        write("no jobs match\n")
+        return
+    write_rich(show.job_table(page.jobs, now_ms()))
+    if page.next is not None:
+        arguments = _without_cursor(sys.argv[1:])
+        write(f"\nmore: everwork {shlex.join(arguments)} --cursor {page.next}\n")
+
+
+def _without_cursor(arguments: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if not skip and argument != "--cursor" and not argument.startswith("--cursor="):
+            kept.append(argument)
+        skip = argument == "--cursor"
+    return kept
+
+
+def engine_hint(engine: str | None) -> str:
+    """What a suggested command needs to reach the same engine; a URL may hold a password, so it is not repeated."""
+    return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
+
+
+async def look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
+    """A job, its history, and why it is not running."""
+    return await service.get(key), await service.history(key), await service.explain(key)
+
+
+def optional_name(field: str, text: str | None) -> str | None:
+    """A name, if one was given."""
+    return None if text is None else checks.name(field, text)
+
+
+def _instant(field: str, text: str | None) -> int | None:
+    return None if text is None else instant_ms(moment(field, text))
+
+
+def error_part(text: str | None) -> str | None:
+    """A text that is looked for in errors, if one was given."""
+    return None if text is None else sought_text("error", text)
+
+
+def now_ms() -> int:
+    """The host's clock: ages on the screen only."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,89 @@
+"""everwork serve: the server, for production."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from typing import Annotated, Any
+
+import typer
+
+from everwork import logs
+from everwork.aio.loops import new_loop
+from everwork.cli.options import AsJson, ConfigFile
+from everwork.exceptions import BadConfiguration
+from everwork.server.settings import Settings, load
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+Engine = Annotated[str | None, typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=False)]
+Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where to listen.", show_default="127.0.0.1")]
+GrpcPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27500")]
+HttpPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27555")]
+Certificate = Annotated[str | None, typer.Option("--tls-certificate", metavar="PATH", help="TLS on both ports (PEM).")]
+CertificateKey = Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="The certificate's key (PEM).")]
+ClientCa = Annotated[
+    str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Callers must show a certificate of these (PEM).")
+]
+NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on a loopback address only.")]
+
+
+@app.command()
+def serve(
+    *,
+    engine: Engine = None,
+    host: Host = None,
+    grpc_port: GrpcPort = None,
+    http_port: HttpPort = None,
+    tls_certificate: Certificate = None,
+    tls_key: CertificateKey = None,
+    tls_client_ca: ClientCa = None,
+    no_auth: NoAuth = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the server: gRPC jobs API, Zeebe gateway and worker stream on one port, REST on another.
+
+    Settings come from flags, then EVERWORK_... variables, then everwork.toml. At least one API key must exist:
+    make one by everwork keys create, or set EVERWORK_API_KEY.
+
+    [bold]Examples:[/bold]
+    everwork serve --engine postgresql://app@db.example.org/jobs --host 0.0.0.0
+    everwork serve --config /etc/everwork.toml
+    """
+    flags = {
+        "engine": engine,
+        "host": host,
+        "grpc_port": grpc_port,
+        "http_port": http_port,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "auth": "off" if no_auth else None,
+    }
+    run_server(load(config, os.environ, flags), as_json=as_json)
+
+
+def run_server(
+    settings: Settings, *, as_json: bool = False, makes_key: bool = False, seconds: float | None = None
+) -> None:
+    """Run a server until it is told to stop, or for some time."""
+    logs.configure(settings.log_format, settings.log_level)
+    until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(until_stopped)
+
+
+def serving() -> Any:
+    """The module that runs a server, loaded when one is wanted: its packages are an extra of their own."""
+    # What goes wrong is told by ourselves; gRPC would add lines of its own, and looks here when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        return importlib.import_module("everwork.cli.serving")
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("everwork"):
+            raise
+        raise BadConfiguration(
+            f"the server needs {error.name!r}, which is not installed; run: pip install 'everwork[server]'"
+        ) from None

@@ -1,0 +1,168 @@
+"""everwork triggers: list, show, on, off, fire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from everwork.cli.commands.jobs import now_ms
+from everwork.cli.commands.workers import switched
+from everwork.cli.options import AsJson, EngineUrl
+from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
+from everwork.cli.session import administer
+from everwork.core.instants import utc_text
+from everwork.service.admin import Administration
+from everwork.service.admin_report import fired_report, fires_report, trigger_report, trigger_switch_report
+from everwork.service.fleet.entries import TriggerView
+from everwork.service.triggers.fires import TriggerFire
+
+COLUMNS = (
+    Column("TRIGGER", width_min=20),
+    Column("WORKER", width_min=12),
+    Column("STATUS", whole=True),
+    Column("SCHEDULE", width_min=16),
+    Column("CATCHES UP", whole=True),
+    Column("LAST POINT", whole=True, right=True),
+    Column("NEXT", whole=True, right=True),
+    Column("NAME", whole=True),
+)
+FIRE_COLUMNS = (
+    Column("JOB", whole=True, right=True),
+    Column("STATE", whole=True),
+    Column("CREATED", whole=True, right=True),
+    Column("POINT", whole=True),
+)
+TriggerName = Annotated[
+    str, typer.Argument(metavar="TRIGGER", help="The trigger's title or its name.", show_default=False)
+]
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def triggers(ctx: typer.Context) -> None:
+    """List triggers, switch them on and off, and fire them by hand.
+
+    [bold]Example:[/bold] everwork triggers fire nightly-report
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command("list")
+def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """List triggers with their schedules and the last time points that have passed, also while they were off.
+
+    [bold]Example:[/bold] everwork triggers list
+    """
+    found, titles = administer(engine, _found)
+    if as_json:
+        write_json({"triggers": [trigger_report(view) for view in found]})
+    elif found:
+        write_rich(table(COLUMNS, [_row(view, titles) for view in found]))
+    else:
+        write("no worker has declared a trigger yet\n")
+
+
+@app.command()
+def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Show a trigger: when it fires next, and the latest jobs that it has made.
+
+    [bold]Example:[/bold] everwork triggers show nightly-report
+    """
+    view, fires = administer(engine, lambda desk: _shown(desk, trigger))
+    if as_json:
+        write_json(trigger_report(view) | fires_report(view.card, fires))
+        return
+    write(f"{one_line(view.card.title)}: {view.status}, {one_line(view.card.schedule)}; {_outlook(view)}\n")
+    if fires:
+        write_rich(table(FIRE_COLUMNS, [_fire_row(fire) for fire in fires]))
+    else:
+        write("none of the latest jobs of its type is its own\n")
+
+
+@app.command()
+def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a trigger fire again; the times that it missed while it was off are not caught up.
+
+    [bold]Example:[/bold] everwork triggers on nightly-report
+    """
+    _switch(trigger, engine, is_on=True, as_json=as_json)
+
+
+@app.command()
+def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a trigger fire no more, in whatever manager.
+
+    [bold]Example:[/bold] everwork triggers off nightly-report
+    """
+    _switch(trigger, engine, is_on=False, as_json=as_json)
+
+
+@app.command()
+def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a trigger create its job now, also if it is off; its schedule stays as it is.
+
+    [bold]Example:[/bold] everwork triggers fire nightly-report
+    """
+    card, key = administer(engine, lambda desk: desk.fire_trigger(trigger))
+    if as_json:
+        write_json(fired_report(card, key))
+    else:
+        write(f"{one_line(card.title)}: fired, job {key}\n")
+
+
+async def _found(desk: Administration) -> tuple[list[TriggerView], dict[str, str]]:
+    """The triggers, and the titles of workers by their ids."""
+    return await desk.triggers(), {view.card.id: view.card.title for view in await desk.workers()}
+
+
+async def _shown(desk: Administration, trigger: str) -> tuple[TriggerView, list[TriggerFire]]:
+    view = await desk.trigger(trigger)
+    return view, await desk.fires(view.card.name)
+
+
+def _switch(trigger: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
+    done = administer(engine, lambda desk: desk.switch_trigger(trigger, is_on))
+    if as_json:
+        write_json(trigger_switch_report(done))
+    else:
+        write(f"{one_line(done.card.title)}: {switched(is_on, done.is_changed)}\n")
+
+
+def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
+    card = view.card
+    return (
+        one_line(card.title),
+        one_line(titles.get(card.worker_id, card.worker_id)),
+        "on" if view.is_on else "off",
+        one_line(card.schedule),
+        "yes" if card.is_catchup else "no",
+        "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
+        _next(view),
+        one_line(card.name),
+    )
+
+
+def _next(view: TriggerView) -> str:
+    if view.next_ms is None:
+        return "-"
+    return f"in {span(view.next_ms - now_ms())}" if view.is_served else "nobody runs it"
+
+
+def _outlook(view: TriggerView) -> str:
+    if view.next_ms is None:
+        return f"no next time point: {one_line(view.next_unknown or 'none is known')}"
+    if not view.is_served:
+        return f"would fire at {utc_text(view.next_ms)}, but nobody runs it"
+    return f"fires next at {utc_text(view.next_ms)}, in {span(view.next_ms - now_ms())}"
+
+
+def _fire_row(fire: TriggerFire) -> tuple[str, ...]:
+    return (
+        str(fire.key),
+        fire.state.label,
+        f"{span(now_ms() - fire.created_at_ms)} ago",
+        "by hand" if fire.point_ms is None else utc_text(fire.point_ms),
+    )

@@ -1,0 +1,158 @@
+"""everwork up: the server, and with --demo sample workers and traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import typer
+
+from everwork import Everwork
+from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, run_server, serving
+from everwork.cli.demo import Journal, Traffic, demo_app
+from everwork.cli.demo_view import Lines, Look, clock, view_for
+from everwork.cli.options import ConfigFile, number
+from everwork.cli.output import write
+from everwork.codec.urls import shown_url
+from everwork.core import checks
+from everwork.core.states import State
+from everwork.engines.values import Count, JobFilter, Page
+from everwork.server.settings import Settings, load
+from everwork.service.service import JobService
+
+DEMO_URL: Final = "sqlite:///everwork-demo.db"
+SECONDS_MAX: Final = 7 * 86_400
+DEAD_MAX: Final = 50
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command()
+def up(
+    *,
+    demo: Annotated[bool, typer.Option("--demo", help="Add sample workers and traffic, some of which fails.")] = False,
+    seconds: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Stop by itself after this time.", show_default="at Ctrl-C")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        # With --demo not from the environment: sample jobs belong into a store that was named for them.
+        typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=f"{DEMO_URL} with --demo"),
+    ] = None,
+    host: Host = None,
+    grpc_port: GrpcPort = None,
+    http_port: HttpPort = None,
+    no_auth: NoAuth = False,
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
+) -> None:
+    """Run everything on this machine: the server and its upkeep, on a file; it makes an API key if there is none.
+
+    [bold]Examples:[/bold]
+    everwork up
+    everwork up --demo
+    """
+    stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
+    flags = {
+        "engine": engine or (DEMO_URL if demo else None),
+        "host": host,
+        "grpc_port": grpc_port,
+        "http_port": http_port,
+        "auth": "off" if no_auth else None,
+    }
+    settings = load(config, os.environ, flags)
+    if demo:
+        asyncio.run(Demo(settings, as_json=as_json).run(stops_after))
+    else:
+        run_server(settings, as_json=as_json, makes_key=True, seconds=stops_after)
+
+
+class Demo:
+    """Sample workers, traffic, and a view of both, until it is stopped."""
+
+    def __init__(self, settings: Settings, *, as_json: bool = False) -> None:
+        self._settings = settings
+        self._url = url = settings.engine
+        self._as_json = as_json
+        self._journal = Journal()
+        self._app: Everwork = demo_app(url, self._journal)
+        self._traffic = Traffic(self._app)
+        self._types = list(self._app.functions)
+        self._view = view_for(url, self._types, self._journal, as_json=as_json)
+        logs_to: Any = sys.stderr if isinstance(self._view, Lines) else self._journal
+        handler = logging.StreamHandler(logs_to)
+        handler.addFilter(_is_no_failed_job)
+        logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
+
+    async def run(self, seconds: float | None) -> None:
+        """Run until the time is over or a signal comes, and stop cleanly."""
+        loop = asyncio.get_running_loop()
+        self._begun = loop.time()
+        self._stop = asyncio.Event()
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, self._ask_to_stop)
+        server = serving()
+        opened = await server.open_server(self._settings, makes_key=True)
+        if seconds is not None:
+            loop.call_later(seconds, self._stop.set)  # Not from the start on: a busy machine may take as long to open.
+        try:
+            self._view.greet(server.lines(opened), server.facts(opened))
+            async with self._app:
+                with self._view:
+                    await self._work_and_show()
+                self._say_goodbye(await self._look())
+        finally:
+            await opened.server.stop()
+
+    def _ask_to_stop(self) -> None:
+        """The second signal cancels what still runs."""
+        if self._stop.is_set():
+            self._app.stop()
+        self._stop.set()
+
+    async def _work_and_show(self) -> None:
+        tasks = [asyncio.create_task(self._app.work()), asyncio.create_task(self._traffic.run(self._stop))]
+        try:
+            while not self._stop.is_set() and not any(task.done() for task in tasks):
+                self._view.update(await self._look())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), self._view.period)
+            self._view.update(await self._look())
+        finally:
+            self._stop.set()
+            self._app.stop()
+            await asyncio.gather(*tasks)
+
+    async def _look(self) -> Look:
+        service, seconds = self._app.service, asyncio.get_running_loop().time() - self._begun
+        asked = asyncio.run_coroutine_threadsafe(_ask(service), self._app.loop)
+        counts, dead = await asyncio.wrap_future(asked)
+        mine = [count for count in counts if count.type in self._types]
+        letters = [job for job in dead.jobs if job.type in self._types]
+        return Look(seconds, mine, letters, self._traffic.created, self._stop.is_set())
+
+    def _say_goodbye(self, look: Look) -> None:
+        if self._as_json:
+            return
+        waiting = look.of_state(State.PENDING) + look.of_state(State.PROCESSING)
+        write(
+            f"Stopped cleanly after {clock(look.seconds)}; {self._traffic.created:,} jobs created. In the store:\n"
+            f"  {look.of_state(State.COMPLETED):,} completed, {look.of_state(State.FAILED):,} failed (dead letters), "
+            f"{waiting:,} waiting for the next run\n"
+            f"  see them: everwork dead list --engine {shown_url(self._url)}\n"
+        )
+
+
+def _is_no_failed_job(record: logging.LogRecord) -> bool:
+    """The view shows failed jobs by itself."""
+    return not record.getMessage().startswith("a job failed")
+
+
+async def _ask(service: JobService) -> tuple[list[Count], Page]:
+    wanted = JobFilter(states=frozenset([State.FAILED]))
+    return await service.engine.count(), await service.list(wanted, DEAD_MAX)

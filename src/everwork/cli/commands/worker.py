@@ -1,0 +1,125 @@
+"""everwork worker: a process manager, or an application, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Literal, NamedTuple
+
+import typer
+
+from everwork import logs
+from everwork.aio.loops import new_loop
+from everwork.app.app import Everwork
+from everwork.cli.options import ConfigFile
+from everwork.cli.target import Target, Users
+from everwork.core import checks
+from everwork.exceptions import InvalidInput
+from everwork.manager.manager import ProcessManager
+from everwork.server.settings import declared_settings
+from everwork.service.policies import hold_settings
+
+log = logs.get_logger("everwork")
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+WhatToRun = Annotated[
+    str,
+    typer.Argument(metavar="MODULE[:NAME]", help="What to run; NAME is manager or app, if absent.", show_default=False),
+]
+AppDir = Annotated[str, typer.Option(metavar="PATH", help="Where the module is looked for first.")]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="console or json.",
+        show_default="the manager's, or console",
+        envvar="EVERWORK_LOG_FORMAT",
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(metavar="LEVEL", help="debug, info, warning or error.", show_default="the manager's, or info"),
+]
+
+
+@app.command()
+def worker(
+    target: WhatToRun,
+    *,
+    app_dir: AppDir = ".",
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    config: ConfigFile = None,
+) -> None:
+    """Run workers until SIGINT or SIGTERM; a second one does not wait for jobs that run.
+
+    NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The store is
+    the one that it names itself; what the settings file says of types holds there.
+
+    [bold]Examples:[/bold]
+    everwork worker app:manager
+    everwork worker shop.workers:make_manager --app-dir src --log-format json
+    """
+    wishes = Logging.wished(log_format, log_level)
+    hold_settings(declared_settings(config, os.environ))
+    users = Users(Target.parse(target), folder_of(app_dir))
+    _leave_the_command_line_behind()
+    _run(users, wishes)
+
+
+class Logging(NamedTuple):
+    """How somebody wants to read what is logged; None: whatever holds without him."""
+
+    format: Literal["console", "json"] | None
+    level: str | None
+
+    @classmethod
+    def wished(cls, format: str | None, level: str | None) -> Logging:
+        """What the flags say."""
+        if level is not None and level.upper() not in logs.LEVELS:
+            allowed = ", ".join(logs.LEVELS).lower()
+            raise InvalidInput("log_level", f"must be one of {allowed}, not {checks.shown(level)}")
+        match format:
+            case None | "console" | "json":
+                return cls(format, level and level.upper())
+            case _:
+                raise InvalidInput("log_format", f"must be one of console, json, not {checks.shown(format)}")
+
+    def hold_for(self, made: ProcessManager | Everwork) -> None:
+        """Flags go before what a manager says, which tells its processes too."""
+        if isinstance(made, Everwork):
+            logs.configure(self.format or "console", self.level or "INFO")
+        elif self.format or self.level:
+            made.log_format = self.format or made.log_format or "console"
+            made.log_level = self.level or made.log_level
+
+
+def _run(users: Users, wishes: Logging) -> None:
+    """Make what is to run, and run it; a manager that a coroutine has made runs in the same event loop."""
+    found = users.found()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        made = found if isinstance(found, ProcessManager | Everwork) else users.made_by(found, runner)
+        wishes.hold_for(made)
+        if isinstance(made, ProcessManager):
+            runner.run(made.run())
+            return
+    log.info("the application runs", types=sorted(made.functions))
+    made.run()
+    log.info("the application has stopped")
+
+
+def _leave_the_command_line_behind() -> None:
+    """Child processes load the main module once more: an empty one takes the command line's place and its packages'."""
+    sys.modules["__main__"] = ModuleType("__main__")
+
+
+def folder_of(text: str) -> Path:
+    """Where a module is looked for first."""
+    folder = Path(text).absolute()
+    if not folder.is_dir():
+        raise InvalidInput("app_dir", f"must be a directory, not {checks.shown(text)}")
+    return folder

@@ -1,0 +1,239 @@
+"""everwork workers: list, processes, running, restart, on, off, forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from everwork.cli.commands.jobs import now_ms
+from everwork.cli.options import AsJson, EngineUrl
+from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
+from everwork.cli.session import administer
+from everwork.service.admin import Administration
+from everwork.service.admin_report import (
+    forgotten_report,
+    manager_report,
+    process_report,
+    restart_report,
+    running_report,
+    worker_report,
+    worker_switch_report,
+)
+from everwork.service.fleet.entries import ManagerCard, ProcessView, WorkerView, own_source
+from everwork.service.fleet.running import AtWork, RunningJob
+
+COLUMNS = (
+    Column("WORKER", width_min=20),
+    Column("ID", whole=True),
+    Column("STATUS", whole=True),
+    Column("PROCESSES", whole=True, right=True),
+    Column("AT ONCE", whole=True, right=True),
+    Column("TIME-OUT", whole=True, right=True),
+    Column("SOURCES", width_min=20),
+)
+PROCESS_COLUMNS = (
+    Column("PROCESS", width_min=20),
+    Column("STATE", whole=True),
+    Column("MANAGER", width_min=10),
+    Column("HOST", width_min=10),
+    Column("PID", whole=True, right=True),
+    Column("UP", whole=True, right=True),
+    Column("RUNNING", whole=True, right=True),
+    Column("ENDED", whole=True, right=True),
+    Column("RESTARTS", whole=True, right=True),
+    Column("MEMORY", whole=True, right=True),
+    Column("HEARD", whole=True, right=True),
+    Column("WORKERS", width_min=16),
+)
+RUNNING_COLUMNS = (
+    Column("JOB", whole=True, right=True),
+    Column("TYPE", width_min=16),
+    Column("FOR", whole=True, right=True),
+    Column("ATTEMPT", whole=True, right=True),
+    Column("LEASE", whole=True, right=True),
+    Column("MANAGED", whole=True),
+    Column("WORKER", width_min=20),
+)
+WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's title or its id.", show_default=False)]
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def workers(ctx: typer.Context) -> None:
+    """List workers and the processes that run them, and switch workers on and off.
+
+    [bold]Example:[/bold] everwork workers off mailer
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command("list")
+def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """List the workers that managers have declared; those that nobody runs now, too.
+
+    [bold]Example:[/bold] everwork workers list
+    """
+    found = administer(engine, lambda desk: desk.workers())
+    if as_json:
+        write_json({"workers": [worker_report(view) for view in found]})
+    elif found:
+        write_rich(table(COLUMNS, [_row(view) for view in found]))
+        for view in found:
+            for reason in view.broken:
+                write(f"{one_line(view.card.title)} does not start in {one_line(reason)}\n")
+    else:
+        write("no worker has been declared yet: run one by everwork worker\n")
+
+
+@app.command()
+def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """List the processes that live, with what they are doing.
+
+    [bold]Example:[/bold] everwork workers processes
+    """
+    managers, found, titles = administer(engine, _alive)
+    if as_json:
+        told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in found]}
+        write_json(told)
+    elif found:
+        write_rich(table(PROCESS_COLUMNS, [_process_row(view, titles) for view in found]))
+    else:
+        write("no process lives\n")
+
+
+@app.command()
+def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """List the jobs that are running, those first that run longest, and who holds them.
+
+    [bold]Example:[/bold] everwork workers running
+    """
+    found = administer(engine, lambda desk: desk.running())
+    if as_json:
+        write_json(running_report(found))
+    elif found.jobs:
+        write_rich(table(RUNNING_COLUMNS, [_running_row(job) for job in found.jobs]))
+        write(_rest(found))
+    else:
+        write("no job is running\n")
+
+
+@app.command()
+def restart(
+    process: Annotated[str, typer.Argument(metavar="PROCESS", help="The name of a process.", show_default=False)],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let another process take the place of this one; what runs in it may finish.
+
+    [bold]Example:[/bold] everwork workers restart web1-0f3a5c7e91
+    """
+    card = administer(engine, lambda desk: desk.restart_process(process))
+    if as_json:
+        write_json(restart_report(card))
+    else:
+        write(f"{one_line(card.name)}: its manager {one_line(card.manager)} is asked to replace it\n")
+
+
+@app.command()
+def on(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a worker take jobs again.
+
+    [bold]Example:[/bold] everwork workers on mailer
+    """
+    _switch(worker, engine, is_on=True, as_json=as_json)
+
+
+@app.command()
+def off(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Let a worker take no jobs, wherever it runs; what runs goes on, what comes waits.
+
+    [bold]Example:[/bold] everwork workers off mailer
+    """
+    _switch(worker, engine, is_on=False, as_json=as_json)
+
+
+@app.command()
+def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+    """Forget a worker that nobody runs any more: its triggers and its groups, too.
+
+    Jobs that wait in its own source, or in a group of its own, are cancelled.
+
+    [bold]Example:[/bold] everwork workers forget mailer
+    """
+    card, cancelled = administer(engine, lambda desk: desk.forget_worker(worker))
+    if as_json:
+        write_json(forgotten_report(card, cancelled))
+    else:
+        write(f"{one_line(card.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
+
+
+async def _alive(desk: Administration) -> tuple[list[ManagerCard], list[ProcessView], dict[str, str]]:
+    """Managers, processes, and the titles of workers by their ids."""
+    titles = {view.card.id: view.card.title for view in await desk.workers()}
+    return await desk.managers(), await desk.processes(), titles
+
+
+def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
+    done = administer(engine, lambda desk: desk.switch_worker(worker, is_on))
+    if as_json:
+        write_json(worker_switch_report(done))
+    else:
+        write(f"{one_line(done.card.title)}: {switched(is_on, done.is_changed)}\n")
+
+
+def switched(is_on: bool, is_changed: bool) -> str:
+    """What is told of something that was switched."""
+    word = "on" if is_on else "off"
+    return f"switched {word}" if is_changed else f"was {word} already"
+
+
+def _row(view: WorkerView) -> tuple[str, ...]:
+    card = view.card
+    return (
+        one_line(card.title),
+        one_line(card.id),
+        "on" if view.is_on else "off",
+        f"{view.processes:,}" if view.processes else "-",
+        f"{card.concurrency:,}",
+        f"{card.execution_timeout_ms / 1000:g}s",
+        one_line(", ".join(sorted(set(card.sources) - {own_source(card.id)}))),
+    )
+
+
+def _process_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...]:
+    card = view.card
+    memory = "-" if card.memory_bytes is None else f"{card.memory_bytes / 1_048_576:,.0f} MB"
+    return (
+        one_line(card.name),
+        "restarting" if view.is_restarting and card.state == "running" else one_line(card.state),
+        one_line(card.manager),
+        one_line(card.host),
+        str(card.pid),
+        span(now_ms() - card.started_at_ms),
+        f"{card.running:,}",
+        f"{card.ended:,}",
+        f"{card.restarts:,}",
+        memory,
+        f"{span(now_ms() - view.beat_ms)} ago",
+        one_line(", ".join(titles.get(one, one) for one in card.workers)),
+    )
+
+
+def _running_row(job: RunningJob) -> tuple[str, ...]:
+    return (
+        str(job.key),
+        one_line(job.type),
+        span(now_ms() - job.activated_at_ms),
+        str(job.attempt),
+        span(job.lease_until_ms - now_ms()),
+        "no" if job.process is None else "yes",
+        one_line(job.worker),
+    )
+
+
+def _rest(found: AtWork) -> str:
+    return f"only the newest {len(found.jobs):,} are shown\n" if found.is_cut else ""

@@ -1,0 +1,263 @@
+"""What callers ask for, checked before it goes anywhere: in process and over the wire the errors are the same."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, assert_never
+
+from everwork.client.job import Attempt, lease_of
+from everwork.codec.json import decode_json, decode_object, encode, encode_object
+from everwork.codec.new_job import instant, new_job, sought_text
+from everwork.core import checks
+from everwork.core import outcome as o
+from everwork.core.classify import class_names
+from everwork.core.job import NewJob
+from everwork.core.limits import (
+    ACTIVATE_MAX,
+    ATTEMPTS_MAX,
+    CREATE_BATCH_MAX,
+    DEFAULT_GROUP,
+    DELAY_MS_MAX,
+    LEASE_MS_MAX,
+    NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    SETTLE_BATCH_MAX,
+)
+from everwork.core.states import State
+from everwork.core.texts import error_text
+from everwork.engines.values import Demand, JobFilter
+from everwork.exceptions import InvalidInput
+
+JobAsked = NewJob | tuple[str, Mapping[str, Any]]
+"""A job to be created: as `new_job` makes it, or a type and its variables."""
+
+
+def worker_name() -> str:
+    """A name that no other worker has."""
+    return f"{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def a_job(type: str, variables: Mapping[str, Any] | None, options: Mapping[str, Any]) -> NewJob:
+    """One job to be created."""
+    try:
+        return new_job(type, {} if variables is None else variables, **options)
+    except TypeError as error:
+        unknown = sorted(set(options) - _OPTIONS)
+        if not unknown:
+            raise
+        allowed = ", ".join(sorted(_OPTIONS))
+        raise InvalidInput(unknown[0], f"is no option of a job; allowed are {allowed}") from error
+
+
+_OPTIONS = frozenset(new_job.__kwdefaults__ or ())
+
+
+def many_jobs(jobs: Iterable[JobAsked], field: str = "jobs") -> list[NewJob]:
+    """Many jobs to be created; the first that is wrong is named by its place."""
+    if not isinstance(jobs, Iterable):
+        raise InvalidInput(field, f"must be jobs, or pairs of a type and variables, not {checks.shown(jobs)}")
+    checked = []
+    for at, job in enumerate(jobs):
+        try:
+            checked.append(job if isinstance(job, NewJob) else new_job(*_pair(job)))
+        except InvalidInput as error:
+            raise InvalidInput(f"{field}[{at}].{error.field}", error.problem) from None
+    if len(checked) > CREATE_BATCH_MAX:
+        raise InvalidInput(field, f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(checked):,}")
+    return checked
+
+
+def _pair(job: object) -> tuple[str, Mapping[str, Any]]:
+    if not isinstance(job, Sequence) or isinstance(job, str) or len(job) != 2:
+        raise InvalidInput("job", f"must be a pair of a type and its variables, not {checks.shown(job)}")
+    return job[0], job[1]
+
+
+def a_demand(
+    type: str, worker: str, limit: int, *, lease: float, group: str = DEFAULT_GROUP, tenants: Iterable[str] = ()
+) -> Demand:
+    """What a worker asks for."""
+    return Demand(
+        checks.name("type", type),
+        checks.name("worker", worker),
+        checks.whole_number("limit", limit, 1, ACTIVATE_MAX),
+        lease_ms(lease),
+        checks.text("group", group, NAME_CHARS_MAX),
+        _names("tenants", tenants),
+    )
+
+
+def lease_ms(seconds: float) -> int:
+    """How long a lease holds."""
+    return checks.milliseconds("lease", seconds, 0.001, LEASE_MS_MAX / 1000)
+
+
+def seconds(field: str, value: float) -> float:
+    """A stretch of time."""
+    return checks.number(field, value, 0, DELAY_MS_MAX / 1000)
+
+
+def a_filter(
+    *,
+    type: str | None = None,
+    group: str | None = None,
+    state: State | str | Iterable[State | str] = (),
+    tenants: Iterable[str] = (),
+    worker: str | None = None,
+    correlation_id: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    error_text: str | None = None,
+    due: bool = False,
+) -> JobFilter:
+    """Which jobs a list shows."""
+    states = [state] if isinstance(state, str | State) else list(state)
+    return JobFilter(
+        type=None if type is None else checks.name("type", type),
+        group=None if group is None else checks.text("group", group, NAME_CHARS_MAX),
+        states=frozenset(checks.state(one) for one in states),
+        tenants=_names("tenants", tenants),
+        worker=None if worker is None else checks.name("worker", worker),
+        correlation_id=None if correlation_id is None else checks.name("correlation_id", correlation_id),
+        created_after_ms=None if created_after is None else instant("created_after", created_after),
+        created_before_ms=None if created_before is None else instant("created_before", created_before),
+        error_text=None if error_text is None else sought_text("error_text", error_text),
+        due=bool(due),
+    )
+
+
+def _names(field: str, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(checks.name(field, name) for name in ([names] if isinstance(names, str) else names))
+
+
+# How attempts end -----------------------------------------------------------------------------------
+
+
+def completed(job: Attempt, attempt: int, result: Any, events: Iterable[JobAsked] = ()) -> o.Complete:
+    """The work is done."""
+    key, number = lease_of(job, attempt)
+    text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
+    return o.Complete(key, number, text, tuple(many_jobs(events, "events")))
+
+
+def failed(
+    job: Attempt,
+    attempt: int,
+    error: object,
+    *,
+    retries: int | None = None,
+    backoff: float | None = None,
+    final: bool = False,
+    variables: Mapping[str, Any] | None = None,
+    by_policy: bool = False,
+) -> o.Fail:
+    """The attempt failed."""
+    key, number = lease_of(job, attempt)
+    if by_policy and (retries is not None or backoff is not None or final):
+        raise InvalidInput("by_policy", "must not be given together with retries, backoff or final")
+    left = None if retries is None else checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
+    failed = o.Fail(key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables))
+    return failed._replace(classes=_classes(error)) if by_policy else failed
+
+
+def _classes(error: object) -> tuple[str, ...]:
+    return class_names(error) if isinstance(error, BaseException) else ()
+
+
+def retried(job: Attempt, attempt: int, error: object, delay: float | None) -> o.Retry:
+    """The worker asks for another attempt."""
+    return o.Retry(*lease_of(job, attempt), error_text(error), _delay_ms("delay", delay))
+
+
+def rejected(job: Attempt, attempt: int, error: object) -> o.Reject:
+    """The job makes no sense."""
+    return o.Reject(*lease_of(job, attempt), error_text(error))
+
+
+def released(job: Attempt, attempt: int) -> o.Release:
+    """A clean hand-back."""
+    return o.Release(*lease_of(job, attempt))
+
+
+def thrown(job: Attempt, attempt: int, code: str, error: object, variables: Mapping[str, Any] | None) -> o.Throw:
+    """A business error with a code."""
+    return o.Throw(*lease_of(job, attempt), checks.name("code", code), error_text(error), _json(variables))
+
+
+def many_outcomes(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
+    """Outcomes that the caller has made himself; the first that is wrong is named by its place."""
+    given = list(outcomes)
+    if len(given) > SETTLE_BATCH_MAX:
+        raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
+    checked_ones = []
+    for at, outcome in enumerate(given):
+        try:
+            checked_ones.append(checked(outcome))
+        except InvalidInput as error:
+            raise in_place(at, error) from None
+    return checked_ones
+
+
+def in_place(at: int, error: InvalidInput) -> InvalidInput:
+    """The same error, which says what outcome of a call it is about."""
+    return InvalidInput(f"outcomes[{at}].{error.field}", error.problem)
+
+
+def checked(outcome: o.Outcome) -> o.Outcome:
+    """An outcome that the caller has made himself."""
+    if not isinstance(outcome, o.Outcome):
+        kinds = "Complete, Fail, Retry, Reject, Release or Throw"
+        raise InvalidInput("kind", f"must be {kinds}, not {checks.shown(outcome)}")
+    named = outcome._replace(key=checks.job_key(outcome.key), attempt=checks.attempt(outcome.attempt))
+    match named:
+        case o.Complete():
+            return named._replace(result=_json_text(named.result), events=tuple(many_jobs(named.events, "events")))
+        case o.Fail():
+            _maybe_number("retries", named.retries, ATTEMPTS_MAX)
+            _maybe_number("backoff_ms", named.backoff_ms, DELAY_MS_MAX)
+            _require_names("classes", named.classes)
+            return named._replace(error=error_text(named.error), variables=_object_text(named.variables))
+        case o.Retry():
+            _maybe_number("delay_ms", named.delay_ms, DELAY_MS_MAX)
+            return named._replace(error=error_text(named.error))
+        case o.Reject():
+            return named._replace(error=error_text(named.error))
+        case o.Throw():
+            checks.name("code", named.code)
+            return named._replace(error=error_text(named.error), variables=_object_text(named.variables))
+        case o.Release():
+            return named
+        case _:
+            assert_never(named)
+
+
+def _maybe_number(field: str, number: int | None, most: int) -> None:
+    if number is not None:
+        checks.whole_number(field, number, 0, most)
+
+
+def _require_names(field: str, names: object) -> None:
+    if names is not None and not (isinstance(names, tuple) and all(isinstance(one, str) for one in names)):
+        raise InvalidInput(field, f"must be a tuple of names, or None, not {checks.shown(names)}")
+
+
+def _json_text(text: str | None) -> str | None:
+    if text is None:
+        return None
+    return encode("result", decode_json("result", text, PAYLOAD_BYTES_MAX), PAYLOAD_BYTES_MAX)
+
+
+def _object_text(text: str | None) -> str | None:
+    return None if text is None else _json(decode_object("variables", text, PAYLOAD_BYTES_MAX))
+
+
+def _delay_ms(field: str, seconds: float | None) -> int | None:
+    return None if seconds is None else checks.milliseconds(field, seconds, 0, DELAY_MS_MAX / 1000)
+
+
+def _json(variables: Mapping[str, Any] | None) -> str | None:
+    return None if variables is None else encode_object("variables", variables, PAYLOAD_BYTES_MAX)

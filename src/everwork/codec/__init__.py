@@ -1,0 +1,1 @@
+"""How values are written and read: JSON and messages."""

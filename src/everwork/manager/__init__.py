@@ -1,0 +1,1 @@
+"""What users write as classes: workers, and the processes that run them."""

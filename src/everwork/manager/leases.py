@@ -1,0 +1,80 @@
+"""Keeps the leases of all processes of a manager, in one batch, whatever their own loops are doing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from everwork.aio.loops import BackgroundLoop
+from everwork.engines.base import Engine
+from everwork.engines.values import Lease, LeaseStatus
+from everwork.manager.process_handle import Spawned
+from everwork.runtime.attempt import Stop
+from everwork.runtime.ledger import Entry, SlotState
+
+KEEP_SECONDS_MAX: Final = 0.9
+YOUNG_SECONDS: Final = 0.5
+"""Attempts that are younger are not asked about: most have ended by then."""
+VERDICT_SECONDS: Final = 2.0
+"""A call that has overrun its time is judged by then: its job must not lapse before the reason is written on it."""
+
+Held = tuple[Spawned, Entry]
+
+
+class Keeper:
+    """About once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
+
+    def __init__(self, engine: Engine, children: Callable[[], Iterable[Spawned]], lease_ms: int) -> None:
+        self._engine = engine
+        self._lease_ms = lease_ms
+        self._children = children
+        self._extended_at: dict[tuple[int, int], float] = {}
+        self.loop = BackgroundLoop("everwork-keeper", self.tick, min(KEEP_SECONDS_MAX, lease_ms / 5_000))
+
+    async def tick(self) -> bool:
+        """One round over all processes."""
+        now = time.monotonic()
+        held = [
+            (child, entry)
+            for child in self._children()
+            for entry in child.ledger.entries()
+            if _is_kept(entry, now, child.cancelled_at)
+        ]
+        due = [one for one in held if now - self._fresh_at(one[1]) > self._lease_ms / 3_000]
+        self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
+        if due:
+            statuses = await self._engine.extend(_leases(due), self._lease_ms)
+            self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
+            _tell(due, statuses)
+        extended = {(entry.key, entry.attempt) for _, entry in due}
+        rest = [one for one in held if (one[1].key, one[1].attempt) not in extended]
+        if rest:
+            _tell(rest, await self._engine.check(_leases(rest)))
+        return False
+
+    def _fresh_at(self, entry: Entry) -> float:
+        return self._extended_at.get((entry.key, entry.attempt), entry.leased_at)
+
+
+def _is_kept(entry: Entry, now: float, cancelled_at: float = math.inf) -> bool:
+    """A lease is kept while its attempt is within its time, is being judged, or ends because its process does."""
+    if entry.state is SlotState.HUNG or entry.is_overdue(min(now - VERDICT_SECONDS, cancelled_at)):
+        return False
+    return now - entry.leased_at > YOUNG_SECONDS
+
+
+def _leases(held: Sequence[Held]) -> list[Lease]:
+    return [Lease(entry.key, entry.attempt) for _, entry in held]
+
+
+def _tell(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
+    """Let the processes know, once, which of their attempts have no lease any more."""
+    told = set()
+    for (child, entry), status in zip(held, statuses, strict=True):
+        why = Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST
+        if status is not LeaseStatus.HELD and child.ledger.flag(entry, why):
+            told.add(child)
+    for child in told:
+        child.look()

@@ -1,0 +1,178 @@
+"""The manager: what users run."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Literal
+
+from everwork.app.schedules import AbstractCronSchedule, CronSchedule, scheduled_triggers
+from everwork.core import checks
+from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
+from everwork.engines.open import open_engine
+from everwork.exceptions import BadConfiguration
+from everwork.logs import LEVELS, configure, get_logger
+from everwork.manager.process import Process, ProcessGroup, Reconnect
+from everwork.manager.process_handle import Context
+from everwork.manager.program import require_importable_program
+from everwork.manager.run import Operation, Setup
+from everwork.manager.signals import INTERRUPTS
+from everwork.manager.stores import AbstractBackend, AbstractBroker
+from everwork.manager.validation import all_declared, flat
+from everwork.service.service import JobService
+
+log = get_logger("everwork")
+
+StartMethod = Literal["spawn", "forkserver"]
+START_METHODS: Final = ("spawn", "forkserver")
+
+
+class ProcessManager:
+    """Starts processes with workers in them, watches them, keeps their leases, fires their triggers, and stops them.
+
+    `uuid` is any name. `backend` and `broker` name the same store. SIGINT or SIGTERM stop it: what runs may finish;
+    a second signal cancels what runs. `lease`: seconds after which the jobs of a machine that has gone are given to
+    others. `log_format` None leaves logging to the program.
+    """
+
+    def __init__(
+        self,
+        *,
+        uuid: str,
+        processes: Sequence[Process | ProcessGroup],
+        backend: AbstractBackend,
+        broker: AbstractBroker,
+        cron_schedule: type[AbstractCronSchedule] = CronSchedule,
+        start_method: StartMethod | None = None,
+        reconnect: Reconnect | None = None,
+        lease: float = LEASE_MS_DEFAULT / 1000,
+        log_format: Literal["console", "json"] | None = "console",
+        log_level: str = "INFO",
+    ) -> None:
+        self.uuid = checks.name("uuid", uuid)
+        _require("start_method", start_method, (None, *START_METHODS))
+        _require("log_format", log_format, (None, "console", "json"))
+        _require("log_level", f"{log_level}".upper(), LEVELS)
+        if not isinstance(reconnect, Reconnect | None):
+            raise BadConfiguration(f"reconnect: must be a Reconnect, not {checks.shown(reconnect)}")
+        self.log_format = log_format
+        self.log_level = log_level
+        self._url = _one_store(backend, broker)
+        self._processes = flat(processes)
+        self._workers = all_declared(self._processes)
+        self._reconnect = reconnect or Reconnect()
+        self._lease_ms = checks.milliseconds("lease", lease, 1, LEASE_MS_MAX / 1000)
+        self._start_method = start_method
+        schedule = _made(cron_schedule)
+        settings = [one.settings for one in self._workers.values()]
+        self._triggers = [trigger for one in settings for trigger in scheduled_triggers(one, schedule)]
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, asyncio.Event] | None = None
+        self._stops_asked: int | None = 0
+        """Before the first run, which they then hold for; a stop after the end of one is none for the next."""
+
+    async def run(self) -> None:
+        """Work until SIGINT, SIGTERM or `stop()`."""
+        require_importable_program(self._workers)
+        context = _context(self._start_method)
+        if self._running is not None:
+            raise BadConfiguration("the manager runs already")
+        if self.log_format is not None:
+            configure(self.log_format, self.log_level)
+        soft, hard = asyncio.Event(), asyncio.Event()
+        self._running = (asyncio.get_running_loop(), soft, hard)
+        try:
+            with INTERRUPTS.heard(self.stop):
+                stops, self._stops_asked = self._stops_asked, None
+                for _ in range(stops or 0):
+                    self._ask()
+                setup = self._setup(context)
+                await Operation(setup, JobService(open_engine(self._url), setup.name), log).run(soft, hard)
+        finally:
+            self._running = None
+
+    def stop(self) -> None:
+        """Ask to stop, from any thread: finish what runs, begin nothing. The second call cancels what runs."""
+        running = self._running
+        if running is not None:
+            with suppress(RuntimeError):  # The loop is closed: all has stopped.
+                running[0].call_soon_threadsafe(self._ask)
+        elif self._stops_asked is not None:
+            self._stops_asked += 1
+
+    def _ask(self) -> None:
+        if self._running is not None:
+            _, soft, hard = self._running
+            if soft.is_set():
+                hard.set()
+            soft.set()
+
+    def _setup(self, context: Context) -> Setup:
+        return Setup(
+            uuid=self.uuid,
+            name=f"{self.uuid}-{secrets.token_hex(3)}",
+            url=self._url,
+            processes=self._processes,
+            workers=self._workers,
+            triggers=self._triggers,
+            context=context,
+            reconnect=self._reconnect,
+            lease_ms=self._lease_ms,
+            log_format=self.log_format,
+            log_level=self.log_level,
+        )
+
+
+def _require(field: str, value: object, allowed: Sequence[str | None]) -> None:
+    if value not in allowed:
+        words = ", ".join(word for word in allowed if word is not None)
+        raise BadConfiguration(f"{field}: must be one of {words}, not {checks.shown(value)}")
+
+
+def _one_store(backend: object, broker: object) -> str:
+    """The URL that both name."""
+    if not isinstance(backend, AbstractBackend):
+        raise BadConfiguration(
+            f"backend: must be a SqliteBackend, PostgresBackend or RedisBackend, not {checks.shown(backend)}"
+        )
+    if not isinstance(broker, AbstractBroker):
+        raise BadConfiguration(
+            f"broker: must be a SqliteBroker, PostgresBroker or RedisBroker, not {checks.shown(broker)}"
+        )
+    if backend.url != broker.url:
+        raise BadConfiguration(
+            "backend and broker: must name the same store, because jobs and registry change together, "
+            f"not {backend!r} and {broker!r}"
+        )
+    if backend.url.partition("?")[0].endswith(":memory:"):
+        raise BadConfiguration("backend: a store in memory cannot be shared by several processes; name a file")
+    return backend.url
+
+
+def _made(cron_schedule: object) -> AbstractCronSchedule:
+    if not (isinstance(cron_schedule, type) and issubclass(cron_schedule, AbstractCronSchedule)):
+        raise BadConfiguration(
+            f"cron_schedule: must be a subclass of AbstractCronSchedule, not {checks.shown(cron_schedule)}"
+        )
+    try:
+        return cron_schedule()
+    except Exception as error:
+        raise BadConfiguration(
+            f"cron_schedule: {cron_schedule.__name__}() failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _context(method: StartMethod | None) -> Context:
+    """How processes are started: never by fork, which takes over locks and connections."""
+    if sys.platform != "linux":
+        raise BadConfiguration(
+            f"the process manager needs Linux, not {sys.platform}; an Everwork application runs anywhere"
+        )
+    if multiprocessing.current_process().daemon:
+        raise BadConfiguration("the process manager needs a process that may have children: this one is a daemon")
+    usual = multiprocessing.get_start_method(allow_none=True)
+    chosen = method or (usual if usual in START_METHODS else "spawn")
+    return multiprocessing.get_context(chosen)  # type: ignore[return-value]

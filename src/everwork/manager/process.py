@@ -1,0 +1,101 @@
+"""What a user says of processes: which workers stand together, how often, and how they are kept going."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from everwork.manager.worker import AbstractWorker
+from everwork.runtime.middleware import MakeMiddleware, Middleware
+
+MEBIBYTE: Final = 1_048_576
+REPLICAS_MAX: Final = 1_000
+Delay = Annotated[float, Field(ge=0.01, le=3_600)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Reconnect(_Settings):
+    """How often an engine that is away is tried again: after each of the delays (seconds), then after the last one.
+
+    `jitter` is the share of a delay that chance may take away, so that a fleet does not return in step. After
+    `give_up_after` seconds without an answer the process ends for good; None: never.
+    """
+
+    delays: tuple[Delay, ...] = Field(default=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0), min_length=1, max_length=100)
+    jitter: float = Field(default=0.5, ge=0, le=1)
+    give_up_after: float | None = Field(default=None, gt=0, le=86_400)
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds to wait, one after the other; it ends where to give up, counted from its first word on."""
+        began, at = time.monotonic(), 0
+        while self.give_up_after is None or time.monotonic() - began < self.give_up_after:
+            delay = self.delays[min(at, len(self.delays) - 1)]
+            yield delay * (1.0 - self.jitter * random.random())  # noqa: S311 - jitter, not a secret
+            at += 1
+
+
+class Recycle(_Settings):
+    """When a process is replaced by a new one: after so many jobs, seconds, or bytes of memory. None: never."""
+
+    jobs: int | None = Field(default=None, ge=1)
+    age: float | None = Field(default=None, ge=1)
+    memory: int | None = Field(default=None, ge=MEBIBYTE)
+
+
+class Process(_Settings):
+    """One operating system process with one or several workers in it.
+
+    `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
+    `middleware`: classes, or functions that make one; the process makes each once and lets it stand around every call
+    of its workers, the first outermost.
+    """
+
+    workers: list[type[AbstractWorker]] = Field(min_length=1, max_length=1_000)
+    shutdown_timeout: float = Field(default=20.0, ge=0.1, le=3_600)
+    reconnect: Reconnect = Reconnect()
+    recycle: Recycle = Recycle()
+    middleware: list[MakeMiddleware] = Field(default=[], max_length=100)
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _are_workers(cls, given: Any) -> Any:
+        """Classes, each once; said in words that a user knows."""
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"must be a list of worker classes, not {given!r}")
+        for one in given:
+            if not (isinstance(one, type) and issubclass(one, AbstractWorker)):
+                raise ValueError(f"must be subclasses of AbstractWorker (classes, not instances), not {one!r}")
+            if given.count(one) > 1:
+                raise ValueError(f"names {one.__name__} twice; use ProcessGroup(replicas=...) or concurrency instead")
+        return given
+
+    @field_validator("middleware", mode="before")
+    @classmethod
+    def _can_be_made(cls, given: Any) -> Any:
+        """What the new process can import, and make there."""
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"must be a list of subclasses of Middleware, not {given!r}")
+        for one in given:
+            is_other = isinstance(one, type) and not issubclass(one, Middleware)
+            if is_other or not callable(one) or isinstance(one, Middleware):
+                raise ValueError(f"must be subclasses of Middleware or functions that make one, not {one!r}")
+            try:
+                ForkingPickler.dumps(one)
+            except Exception:  # noqa: BLE001 - an object may refuse in its own way
+                raise ValueError(f"must be defined at the top of a module, unlike {one!r}") from None
+        return given
+
+
+class ProcessGroup(_Settings):
+    """Several replicas of one process."""
+
+    process: Process
+    replicas: int = Field(default=1, ge=1, le=REPLICAS_MAX)

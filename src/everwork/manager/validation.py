@@ -1,0 +1,120 @@
+"""The workers of a manager: checked, by name, before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Final
+
+from pydantic import ValidationError
+
+from everwork.app.settings import WorkerSettings
+from everwork.core.checks import shown
+from everwork.exceptions import BadConfiguration
+from everwork.manager.process import Process, ProcessGroup
+from everwork.manager.worker import AbstractWorker
+from everwork.runtime.arguments import Arguments
+
+PROCESSES_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A worker class with its settings."""
+
+    worker: type[AbstractWorker]
+    settings: WorkerSettings
+
+
+def declared(worker: type[AbstractWorker]) -> Declared:
+    """A worker class that can be run; what is wrong with it is told by its name."""
+    name = worker.__name__
+    if inspect.isabstract(worker):
+        missing = ", ".join(sorted(worker.__abstractmethods__))
+        raise BadConfiguration(f"worker {name}: must define {missing}")
+    _require_importable(worker)
+    try:
+        settings = worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+    except Exception as error:
+        raise BadConfiguration(f"worker {name}: its settings cannot be read: {_told(error)}") from error
+    if not isinstance(settings, WorkerSettings):
+        raise BadConfiguration(f"worker {name}: _get_settings must return a WorkerSettings, not {shown(settings)}")
+    _require_callable(worker)
+    return Declared(worker, settings)
+
+
+def _require_callable(worker: type[AbstractWorker]) -> None:
+    """What is called must be what it looks like."""
+    name, call = worker.__name__, worker.__call__
+    if not inspect.isfunction(call) or inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise BadConfiguration(f"worker {name}: __call__ must be an async function that returns, without yield")
+    for step in ("startup", "shutdown"):
+        if not inspect.iscoroutinefunction(getattr(worker, step)):
+            raise BadConfiguration(f"worker {name}: {step} must be an async function")
+    try:
+        Arguments(MethodType(call, worker))
+    except BadConfiguration as error:
+        raise BadConfiguration(f"worker {name}: {error}") from None
+
+
+def all_declared(processes: Iterable[Process]) -> dict[type[AbstractWorker], Declared]:
+    """The workers of all processes, each once; two with the same title are refused."""
+    known: dict[type[AbstractWorker], Declared] = {}
+    titles: dict[str, str] = {}
+    for worker in (worker for process in processes for worker in process.workers):
+        if worker in known:
+            continue
+        known[worker] = one = declared(worker)
+        other = titles.setdefault(one.settings.title, worker.__name__)
+        if len(titles) < len(known):
+            raise BadConfiguration(
+                f"workers {other} and {worker.__name__}: both have the title '{one.settings.title}'; titles must differ"
+            )
+    return known
+
+
+def rules_unheard(settings: WorkerSettings) -> list[str]:
+    """What a policy says about errors in vain, because without retry each one is final."""
+    if settings.retry is not None or settings.policy is None:
+        return []
+    said = {"errors": settings.policy.errors, "strict": settings.policy.strict}
+    return [name for name, value in said.items() if value]
+
+
+def flat(processes: Sequence[Process | ProcessGroup]) -> list[Process]:
+    """One entry per operating system process."""
+    if not isinstance(processes, list | tuple) or not processes:
+        raise BadConfiguration(f"processes: must be a list with at least one Process, not {shown(processes)}")
+    single: list[Process] = []
+    for at, one in enumerate(processes):
+        match one:
+            case Process():
+                single.append(one)
+            case ProcessGroup():
+                single += [one.process] * one.replicas
+            case _:
+                raise BadConfiguration(f"processes[{at}]: must be a Process or a ProcessGroup, not {shown(one)}")
+    if len(single) > PROCESSES_MAX:
+        raise BadConfiguration(f"processes: must be at most {PROCESSES_MAX:,} with all replicas, not {len(single):,}")
+    return single
+
+
+def _require_importable(worker: type[AbstractWorker]) -> None:
+    """A new process imports the class by its name."""
+    found: object = sys.modules.get(worker.__module__)
+    for part in worker.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not worker:
+        raise BadConfiguration(
+            f"worker {worker.__name__}: must be defined at the top of a module, where a new process can import it; "
+            f"{worker.__module__}.{worker.__qualname__} is not it"
+        )
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return f"{type(error).__name__}: {error}"

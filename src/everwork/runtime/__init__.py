@@ -1,0 +1,1 @@
+"""Runs handlers: fetches jobs from a source, calls, watches, settles."""

@@ -1,0 +1,104 @@
+"""An attempt in this process: shared by the engine's thread, which keeps its lease, and the handlers' loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from everwork.core.job import LeasedJob
+from everwork.core.outcome import Complete
+
+if TYPE_CHECKING:
+    from everwork.runtime.events import EventCollector
+    from everwork.runtime.handler import Handler
+    from everwork.runtime.ledger import Ledger
+
+
+class Stop(Enum):
+    """Why a running attempt was told to stop."""
+
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    SHUTDOWN = "shutdown"
+
+
+class Attempt:
+    """A leased job on its way through this process.
+
+    Each attribute is written by one thread only. Who may begin the attempt, or take it back before it has begun,
+    is settled between the threads by a token that only one of them can take.
+    """
+
+    __slots__ = (
+        "_token", "begun_at", "collector", "completion", "error", "extended_at", "handler", "is_ending", "is_free",
+        "is_reported", "job", "leased_at", "slot", "stop", "task", "thread", "timeout",
+    )  # fmt: skip
+
+    def __init__(self, job: LeasedJob, leased_at: float, handler: Handler) -> None:
+        self.job = job
+        self.handler = handler
+        self.leased_at = leased_at
+        self.extended_at = leased_at
+        self.timeout = handler.timeout if job.timeout_ms is None else job.timeout_ms / 1000
+        self.begun_at: float | None = None
+        self.stop: Stop | None = None
+        self.is_reported = False
+        self.task: asyncio.Task[None] | None = None
+        self.thread: asyncio.Future[Any] | None = None
+        self.completion: Complete | None = None
+        """What the handler has written inside a transaction of its own."""
+        self.collector: EventCollector | None = None
+        """The events of the last call that succeeded."""
+        self.error: BaseException | None = None
+        """What the handler has raised."""
+        self.slot: int | None = None
+        """Where it stands in the table that this process shares with its parent."""
+        self.is_ending = False
+        """Whether the engine's thread has an outcome of it that is not settled yet."""
+        self.is_free = False
+        """Whether the engine's thread knows that its handler has ended."""
+        self._token = [True]
+
+    def begin(self, now: float) -> bool:
+        """Begin, unless the attempt was taken back."""
+        if not self.take():
+            return False
+        self.begun_at = now
+        return True
+
+    def take(self) -> bool:
+        """Take the right to begin, or to hand back what has not begun; False if it is gone."""
+        try:
+            return self._token.pop()
+        except IndexError:
+            return False
+
+    def enter(self, ledger: Ledger) -> None:
+        """Stand in the table of this process."""
+        job = self.job
+        self.slot = ledger.enter(
+            job.key, job.attempt, leased_at=self.leased_at, timeout=self.timeout, worker=self.handler.index
+        )
+
+    def close(self, ledger: Ledger) -> None:
+        """Leave the table, now that nothing is left to be settled; one that still runs past its time stays as hung."""
+        slot = self.slot
+        if slot is None:
+            return
+        if self.is_free:
+            self.slot = None
+            ledger.leave(slot)
+        elif self.is_overdue(time.monotonic()):
+            ledger.mark_hung(slot)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the attempt runs, or waits here, longer than it may."""
+        return now > (self.leased_at if self.begun_at is None else self.begun_at) + self.timeout
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether its handler runs in a thread, which nobody can stop."""
+        return self.thread is not None and not self.thread.done()

@@ -1,0 +1,100 @@
+"""What a handler can know of the job that it runs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from everwork.codec.json import decode, encode
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.outcome import Complete
+from everwork.engines.values import Judged
+from everwork.runtime.attempt import Attempt, Stop
+from everwork.service.service import accepted
+
+if TYPE_CHECKING:
+    from everwork.runtime.events import EventCollector
+
+
+class OwnTransactions(Protocol):
+    """Who completes attempts inside transactions of the handlers' own."""
+
+    async def complete_in(self, tx: object, completion: Complete) -> Judged:
+        """Complete in the running event loop."""
+        ...
+
+    def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
+        """Complete in the calling thread."""
+        ...
+
+
+class JobContext:
+    """Passed to a handler that has a parameter annotated with it."""
+
+    def __init__(self, attempt: Attempt, own: OwnTransactions, collector: EventCollector | None = None) -> None:
+        self._attempt = attempt
+        self._own = own
+        self._collector = collector
+        job = attempt.job
+        self.key = job.key
+        self.type = job.type
+        self.tenant = job.tenant
+        self.attempt = job.attempt
+        self.attempts = job.attempts
+        self.max_attempts = job.max_attempts
+        self.correlation_id = job.correlation_id
+        self.created_at_ms = job.created_at_ms
+
+    @cached_property
+    def headers(self) -> dict[str, Any]:
+        """The headers that the job was created with."""
+        headers: dict[str, Any] = decode(self._attempt.job.headers) if self._attempt.job.headers else {}
+        return headers
+
+    @property
+    def sync(self) -> SyncJobContext:
+        """What a plain function calls without `await`."""
+        return SyncJobContext(self._attempt, self._own, self._collector)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the result no longer matters: cancelled, timed out, or the lease is lost. For handlers in threads."""
+        stop = self._attempt.stop
+        return stop is not None and stop is not Stop.SHUTDOWN
+
+    async def complete(self, result: Any = None, *, tx: object) -> None:
+        """Complete this job inside the handler's own transaction: its work and its completion are one step.
+
+        Events that the handler has emitted are published with it; nothing more can be emitted afterwards. Nothing
+        happens before the transaction commits; after a rollback the job is as unfinished as before. Raises
+        `LeaseLost` or `WrongState` when the job is no longer this attempt's: roll back then.
+        """
+        completion = _completion(self._attempt, self._collector, result)
+        _note(self._attempt, completion, await self._own.complete_in(tx, completion))
+
+
+class SyncJobContext:
+    """`ctx.sync`: for plain functions, which run in threads and have connections of their own there."""
+
+    def __init__(self, attempt: Attempt, own: OwnTransactions, collector: EventCollector | None = None) -> None:
+        self._attempt = attempt
+        self._own = own
+        self._collector = collector
+
+    def complete(self, result: Any = None, *, tx: object) -> None:
+        """Complete this job inside the handler's own transaction; see `JobContext.complete`."""
+        completion = _completion(self._attempt, self._collector, result)
+        _note(self._attempt, completion, self._own.complete_in_blocking(tx, completion))
+
+
+def _completion(attempt: Attempt, collector: EventCollector | None, result: Any) -> Complete:
+    text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
+    if collector is None:
+        return Complete(attempt.job.key, attempt.job.attempt, text)
+    collector.close()
+    return Complete(attempt.job.key, attempt.job.attempt, text, tuple(collector.jobs))
+
+
+def _note(attempt: Attempt, completion: Complete, judged: Judged) -> None:
+    accepted(completion.key, judged, "completed")
+    attempt.completion = completion

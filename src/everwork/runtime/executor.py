@@ -1,0 +1,343 @@
+"""The handlers' side: runs attempts in the handlers' event loop and reports how they ended.
+
+Each handler has up to `concurrency` runners; see `everwork.aio.runners`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from everwork.aio import forks
+from everwork.aio.runners import Runners, absorb_cancellation
+from everwork.codec.json import decode, encode
+from everwork.core import ending
+from everwork.core import outcome as o
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput
+from everwork.logs import job_here
+from everwork.runtime import threads
+from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.context import JobContext, OwnTransactions
+from everwork.runtime.events import EventCollector, collector_of_call
+from everwork.runtime.handler import Handler
+from everwork.runtime.job_log import JobLog
+from everwork.runtime.ledger import Ledger
+from everwork.runtime.middleware import Call, chained
+from everwork.runtime.stacks import stack_of_task, stack_of_thread
+from everwork.runtime.threads import HandlerThreads
+
+Report = tuple[Attempt, o.Outcome | None, bool]
+"""An attempt, its outcome if it is known now and anybody would accept it, and whether its place is free again."""
+FAILURES = (o.Fail, o.Reject, o.Retry)
+WATCH_SECONDS = 0.1
+GRACE_SECONDS = 1.0
+
+
+class Pool:
+    """The attempts of one handler: waiting, running, and those who run them."""
+
+    __slots__ = ("handler", "inbox", "runners", "running")
+
+    def __init__(self, handler: Handler, runners: Runners[Attempt]) -> None:
+        self.handler = handler
+        self.runners = runners
+        self.inbox = runners.inbox
+        self.running: set[Attempt] = set()
+
+
+class Executor:
+    """Runs what it is given. Lives in the handlers' event loop."""
+
+    def __init__(
+        self,
+        send: Callable[[list[Report]], None],
+        own: OwnTransactions,
+        job_log: JobLog,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._pools: dict[str, Pool] = {}
+        self._send = send
+        self._own = own
+        self._job_log = job_log
+        self._ledger = ledger
+        self._loop = asyncio.get_running_loop()
+        self._reports: list[Report] = []
+        self._threads = HandlerThreads()
+        self._watch: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+        self._is_fork = False
+        forks.watch(self, Executor._note_fork)
+
+    def _note_fork(self) -> None:
+        """In the child of a handler that has forked: what comes back from the handler is nobody's business."""
+        self._is_fork = True
+
+    def add(self, handler: Handler) -> None:
+        """Let a handler join, also while others run."""
+        self._pools[handler.name] = Pool(handler, Runners(self._run, handler.concurrency, handler.name))
+
+    def accept(self, attempts: Iterable[Attempt]) -> None:
+        """Take attempts; they begin as soon as a runner is free."""
+        for attempt in attempts:
+            if self._is_stopping:
+                self._hand_back(attempt)
+                continue
+            pool = self._pools[attempt.handler.name]
+            pool.inbox.append(attempt)
+            if len(pool.inbox) == 1:
+                pool.runners.wake()
+        if self._watch is None and not self._is_stopping:
+            self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
+
+    def stop(self, attempt: Attempt, why: Stop) -> None:
+        """Stop one attempt. A handler in a thread is only told so, and at a shutdown not even that: it may finish."""
+        if attempt.stop is not None or attempt.is_reported or (why is Stop.SHUTDOWN and attempt.is_in_thread):
+            return
+        attempt.stop = why
+        if attempt.task is not None:
+            attempt.task.cancel()
+
+    def stop_soft(self) -> None:
+        """Begin nothing more; what waits goes back."""
+        self._is_stopping = True
+        for pool in self._pools.values():
+            while pool.inbox:
+                self._hand_back(pool.inbox.popleft())
+
+    def stop_running(self) -> None:
+        """Cancel what still runs; it goes back too, but for what should have ended before."""
+        now = time.monotonic()
+        for pool in self._pools.values():
+            for attempt in list(pool.running):
+                self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
+
+    def close(self) -> None:
+        """Let runners and threads go."""
+        if self._watch is not None:
+            self._watch.cancel()
+        for pool in self._pools.values():
+            pool.runners.close()
+        self._threads.close()
+
+    def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task runs handlers."""
+        return any(task in pool.runners.tasks for pool in self._pools.values())
+
+    @property
+    def is_handler_thread(self) -> bool:
+        """Whether the caller is a handler in a thread."""
+        return self._threads.is_one_of_them
+
+    # One attempt --------------------------------------------------------------------------------
+
+    async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+        """One attempt: begin, call, report, and give the place back."""
+        now = time.monotonic()
+        if attempt.stop is not None or not attempt.begin(now):
+            self._report(attempt, None)
+            return
+        if self._ledger is not None and attempt.slot is not None:
+            self._ledger.begin(attempt.slot, now)
+        attempt.task = task
+        handler = attempt.handler
+        running = self._pools[handler.name].running
+        running.add(attempt)
+        job_here.set(attempt.job)
+        try:
+            outcome = await self._outcome(handler, attempt)
+            if self._is_fork:
+                os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: its child is no worker.
+            if attempt.thread is not None and attempt.is_in_thread:
+                self._report(attempt, outcome, is_free=False)
+                await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
+                outcome = None
+            self._report(attempt, outcome)
+        except BaseException as error:
+            # The runner is being stopped, and its handler with it.
+            self._report(attempt, self._broken_off(attempt, error))
+            raise
+        finally:
+            job_here.set(None)
+            attempt.task = None
+            running.discard(attempt)
+
+    def _broken_off(self, attempt: Attempt, error: BaseException) -> o.Outcome:
+        """The outcome of an attempt whose runner ends with it: it goes back, unless its handler is to blame."""
+        if isinstance(error, asyncio.CancelledError) or attempt.stop is Stop.SHUTDOWN:
+            return o.Release(attempt.job.key, attempt.job.attempt)
+        return self._failed(attempt, error)
+
+    async def _outcome(self, handler: Handler, attempt: Attempt) -> o.Outcome | None:
+        """How the attempt ended, whatever the handler does."""
+        outcome: o.Outcome | None
+        try:
+            outcome = await self._call(handler, attempt)
+        except asyncio.CancelledError as error:
+            if attempt.stop is None and attempt.task is not None and attempt.task.cancelling():
+                raise  # The runner itself is being stopped.
+            outcome = None if attempt.stop is not None else self._failed(attempt, error)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code
+            # Whoever blocks the loop hears of a shutdown by an interrupt.
+            is_told = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
+            outcome = None if is_told else self._failed(attempt, error)
+        if attempt.stop is None and attempt.is_overdue(time.monotonic()):
+            attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
+        if attempt.stop is not None:
+            await absorb_cancellation(attempt.task)
+            if outcome is None or attempt.stop is not Stop.SHUTDOWN:
+                outcome = self._stopped(attempt)
+        return outcome
+
+    async def _call(self, handler: Handler, attempt: Attempt) -> o.Outcome:
+        """Bind the arguments, call the handler, and keep what it returns."""
+        if handler.middleware:
+            call = chained(handler.middleware, functools.partial(self._innermost, handler, attempt))
+            return _completed(attempt, await call(Call.of(attempt.job)))
+        try:
+            arguments = handler.arguments.bind(decode(attempt.job.variables))
+        except InvalidInput as error:
+            return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
+        return _completed(attempt, await self._called(handler, attempt, arguments))
+
+    async def _innermost(self, handler: Handler, attempt: Attempt, call: Call) -> Any:
+        """The call itself, for whoever stands around it."""
+        if attempt.is_in_thread:
+            raise BadConfiguration("the call before this one still runs in its thread")
+        try:
+            arguments = handler.arguments.bind(dict(call.arguments))
+        except InvalidInput as error:
+            raise Fail(f"argument {error}") from None
+        return await self._called(handler, attempt, arguments)
+
+    def _called(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """The handler's answer, to be awaited; no coroutine of its own, because every job pays for each."""
+        collector = EventCollector(handler.events_max) if handler.can_emit else None
+        if handler.arguments.context_name is not None:
+            arguments[handler.arguments.context_name] = JobContext(attempt, self._own, collector)
+        if collector is not None:
+            return self._collecting(handler, attempt, arguments, collector)
+        if handler.is_async:
+            answer: Awaitable[Any] = handler.function(**arguments)
+            return answer
+        return self._in_thread(handler, attempt, arguments)
+
+    async def _collecting(
+        self, handler: Handler, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector
+    ) -> Any:
+        """Call with a collector of its own, also for what the call starts in other tasks and threads."""
+        if handler.arguments.collector_name is not None:
+            arguments[handler.arguments.collector_name] = collector
+        token = collector_of_call.set(collector)
+        try:
+            if handler.is_async:
+                answer = await handler.function(**arguments)
+            else:
+                answer = await self._in_thread(handler, attempt, arguments)
+            attempt.collector = collector  # Events of a call that failed are not published.
+            return answer
+        finally:
+            collector_of_call.reset(token)
+            collector.close()
+
+    def _in_thread(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+        """Call in a thread, which sees the variables of the context that middleware has set."""
+        attempt.thread = self._threads.run(functools.partial(copy_context().run, handler.function, **arguments))
+        return asyncio.shield(attempt.thread)
+
+    def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
+        """The outcome of an attempt whose handler raised."""
+        attempt.error = error
+        return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
+
+    def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
+        """The outcome of an attempt that was told to stop; None if nobody would accept one."""
+        key, number = attempt.job.key, attempt.job.attempt
+        match attempt.stop:
+            case Stop.TIMED_OUT:
+                if attempt.is_in_thread:
+                    more = f"; its thread still runs{self._thread_stack(attempt)}"
+                return ending.timed_out(key, number, attempt.timeout, more, is_final=attempt.handler.is_final)
+            case Stop.SHUTDOWN:
+                return o.Release(key, number)
+            case _:
+                return None
+
+    def _thread_stack(self, attempt: Attempt) -> str:
+        identity = None if attempt.thread is None else self._threads.identity_of(attempt.thread)
+        return _below(stack_of_thread(identity, threads.__name__))
+
+    def _task_stack(self, attempt: Attempt) -> str:
+        return "" if attempt.task is None else _below(stack_of_task(attempt.task, __name__))
+
+    # Reports ------------------------------------------------------------------------------------
+
+    def _hand_back(self, attempt: Attempt) -> None:
+        """Give back an attempt that has not begun."""
+        release = o.Release(attempt.job.key, attempt.job.attempt) if attempt.take() and attempt.stop is None else None
+        self._report(attempt, release)
+
+    def _report(self, attempt: Attempt, outcome: o.Outcome | None, *, is_free: bool = True) -> None:
+        """Tell how an attempt ended, once, and that its place is free."""
+        if attempt.is_reported:
+            if not is_free:
+                return
+            outcome = None
+        attempt.is_reported = True
+        if is_free and self._ledger is not None and attempt.slot is not None and attempt.begun_at is not None:
+            self._ledger.end(attempt.slot)
+        if isinstance(outcome, FAILURES):
+            self._job_log.failed(attempt, outcome)
+        if not self._reports:
+            self._loop.call_soon(self._flush)
+        self._reports.append((attempt, outcome, is_free))
+
+    def _flush(self) -> None:
+        reports, self._reports = self._reports, []
+        self._send(reports)
+
+    def _look(self) -> None:
+        """One timer for all time-outs of this process."""
+        self._watch = None
+        now = time.monotonic()
+        has_any = False
+        for pool in self._pools.values():
+            for attempt in pool.running:
+                has_any = True
+                if attempt.is_overdue(now):
+                    self.stop(attempt, Stop.TIMED_OUT)
+                if attempt.stop is not Stop.SHUTDOWN and attempt.is_overdue(now - GRACE_SECONDS):
+                    self._give_up(attempt)
+            has_any = has_any or bool(pool.inbox)
+        if has_any:
+            self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """It swallows its cancellation: the job need not wait for it, and the parent should know."""
+        if not attempt.is_reported:
+            more = f"; it ignores its cancellation{self._task_stack(attempt)}"
+            self._report(attempt, self._stopped(attempt, more), is_free=False)
+        if self._ledger is not None and attempt.slot is not None:
+            self._ledger.mark_hung(attempt.slot)
+
+
+def _below(stack: str) -> str:
+    return f"\n{stack}" if stack else ""
+
+
+def _completed(attempt: Attempt, value: Any) -> o.Outcome:
+    events = () if attempt.collector is None else tuple(attempt.collector.jobs)
+    if value is None:
+        # After a commit of the handler's own this is a repeat, and changes nothing.
+        return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
+    try:
+        return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
+    except InvalidInput as error:
+        return ending.unusable(attempt.job.key, attempt.job.attempt, f"the handler's {error}")

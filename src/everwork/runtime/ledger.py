@@ -1,0 +1,190 @@
+"""The table of a process's leased attempts, in memory that it shares with its parent.
+
+The child writes what it holds; the parent extends those leases, sets flags on attempts that are cancelled or lost, and
+reads what is left when the child has died. A slot counts once its state is written, last; it is freed by its state,
+first: a reader never sees half a slot that counts. A flag is one byte that also names the use of the slot which it is
+meant for, so that one that comes too late does not hit the next attempt there. Times are of CLOCK_MONOTONIC, one for
+the whole machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from everwork.runtime.attempt import Stop
+
+_HEADER: Final = struct.Struct("<ddQIB")
+_SLOT: Final = struct.Struct("<qqdddHBBB")
+_BEGUN_AT: Final = struct.Struct("<d")
+_BEGUN_OFFSET: Final = 24
+_STATE_OFFSET: Final = 42
+_FLAG_OFFSET: Final = 43
+_USE_OFFSET: Final = 44
+_USES: Final = 64
+HEADER_BYTES: Final = 64
+SLOT_BYTES: Final = 48
+WORKERS_MAX: Final = 1_000
+_SLOTS_OFFSET: Final = HEADER_BYTES + WORKERS_MAX
+
+
+class Phase(IntEnum):
+    """How far a process is."""
+
+    STARTING = 0
+    RUNNING = 1
+    STOPPING = 2
+
+
+class SlotState(IntEnum):
+    """What is known of a leased attempt."""
+
+    FREE = 0
+    WAITING = 1
+    BEGUN = 2
+    HUNG = 3
+    """It has overrun its time and does not end, but its outcome is reported."""
+    ENDED = 4
+    """Its handler has ended and its outcome is reported, but not settled yet."""
+
+
+class Entry(NamedTuple):
+    """A leased attempt, as the table shows it."""
+
+    slot: int
+    key: int
+    attempt: int
+    leased_at: float
+    begun_at: float
+    timeout: float
+    worker: int
+    state: SlotState
+    use: int = 0
+    """Tells this use of the slot from those before and after it."""
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it runs longer than it may."""
+        return self.state is SlotState.BEGUN and now > self.begun_at + self.timeout
+
+
+class Vitals(NamedTuple):
+    """Signs of life: when each of the child's two loops last turned, how many attempts have ended and are here."""
+
+    engine_at: float
+    handlers_at: float
+    ended: int
+    held: int
+    phase: Phase
+
+
+_FLAGS: Final = {1: Stop.CANCELLED, 2: Stop.LOST}
+_NUMBERS: Final = {stop: number for number, stop in _FLAGS.items()}
+
+
+def bytes_for(slots: int) -> int:
+    """The size of a table."""
+    return _SLOTS_OFFSET + slots * SLOT_BYTES
+
+
+class Ledger:
+    """One process's table. Either side makes its own over the same memory."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self.slots = (len(memory) - _SLOTS_OFFSET) // SLOT_BYTES
+        self._free = list(range(self.slots - 1, -1, -1))
+        self._ended = 0
+
+    # The child's side: the engine's thread, but for `begin`, `end` and `turn_handlers`. ------------------------
+
+    @property
+    def free(self) -> int:
+        """How many more attempts fit."""
+        return len(self._free)
+
+    def enter(self, key: int, attempt: int, *, leased_at: float, timeout: float, worker: int) -> int:
+        """Write a leased attempt; its slot."""
+        slot = self._free.pop()
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES
+        use = (self._memory[at + _USE_OFFSET] + 1) % _USES
+        _SLOT.pack_into(self._memory, at, key, attempt, leased_at, 0.0, timeout, worker, 0, 0, use)
+        self._memory[at + _STATE_OFFSET] = 1
+        return slot
+
+    def begin(self, slot: int, now: float) -> None:
+        """Its handler begins."""
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES
+        _BEGUN_AT.pack_into(self._memory, at + _BEGUN_OFFSET, now)
+        self._memory[at + _STATE_OFFSET] = 2
+
+    def mark_hung(self, slot: int) -> None:
+        """Its outcome is reported, but its handler does not end."""
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
+        if self._memory[at] == 2:
+            self._memory[at] = 3
+
+    def end(self, slot: int) -> None:
+        """Its handler has ended; what is left is to settle its outcome."""
+        self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 4
+
+    def leave(self, slot: int) -> None:
+        """It has ended and is settled. What has never begun does not count as ended."""
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
+        self._ended += self._memory[at] > 1
+        self._memory[at] = 0
+        self._free.append(slot)
+
+    def flag_of(self, slot: int) -> Stop | None:
+        """What the parent has found out about an attempt."""
+        at = _SLOTS_OFFSET + slot * SLOT_BYTES
+        why, use = divmod(self._memory[at + _FLAG_OFFSET], _USES)
+        return _FLAGS.get(why) if use == self._memory[at + _USE_OFFSET] else None
+
+    def turn_engine(self, now: float) -> None:
+        """The engine's loop lives; it also tells how much has been done."""
+        struct.pack_into("<d", self._memory, 0, now)
+        struct.pack_into("<QI", self._memory, 16, self._ended, self.slots - len(self._free))
+
+    def turn_handlers(self, now: float) -> None:
+        """The handlers' loop lives."""
+        struct.pack_into("<d", self._memory, 8, now)
+
+    def enter_phase(self, phase: Phase) -> None:
+        """Tell how far the process is."""
+        self._memory[28] = int(phase)
+
+    def is_off(self, worker: int) -> bool:
+        """Whether the parent has switched a worker off."""
+        return self._memory[HEADER_BYTES + worker] != 0
+
+    # The parent's side --------------------------------------------------------------------------
+
+    def vitals(self) -> Vitals:
+        """The child's signs of life."""
+        engine_at, handlers_at, ended, held, phase = _HEADER.unpack_from(self._memory, 0)
+        return Vitals(engine_at, handlers_at, ended, held, Phase(phase))
+
+    def entries(self) -> Iterator[Entry]:
+        """The attempts that the child holds."""
+        table = bytes(self._memory[_SLOTS_OFFSET : _SLOTS_OFFSET + self.slots * SLOT_BYTES])
+        for slot, state in enumerate(table[_STATE_OFFSET::SLOT_BYTES]):
+            if state:
+                *values, _, _, use = _SLOT.unpack_from(table, slot * SLOT_BYTES)
+                yield Entry._make((slot, *values, SlotState(state), use))
+
+    def flag(self, entry: Entry, why: Stop) -> bool:
+        """Mark an attempt as cancelled or lost; whether that is new. If its slot has another by now, it is not hit."""
+        at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
+        # An entry that was read while the slot changed hands may have the key of the one and the use of the other.
+        is_here = _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt)
+        flag = _NUMBERS[why] * _USES + entry.use
+        if not is_here or self._memory[at + _FLAG_OFFSET] == flag:
+            return False
+        self._memory[at + _FLAG_OFFSET] = flag
+        return True
+
+    def switch(self, worker: int, is_on: bool) -> None:
+        """Switch a worker on or off."""
+        self._memory[HEADER_BYTES + worker] = 0 if is_on else 1

@@ -1,0 +1,202 @@
+"""The engine's thread: one event loop in which the service lives, called from any thread and any other loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from everwork.aio.loops import new_loop
+from everwork.exceptions import EngineUnavailable
+from everwork.logs import get_logger
+from everwork.service.service import JobService
+
+log = get_logger("everwork")
+
+CLOSE_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
+
+T = TypeVar("T")
+Use = Callable[[JobService], Coroutine[Any, Any, T]]
+
+
+class Portal:
+    """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
+
+    def __init__(self, make_service: Callable[[], JobService], *, upkeep: bool = True) -> None:
+        self._make_service = make_service
+        self._upkeep = upkeep
+        self._service: JobService | None = None
+        self._ready: Future[None] = Future()
+        self._may_open = threading.Lock()
+        self._opening: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._is_remote = False
+        self.loop = new_loop()
+        self._thread = threading.Thread(target=self._run, name="everwork-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def service(self) -> JobService:
+        """The service, once it is open."""
+        if self._service is None:
+            raise EngineUnavailable("the application was closed; open it again")
+        return self._service
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the service can be used."""
+        return self._service is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether opening has failed."""
+        return self._ready.done() and self._ready.exception() is not None
+
+    def open(self, prepare: Use[None]) -> Future[None]:
+        """Open the service, once; errors come to everybody who waits for it."""
+        if self._may_open.acquire(blocking=False):
+            self.loop.call_soon_threadsafe(self._begin_to_open, prepare)
+        return self._ready
+
+    def _begin_to_open(self, prepare: Use[None]) -> None:
+        self._opening = self.loop.create_task(self._open(prepare))
+
+    async def call(self, use: Use[T]) -> T:
+        """Use the service from a coroutine of any loop."""
+        if asyncio.get_running_loop() is self.loop:
+            return await use(self.service)
+        future, cancel = self.start(use)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            cancel()
+            raise
+
+    def start(self, use: Use[T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+        """Begin to use the service: a future of the calling loop, and what cancels the use.
+
+        A future and not a task, so that nobody who cancels the tasks of a loop ends it by the way.
+        """
+        here = asyncio.get_running_loop()
+        future: asyncio.Future[T] = here.create_future()
+        started: list[asyncio.Task[T]] = []
+        self._in_loop(self._start, use, (here, future), started)
+
+        def cancel() -> None:
+            with suppress(EngineUnavailable):
+                self._in_loop(lambda: [task.cancel() for task in started])
+
+        return future, cancel
+
+    def run(self, use: Use[T]) -> T:
+        """Use the service from a thread that has no event loop."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a call that blocks would block the engine's thread for ever")
+        done: Future[T] = Future()
+        self._in_loop(lambda: _chain(self.loop.create_task(self._use(use)), done))
+        return done.result()
+
+    def close(self) -> None:
+        """Close the service and end the thread; blocks until both are done."""
+        if not self.is_broken:
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
+            try:
+                closing.result(CLOSE_SECONDS)
+            except TimeoutError:
+                log.error("the store is held by another process, not waiting for it any longer")
+                return
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    def _in_loop(self, act: Callable[..., object], *arguments: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(act, *arguments)
+        except RuntimeError:
+            raise EngineUnavailable("the application was closed; open it again") from None
+
+    async def _use(self, use: Use[T]) -> T:
+        return await use(self.service)
+
+    async def _open(self, prepare: Use[None]) -> None:
+        service = self._make_service()
+        self._is_remote = service.engine.is_remote
+        try:
+            await service.open(upkeep=self._upkeep)
+            await prepare(service)
+        except BaseException as error:  # noqa: BLE001 - it goes to whoever opens
+            await service.close()
+            closed = EngineUnavailable("the application was closed; open it again")
+            self._ready.set_exception(closed if isinstance(error, asyncio.CancelledError) else error)
+            if not self._is_closing:
+                self.loop.stop()
+            return
+        self._service = service
+        self._ready.set_result(None)
+
+    async def _close(self) -> None:
+        self._is_closing = True
+        if self._opening is not None:
+            if self._is_remote:
+                self._opening.cancel()  # A server that does not answer keeps nobody waiting.
+            await asyncio.wait([self._opening])
+        service, self._service = self._service, None
+        if service is not None:
+            await service.close()
+        # Whoever still waits must be told: after this the loop stands still.
+        left = asyncio.all_tasks(self.loop) - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=CANCEL_SECONDS)
+
+    def _start(
+        self,
+        use: Use[T],
+        waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]],
+        started: list[asyncio.Task[T]],
+    ) -> None:
+        task = self.loop.create_task(self._use(use))
+        started.append(task)
+        there, future = waiting
+
+        def answer(done: asyncio.Task[T]) -> None:
+            with suppress(RuntimeError):  # The caller's loop is closed: nobody waits any more.
+                there.call_soon_threadsafe(_resolve, future, done)
+
+        task.add_done_callback(answer)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+
+def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
+    """Hand a task's end to a thread that waits."""
+
+    def answer(ended: asyncio.Task[T]) -> None:
+        if ended.cancelled():
+            done.set_exception(EngineUnavailable("the application was closed; open it again"))
+        elif (error := ended.exception()) is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(ended.result())
+
+    task.add_done_callback(answer)
+
+
+def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:
+    if future.done():
+        return
+    if done.cancelled():
+        future.set_exception(EngineUnavailable("the application was closed; open it again"))
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())

@@ -1,0 +1,172 @@
+"""Figures of the whole fleet, as the engine has counted them, in Prometheus' text format.
+
+Written here and not by its library: with a thousand types there are fifty thousand lines, and a scrape must be quick.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, product
+from typing import Final, NamedTuple
+
+from everwork.core.breaker import BreakerState
+from everwork.core.measures import BOUNDS_MS, BUCKETS, LAPSED, execution, failure, wait
+from everwork.core.states import State
+from everwork.engines.values import Oldest
+from everwork.service.monitor.minutes import OTHER_TYPES
+from everwork.service.monitor.sampler import Reading
+
+TYPES_MAX: Final = 1_000
+"""More types than this are shown as one, so that nobody's store of figures bursts."""
+BREAKER_NUMBERS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+
+_ENDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
+_EXECUTION: Final = tuple(execution(bucket) for bucket in range(BUCKETS))
+_WAIT: Final = tuple(wait(bucket) for bucket in range(BUCKETS))
+_NOTHING: Final = (0,) * BUCKETS
+_FAILURE: Final = failure("")
+_JOBS: Final = {state: f'everwork_jobs{{state="{state.label}",' for state in State}
+
+
+class Seen(NamedTuple):
+    """A reading, what has been counted by type since this process began to look, and who lives."""
+
+    reading: Reading
+    totals: Mapping[str, Mapping[str, int]]
+    managers: int = 0
+    processes: int = 0
+
+
+class FleetFigures:
+    """Writes them. The first types that it meets keep their lines; whatever comes after too many of them is one."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, str] = {}
+        self._forms: dict[tuple[str, str], str] = {}
+
+    def text(self, seen: Seen) -> str:
+        """All families."""
+        reading, totals = seen.reading, self._totals(seen)
+        known = {self._label(info.type): None for info in reading.types}
+        return "".join([
+            _family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(reading, known)),
+            _family("everwork_oldest_waiting_seconds", "gauge", "How long the longest waiting due job of a type waits",
+                    self._oldest(reading, known)),
+            _family("everwork_attempts_total", "counter", "Attempts that ended, by outcome",
+                    _attempts(known, totals)),
+            _family("everwork_execution_seconds", "histogram", "How long attempts ran",
+                    self._histograms("everwork_execution_seconds", "execution_ms", _EXECUTION, totals)),
+            _family("everwork_wait_seconds", "histogram", "How long jobs that were due waited for their attempt",
+                    self._histograms("everwork_wait_seconds", "wait_ms", _WAIT, totals)),
+            _family("everwork_failures_total", "counter", "Attempts that failed, by class of the failure",
+                    _failures(totals)),
+            _family("everwork_leases_lapsed_total", "counter", "Attempts whose lease ran out",
+                    _lapsed(known, totals)),
+            _family("everwork_breaker_state", "gauge", "A type's breaker: 0 closed, 1 half-open, 2 open",
+                    self._worst("everwork_breaker_state",
+                                ((info.type, BREAKER_NUMBERS[info.breaker]) for info in reading.types))),
+            _family("everwork_paused", "gauge", "Whether a type is paused",
+                    self._worst("everwork_paused", ((info.type, int(info.paused)) for info in reading.types))),
+            _family("everwork_managers", "gauge", "Managers that live", [f"everwork_managers {seen.managers}\n"]),
+            _family("everwork_processes", "gauge", "Processes of workers that live",
+                    [f"everwork_processes {seen.processes}\n"]),
+        ])  # fmt: skip
+
+    def _label(self, type: str) -> str:
+        """What stands for a type between the braces."""
+        if (label := self._labels.get(type)) is not None:
+            return label
+        if len(self._labels) >= TYPES_MAX:
+            return _OTHER
+        label = self._labels[type] = f'type="{escaped(type)}"'
+        return label
+
+    def _totals(self, seen: Seen) -> dict[str, Mapping[str, int]]:
+        """What was counted, by label; types that are shown as one are added up. Types are met in order of name."""
+        for info in seen.reading.types:
+            self._label(info.type)
+        rest: Counter[str] = Counter()
+        totals: dict[str, Mapping[str, int]] = {}
+        for type in sorted(seen.totals):
+            if (label := self._label(type)) == _OTHER:
+                rest.update(seen.totals[type])
+            else:
+                totals[label] = seen.totals[type]
+        return {**totals, _OTHER: rest} if rest else totals
+
+    def _jobs(self, reading: Reading, known: Iterable[str]) -> Iterator[str]:
+        """Also of states in which a type has none: a line that ends looks as if nobody knew."""
+        jobs: Counter[tuple[str, State]] = Counter(dict.fromkeys(product(known, State), 0))
+        for count in reading.counts:
+            jobs[self._label(count.type), count.state] += count.jobs
+        for (label, state), number in jobs.items():
+            yield f"{_JOBS[state]}{label}}} {number}\n"
+
+    def _oldest(self, reading: Reading, known: Iterable[str]) -> Iterator[str]:
+        ages: defaultdict[str, int] = defaultdict(int, dict.fromkeys(known, 0))
+        for one in reading.oldest:
+            label = self._label(one.type)
+            ages[label] = max(ages[label], _age_ms(one, reading))
+        for label, age_ms in ages.items():
+            yield f"everwork_oldest_waiting_seconds{{{label}}} {age_ms / 1000}\n"
+
+    def _worst(self, name: str, numbers: Iterable[tuple[str, int]]) -> Iterator[str]:
+        highest: defaultdict[str, int] = defaultdict(int)
+        for type, number in numbers:
+            label = self._label(type)
+            highest[label] = max(highest[label], number)
+        for label, number in highest.items():
+            yield f"{name}{{{label}}} {number}\n"
+
+    def _histograms(
+        self, name: str, sum_name: str, buckets: tuple[str, ...], totals: Mapping[str, Mapping[str, int]]
+    ) -> Iterator[str]:
+        for label, counts in totals.items():
+            numbers = tuple(accumulate(map(counts.get, buckets, _NOTHING)))
+            yield self._form(name, label) % (*numbers, counts.get(sum_name, 0) / 1000, numbers[-1])
+
+    def _form(self, name: str, label: str) -> str:
+        """The lines of one histogram, with gaps for its numbers; made once."""
+        if (name, label) not in self._forms:
+            safe = label.replace("%", "%%")
+            lines = [f'{name}_bucket{{le="{end}",{safe}}} %d\n' for end in _ENDS]
+            self._forms[name, label] = "".join([*lines, f"{name}_sum{{{safe}}} %s\n", f"{name}_count{{{safe}}} %d\n"])
+        return self._forms[name, label]
+
+
+def _attempts(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """Also of those that have ended nothing yet: the first one is seen only by those who have seen the 0."""
+    for label in dict.fromkeys([*known, *totals]):
+        counts = totals.get(label, {})
+        for outcome in ("completed", "failed", "retried"):
+            yield f'everwork_attempts_total{{outcome="{outcome}",{label}}} {counts.get(outcome, 0)}\n'
+
+
+def _failures(totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    for label, counts in totals.items():
+        for what, number in counts.items():
+            if what.startswith(_FAILURE):
+                sort = escaped(what.removeprefix(_FAILURE))
+                yield f'everwork_failures_total{{class="{sort}",{label}}} {number}\n'
+
+
+def _lapsed(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    for label in dict.fromkeys([*known, *totals]):
+        yield f"everwork_leases_lapsed_total{{{label}}} {totals.get(label, {}).get(failure(LAPSED), 0)}\n"
+
+
+def _age_ms(one: Oldest, reading: Reading) -> int:
+    return max(0, reading.at_ms - one.run_at_ms)
+
+
+def _family(name: str, kind: str, help: str, lines: Iterable[str]) -> str:
+    return "".join([f"# HELP {name} {help}\n# TYPE {name} {kind}\n", *lines])
+
+
+def escaped(value: str) -> str:
+    """A value as the text format has it between quotes."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+_OTHER: Final = f'type="{OTHER_TYPES}"'

@@ -1,0 +1,217 @@
+"""Where every gRPC call comes in: who calls, may he, is it a message at all; and what an error becomes.
+
+Requests arrive as bytes and are parsed here, so that nonsense is INVALID_ARGUMENT and never UNKNOWN. No interceptors:
+they would cost every call what this costs, once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
+from everwork.logs import get_logger
+from everwork.server.errors import wire
+from everwork.server.metrics import Metrics
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission
+from everwork.service.admin import Administration
+from everwork.service.desk import Desk
+from everwork.service.service import JobService
+
+DETAILS_CHARS_MAX: Final = 1_000
+DETAILS_BYTES_MAX: Final = 4_096
+"""Details travel in a header, percent-encoded, and clients refuse headers that are over 8 KiB together."""
+CODE: Final = "everwork-code"
+"""The trailing metadata with the error's stable code: several errors share one status."""
+DEFECT: Final = "a defect of the server; its log tells more"
+
+log = get_logger("everwork")
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Methods: TypeAlias = Mapping[str, Handler]
+"""The handlers of one or more services, by full name: `/package.Service/Method`."""
+Request = TypeVar("Request", bound=Message)
+T = TypeVar("T")
+
+
+class Rpc(NamedTuple):
+    """One call of a service: its door is the name under which it is counted."""
+
+    door: str
+    service: str
+    name: str
+    permission: Permission
+
+    @property
+    def path(self) -> str:
+        """The call as it is written on the wire."""
+        return f"/{self.service}/{self.name}"
+
+
+class Reception:
+    """What all calls of a door share."""
+
+    def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics) -> None:
+        self.service = service
+        self.keys = keys
+        self.metrics = metrics
+        self.stopping = asyncio.Event()
+        self._audit = Audit(service.engine)
+
+    def unary(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Request], Awaitable[Message]]
+    ) -> Handler:
+        """A call with one question and one answer."""
+        return self._unary(rpc, request_type, lambda desk, _, request: handle(desk, request))
+
+    def administering(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Administration, Request], Awaitable[Message]]
+    ) -> Handler:
+        """The same for what is written to the audit log."""
+
+        def act(desk: Desk, context: Context, request: Request) -> Awaitable[Message]:
+            origin = origin_of(context.peer())
+            return handle(Administration(self.service, self.keys, self._audit, desk.principal, origin), request)
+
+        return self._unary(rpc, request_type, act)
+
+    def _unary(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Context, Request], Awaitable[Message]]
+    ) -> Handler:
+        async def call(raw: bytes, context: Context) -> bytes:
+            try:
+                desk = self.admit(rpc, context)
+                answer = await handle(desk, context, parsed(request_type, raw))
+                self.metrics.called(rpc.door, rpc.name, "OK")
+                return answer.SerializeToString()
+            except (grpc.aio.BaseError, asyncio.CancelledError):
+                self.metrics.called(rpc.door, rpc.name, "CANCELLED")
+                raise
+            except Exception as error:  # noqa: BLE001 - the last resort of the door
+                await self.refuse(rpc, context, error)
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    def answering_stream(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Request, Context], Awaitable[None]]
+    ) -> Handler:
+        """A call with one question, to which `handle` writes as many answers as it has, as bytes."""
+
+        async def call(raw: bytes, context: Context) -> None:
+            async def answer(desk: Desk) -> None:
+                await handle(desk, parsed(request_type, raw), context)
+
+            await self._serve(rpc, context, answer)
+
+        return grpc.unary_stream_rpc_method_handler(call)
+
+    def stream(self, rpc: Rpc, handle: Callable[[Desk, Context], Awaitable[None]]) -> Handler:
+        """A call in which both sides talk: `handle` reads and writes bytes; see `parsed`."""
+
+        async def call(_requests: object, context: Context) -> None:
+            async def talk(desk: Desk) -> None:
+                await handle(desk, context)
+
+            await self._serve(rpc, context, talk)
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+    def admit(self, rpc: Rpc, context: Context) -> Desk:
+        """The caller's desk, if the key is good, has not called too often, and allows such calls."""
+        principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
+        principal.require(rpc.permission)
+        return Desk(self.service, principal)
+
+    def require_live(self, desk: Desk) -> None:
+        """Refuse whoever's key was revoked or ran out while he waited."""
+        if not self.keys.is_live(desk.principal):
+            raise Unauthenticated("the API key is no longer valid")
+
+    def while_live(self, desk: Desk, messages: Iterable[T]) -> Iterator[T]:
+        """The messages, unless the key has ended when the first of them is wanted."""
+        self.require_live(desk)
+        yield from messages
+
+    async def refuse(self, rpc: Rpc, context: Context, error: Exception) -> NoReturn:
+        """End the call with the status that the error has in the one table."""
+        trailing: tuple[tuple[str, str], ...] = ()
+        if isinstance(error, EverworkError):
+            code, details = wire(error).grpc, str(error)
+            trailing = ((CODE, wire(error).code),)
+        else:
+            code, details = grpc.StatusCode.INTERNAL, DEFECT
+            log.error("a call failed by a defect", call=rpc.path, exc_info=error)
+        if isinstance(error, TooManyRequests):
+            hint = str(error.retry_after_ms)
+            trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
+        self.metrics.called(rpc.door, rpc.name, code.name)
+        await context.abort(code, cut_to_fit(details), trailing)
+
+    async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Desk], Awaitable[None]]) -> None:
+        try:
+            await serve(self.admit(rpc, context))
+            self.metrics.called(rpc.door, rpc.name, "OK")
+        except (grpc.aio.BaseError, asyncio.CancelledError):
+            self.metrics.called(rpc.door, rpc.name, "CANCELLED")
+            raise
+        except Exception as error:  # noqa: BLE001 - the last resort of the door
+            await self.refuse(rpc, context, error)
+
+
+class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
+    """Finds the handler of a call: one look-up for all services together."""
+
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
+        """The handler; None becomes UNIMPLEMENTED."""
+        return self._methods.get(handler_call_details.method)
+
+
+def parsed(request_type: type[Request], raw: bytes) -> Request:
+    """A message from its bytes, if they are one."""
+    try:
+        return request_type.FromString(raw)
+    except DecodeError:
+        name = request_type.DESCRIPTOR.full_name
+        raise InvalidInput("request", f"must be a message of type {name}, in protobuf") from None
+
+
+def cut_to_fit(details: str) -> str:
+    """Details as far as a client takes them: other scripts than Latin are several times as long on the way."""
+    kept = details[:DETAILS_CHARS_MAX]
+    size = 0
+    for at, sign in enumerate(kept):
+        size += 1 if " " <= sign <= "~" and sign != "%" else 3 * len(sign.encode(errors="replace"))
+        if size > DETAILS_BYTES_MAX:
+            return kept[:at]
+    return kept
+
+
+def origin_of(peer: str) -> str:
+    """The address of a caller, from gRPC's name for the connection: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
+    scheme, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else address or scheme
+
+
+def key_in(metadata: Any) -> str | None:
+    """The API key that came with a call; more than one is none."""
+    found: list[str] = []
+    for name, value in metadata:
+        if name == "x-api-key":
+            found.append(value)
+        elif name == "authorization" and value[:7].lower() == "bearer ":
+            found.append(value[7:].strip())
+    if len(found) > 1:
+        raise Unauthenticated("more than one API key: send one, in the x-api-key metadata")
+    return found[0] if found else None

@@ -1,0 +1,108 @@
+"""How the outcomes that a worker sends are judged: each by itself, and what is refused says why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from everwork.codec.json import decode
+from everwork.codec.work_intake import outcome as checked_outcome
+from everwork.core.limits import SETTLE_BATCH_MAX
+from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.engines.values import Judged, Verdict
+from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
+from everwork.proto import work_pb2
+from everwork.service.desk import Desk, foreign_job
+from everwork.service.service import JobService, accepted
+
+MESSAGE_CHARS_MAX: Final = 200
+"""So much of a refusal's text travels: one message may carry many."""
+_OF_VERDICT: Final = {
+    Verdict.NOT_FOUND: work_pb2.NOT_FOUND,
+    Verdict.WRONG_STATE: work_pb2.WRONG_STATE,
+    Verdict.LEASE_LOST: work_pb2.LEASE_LOST,
+}
+_OF_ERROR: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work_pb2.PERMISSION_DENIED}
+
+
+class Batch(NamedTuple):
+    """Outcomes that can be settled, under their numbers, and refusals of the others."""
+
+    numbers: list[int]
+    outcomes: list[Outcome]
+    refusals: list[work_pb2.Refusal]
+
+
+async def settled(
+    service: JobService, desk: Desk, messages: Sequence[work_pb2.Outcome], first: int = 1
+) -> list[work_pb2.Refusal]:
+    """Settle outcomes; those that were refused, by number.
+
+    An `EngineError` says that not all are settled. Each outcome names its attempt: repeating it all is safe.
+    """
+    refusals: list[work_pb2.Refusal] = []
+    for start in range(0, len(messages), SETTLE_BATCH_MAX):
+        batch = await _checked(desk, messages[start : start + SETTLE_BATCH_MAX], first + start)
+        judged = await service.settle(batch.outcomes) if batch.outcomes else []
+        refusals += batch.refusals
+        for number, outcome, one in zip(batch.numbers, batch.outcomes, judged, strict=True):
+            if not one.ok:
+                refusals.append(_refused(number, outcome, one))
+    return sorted(refusals, key=lambda refusal: refusal.number)
+
+
+async def _checked(desk: Desk, messages: Sequence[work_pb2.Outcome], first: int) -> Batch:
+    batch = Batch([], [], [])
+    for number, message in enumerate(messages, first):
+        try:
+            batch.outcomes.append(await _outcome(desk, message))
+            batch.numbers.append(number)
+        except EngineError:
+            raise
+        except EverworkError as error:
+            batch.refusals.append(_nonsense(number, message, error))
+    foreign = await desk.foreign([outcome.key for outcome in batch.outcomes])
+    return _without(batch, foreign) if foreign else batch
+
+
+async def _outcome(desk: Desk, message: work_pb2.Outcome) -> Outcome:
+    if not message.attempt:
+        raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
+    outcome = checked_outcome(message, desk.principal)
+    if isinstance(outcome, Fail | Throw) and outcome.variables is not None:
+        merged = await desk.merged_variables(outcome.key, decode(outcome.variables))
+        return outcome._replace(variables=merged)
+    return outcome
+
+
+def _without(batch: Batch, foreign: set[int]) -> Batch:
+    """The same without other tenants' jobs, which are refused."""
+    kept = Batch([], [], batch.refusals)
+    for number, outcome in zip(batch.numbers, batch.outcomes, strict=True):
+        if outcome.key in foreign:
+            message = str(foreign_job(outcome.key))
+            kept.refusals.append(_refusal(number, outcome, work_pb2.PERMISSION_DENIED, message))
+        else:
+            kept.numbers.append(number)
+            kept.outcomes.append(outcome)
+    return kept
+
+
+def _refused(number: int, outcome: Outcome, judged: Judged) -> work_pb2.Refusal:
+    message = ""
+    try:
+        accepted(outcome.key, judged, "ended so")
+    except JobError as error:
+        message = str(error)
+    refusal = _refusal(number, outcome, _OF_VERDICT[judged.verdict], message)
+    refusal.state = "" if judged.state is None else judged.state.label
+    return refusal
+
+
+def _nonsense(number: int, message: work_pb2.Outcome, error: EverworkError) -> work_pb2.Refusal:
+    return _refusal(number, message, _OF_ERROR.get(type(error), work_pb2.INVALID), str(error))
+
+
+def _refusal(number: int, named: Outcome | work_pb2.Outcome, reason: int, message: str) -> work_pb2.Refusal:
+    lease = work_pb2.Lease(key=named.key, attempt=named.attempt)
+    return work_pb2.Refusal(number=number, lease=lease, reason=reason, message=message[:MESSAGE_CHARS_MAX])

@@ -1,0 +1,110 @@
+"""The gRPC port: one server for the jobs API, the Zeebe gateway, our own services, health and reflection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from everwork.exceptions import BadConfiguration
+from everwork.server.grpc.gateway import Methods, Reception, Router
+from everwork.server.grpc.health import Health, reflection_methods
+from everwork.server.grpc.jobs_api import JobsApi
+from everwork.server.grpc.zeebe import Address, ZeebeGateway
+from everwork.server.metrics import Metrics
+from everwork.server.readiness import Readiness
+from everwork.server.settings import Settings
+from everwork.service.access.keys import KeyRing
+from everwork.service.service import JobService
+
+RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
+OPTIONS: Final[Sequence[tuple[str, Any]]] = (
+    ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+    # Calls that wait for their turn: beyond the first number gRPC drops some at random, as CANCELLED. Workers come in
+    # bursts, after a restart of the server for example.
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
+    # A second server on the same port would get a part of the calls, silently.
+    ("grpc.so_reuseport", 0),
+    # A connection whose other end has vanished is noticed within 15 s, also while a long poll waits on it.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # gRPC's core never sets the timer of the line above (seen in 1.85); what ends the wait is this one, else a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Clients may do the same; who pings every 10 s must not be taken for an attacker.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+Extra = Callable[[Reception], Methods]
+"""Further calls for the same port, which come in by the same reception."""
+
+
+class GrpcDoor:
+    """Opens the port, and closes it without losing anything."""
+
+    def __init__(
+        self, service: JobService, keys: KeyRing, settings: Settings, metrics: Metrics, extras: Sequence[Extra] = ()
+    ) -> None:
+        self._settings = settings
+        self._extras = extras
+        self.reception = Reception(service, keys, metrics)
+        self._health = Health(Readiness(service))
+        self._zeebe = ZeebeGateway(self.reception, settings.long_poll_seconds)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Listen; the port that was bound."""
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers([Router(self._methods())])
+        port = self._bind(server)
+        self._zeebe.address = Address(self._settings.host, port)
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Let everybody go who waits for jobs, finish what is in flight, and close."""
+        if (server := self._server) is None:
+            return
+        self.reception.stopping.set()
+        self._health.stop()
+        self.reception.service.end_polls()
+        await server.stop(grace_seconds)  # Whoever is in more of a hurry may call it meanwhile.
+        self._server = None
+
+    def _methods(self) -> Methods:
+        jobs = JobsApi(self.reception, self._settings.long_poll_seconds)
+        methods = {**jobs.methods(), **self._zeebe.methods(), **self._health.methods(), **reflection_methods()}
+        for extra in self._extras:
+            methods.update(extra(self.reception))
+        return methods
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        address = f"{host}:{self._settings.grpc_port}"
+        credentials = _credentials(self._settings)
+        try:
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise BadConfiguration(
+                f"grpc_port: cannot listen on {address}; another program may use it, or the host is not this one's"
+            ) from None
+
+
+def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    pair = (_read(settings.tls_key), _read(settings.tls_certificate))
+    authority = None if settings.tls_client_ca is None else _read(settings.tls_client_ca)
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes()

@@ -1,0 +1,190 @@
+"""Jobs for workers: a long poll that strands nothing when its caller goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from everwork.codec.json import decode
+from everwork.core.instants import utc_text
+from everwork.core.job import LeasedJob
+from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT, LEASE_MS_MAX
+from everwork.core.retry import remaining_retries
+from everwork.core.states import State
+from everwork.engines.values import Demand
+from everwork.exceptions import Unauthenticated
+from everwork.server.http.api.schemas import ref
+from everwork.server.http.framework.fields import NAME, ListOf, Number, Text, Whole
+from everwork.server.http.framework.operations import Answer, Call, Field, Operation, Shape
+from everwork.server.http.framework.parts import DOOR
+from everwork.service.access.principal import Permission
+from everwork.service.service import JobService
+
+JOBS_MAX: Final = 100
+WAIT_SECONDS_MAX: Final = 300
+
+
+async def activate(call: Call) -> Response:
+    """Lease jobs; with nothing to do, wait for some."""
+    sent = await call.body()
+    demand = Demand(sent["type"], sent["worker"], sent["max_jobs"], sent["timeout_ms"], sent["group"], sent["tenants"])
+    with call.parts.metrics.polling(DOOR):
+        wait = min(sent["wait"], call.parts.settings.long_poll_seconds)
+        jobs = await _waited(call, demand, round(wait * 1000))
+    try:
+        _require_live(call)
+        reports = [leased_report(job, demand.worker, sent["fetch_variables"]) for job in jobs]
+        why = {} if jobs else await _why_nothing(call, demand.type)
+        return Delivery(call.parts.service, jobs, orjson.dumps({"jobs": reports, **why}))
+    except BaseException:
+        call.parts.service.hand_back(jobs)
+        raise
+
+
+def leased_report(job: LeasedJob, worker: str, names: Sequence[str]) -> dict[str, Any]:
+    """A leased job as a JSON object."""
+    return {
+        "key": str(job.key),
+        "type": job.type,
+        "state": State.PROCESSING.label,
+        "tenant": job.tenant,
+        "group": job.group or None,
+        "variables": _chosen(decode(job.variables), names),
+        "headers": None if job.headers is None else decode(job.headers),
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "retries": remaining_retries(State.PROCESSING, job.attempts, job.max_attempts),
+        "created_at": utc_text(job.created_at_ms),
+        "run_at": utc_text(job.run_at_ms),
+        "deadline": utc_text(job.lease_until_ms),
+        "timeout_ms": job.timeout_ms,
+        "worker": worker,
+        "correlation_id": job.correlation_id,
+        "limit_key": job.limit_key,
+        "extra": None if job.extra is None else decode(job.extra),
+    }
+
+
+class Delivery(Response):
+    """Leased jobs on their way to a worker: whatever does not arrive is handed back."""
+
+    def __init__(self, service: JobService, jobs: Sequence[LeasedJob], body: bytes) -> None:
+        super().__init__(body, media_type="application/json")
+        self._service = service
+        self._jobs = jobs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+        """Send the jobs."""
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            if not await self._sent(gone, send):
+                self._hand_back()
+        except BaseException:
+            self._hand_back()
+            raise
+        finally:
+            gone.cancel()
+
+    async def _sent(self, gone: asyncio.Future[None], send: Send) -> bool:
+        """Send in three steps, so that a caller who goes away while a large answer is under way is noticed."""
+        await asyncio.sleep(0)  # Lets `gone` have its first look.
+        messages: list[Message] = [
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers},
+            {"type": "http.response.body", "body": self.body, "more_body": True},
+            {"type": "http.response.body", "body": b"", "more_body": True},
+        ]
+        for message in messages:
+            if gone.done():
+                return False
+            await send(message)
+        has_arrived = not gone.done()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return has_arrived
+
+    def _hand_back(self) -> None:
+        if self._jobs:
+            self._service.hand_back(self._jobs)
+
+
+def _require_live(call: Call) -> None:
+    """Refuse whoever's key was revoked or ran out while he waited."""
+    if not call.parts.keys.is_live(call.principal):
+        raise Unauthenticated("the API key is no longer valid")
+
+
+async def _why_nothing(call: Call, type: str) -> dict[str, str]:
+    """The reason, if the whole type is stopped."""
+    reason = None if call.parts.stopping.is_set() else await call.parts.service.blockade(type)
+    return {} if reason is None else {"reason": reason}
+
+
+async def _waited(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
+    """The jobs, or none if the caller goes away or the server stops before there are any."""
+    poll = asyncio.ensure_future(call.desk.activate(demand, wait_ms))
+    ends = [asyncio.ensure_future(_gone(call.request.receive)), asyncio.ensure_future(call.parts.stopping.wait())]
+    try:
+        await asyncio.wait([poll, *ends], return_when=asyncio.FIRST_COMPLETED)
+        return await poll if poll.done() else []
+    except asyncio.CancelledError:
+        poll.add_done_callback(partial(_untaken, call.parts.service))
+        raise
+    finally:
+        for task in (poll, *ends):
+            task.cancel()  # What a cancelled poll had leased is handed back by itself.
+
+
+def _untaken(service: JobService, poll: asyncio.Future[list[LeasedJob]]) -> None:
+    """The jobs came in the very moment in which nobody was there to take them."""
+    if not poll.cancelled() and poll.exception() is None and poll.result():
+        service.hand_back(poll.result())
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the caller has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _chosen(variables: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    return {name: variables[name] for name in names if name in variables} if names else variables
+
+
+ACTIVATE: Final = Shape(
+    "Activate",
+    (
+        Field("type", NAME, "Jobs of this type.", is_required=True),
+        Field("worker", NAME, "Who asks.", is_required=True),
+        Field("max_jobs", Whole(1, JOBS_MAX), "At most so many.", default=10),
+        Field("timeout_ms", Whole(1, LEASE_MS_MAX), "How long each is leased.", default=LEASE_MS_DEFAULT),
+        Field("wait", Number(0, WAIT_SECONDS_MAX), "Seconds to wait; the server may allow fewer.", default=0),
+        Field("tenants", ListOf(NAME), "Jobs of these tenants; by default of all that the key has.", default=()),
+        Field("group", Text(255), "The consumer group.", default=DEFAULT_GROUP),
+        Field("fetch_variables", ListOf(Text(1_024)), "Only these names of the variables; by default all.", default=()),
+    ),
+    {"type": "email-send", "worker": "mailer-1", "max_jobs": 10, "timeout_ms": 60_000, "wait": 20},
+)
+
+OPERATIONS: Final = (
+    Operation(
+        "activateJobs",
+        "POST",
+        "/api/v1/jobs/activate",
+        activate,
+        "Lease jobs for a worker, waiting for them if need be",
+        {
+            200: Answer(
+                "The jobs, none if there are none; the reason, if the whole type is stopped.", ref("ActivatedJobs")
+            )
+        },
+        (Permission.JOBS,),
+        body=ACTIVATE,
+    ),
+)

@@ -1,0 +1,170 @@
+"""Changes of one job by people and programs, and of many by a filter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, ERROR_CHARS_MAX, LEASE_MS_MAX, PRIORITY_MAX, PRIORITY_MIN
+from everwork.exceptions import InvalidInput
+from everwork.server.http.api.answers import ATTEMPT, CHANGED, NOTHING, changed
+from everwork.server.http.api.jobs import FILTER, job_filter
+from everwork.server.http.api.schemas import ref
+from everwork.server.http.framework.fields import FLAG, INSTANT, Text, Whole
+from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
+from everwork.service.access.principal import Permission
+from everwork.service.service import accepted
+
+
+async def cancel(call: Call) -> Response:
+    """Cancel a job that waits or runs."""
+    sent = await call.body()
+    await call.desk.cancel(call.key, sent["reason"])
+    return await changed(call)
+
+
+async def requeue(call: Call) -> Response:
+    """Bring a dead letter back."""
+    await call.body()
+    await call.desk.requeue(call.key)
+    return await changed(call)
+
+
+async def set_retries(call: Call) -> Response:
+    """Change how many attempts are left."""
+    sent = await call.body()
+    await call.desk.set_retries(call.key, sent["retries"])
+    return await changed(call)
+
+
+async def set_timeout(call: Call) -> Response:
+    """Let the lease end later, or earlier."""
+    sent = await call.body()
+    judged = await call.desk.extend(call.key, sent["attempt"], sent["timeout_ms"])
+    accepted(call.key, judged, "given another deadline")
+    return await changed(call)
+
+
+async def run_now(call: Call) -> Response:
+    """Let a waiting job start at once."""
+    await call.body()
+    await call.desk.reschedule(call.key)
+    return await changed(call)
+
+
+async def reschedule(call: Call) -> Response:
+    """Let a waiting job start at another time."""
+    sent = await call.body()
+    if (sent["run_at"] is None) == (sent["delay_ms"] is None):
+        raise InvalidInput("run_at", "or delay_ms must be given, and not both")
+    await call.desk.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"] or 0)
+    return await changed(call)
+
+
+async def set_priority(call: Call) -> Response:
+    """Change the priority of a waiting job."""
+    sent = await call.body()
+    await call.desk.set_priority(call.key, sent["priority"])
+    return await changed(call)
+
+
+async def delete(call: Call) -> Response:
+    """Remove a finished job."""
+    await call.administration.delete_job(call.key)
+    return Response(status_code=204)
+
+
+async def requeue_many(call: Call) -> Response:
+    """Bring back the dead letters that a filter shows; all of them only if that is said."""
+    sent = await call.body()
+    wished = [name for name, value in sent.items() if value not in (None, (), False)]
+    if not wished:
+        raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
+    if sent["all"] and len(wished) > 1:
+        raise InvalidInput("all", "must not be given together with a filter")
+    change = await call.administration.requeue_matching(job_filter(sent), all=bool(sent["all"]))
+    return answer({"matched": change.matched, "changed": change.changed})
+
+
+def _change(name: str, handler: Handler, about: str, body: Shape) -> Operation:
+    word = name.removesuffix("Job")
+    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(word, word)}"
+    return Operation(name, "PUT", path, handler, about, CHANGED, (Permission.JOBS,), body=body, problems=(404, 409))
+
+
+_PATHS: Final = {"setRetries": "retries", "setTimeout": "timeout", "setPriority": "priority", "runNow": "run-now"}
+
+OPERATIONS: Final = (
+    _change(
+        "cancelJob",
+        cancel,
+        "Cancel a job",
+        Shape("Cancel", (Field("reason", Text(ERROR_CHARS_MAX), "Why.", default=""),), {"reason": "not needed"}),
+    ),
+    _change("requeueJob", requeue, "Bring a dead letter back", NOTHING),
+    _change(
+        "setRetries",
+        set_retries,
+        "Change how many attempts are left",
+        Shape("Retries", (Field("retries", Whole(0, ATTEMPTS_MAX), "So many.", is_required=True),), {"retries": 3}),
+    ),
+    _change(
+        "setTimeout",
+        set_timeout,
+        "Let the lease of a running job end later",
+        Shape(
+            "Timeout",
+            (Field("timeout_ms", Whole(1, LEASE_MS_MAX), "So long from now.", is_required=True), ATTEMPT),
+            {"timeout_ms": 60_000, "attempt": 1},
+        ),
+    ),
+    _change("runNow", run_now, "Let a waiting job start at once", NOTHING),
+    _change(
+        "rescheduleJob",
+        reschedule,
+        "Let a waiting job start at another time",
+        Shape(
+            "Reschedule",
+            (
+                Field("run_at", INSTANT, "At this moment; or:"),
+                Field("delay_ms", Whole(0, DELAY_MS_MAX), "So many milliseconds from now."),
+            ),
+            {"delay_ms": 60_000},
+        ),
+    ),
+    _change(
+        "setPriority",
+        set_priority,
+        "Change the priority of a waiting job",
+        Shape(
+            "Priority",
+            (Field("priority", Whole(PRIORITY_MIN, PRIORITY_MAX), "Higher goes first.", is_required=True),),
+            {"priority": 100},
+        ),
+    ),
+    Operation(
+        "deleteJob",
+        "DELETE",
+        "/api/v1/jobs/{key}",
+        delete,
+        "Remove a finished job",
+        {204: Answer("It is gone.")},
+        (Permission.JOBS,),
+        problems=(404, 409),
+    ),
+    Operation(
+        "requeueJobs",
+        "POST",
+        "/api/v1/jobs/requeue",
+        requeue_many,
+        "Bring back the dead letters that a filter shows",
+        {200: Answer("How many were met, and how many of them are back.", ref("BulkChange"))},
+        (Permission.JOBS,),
+        body=Shape(
+            "RequeueFilter",
+            (Field("all", FLAG, "Every dead letter is meant.", default=False), *FILTER),
+            {"type": "email-send", "error": "timed out"},
+        ),
+    ),
+)

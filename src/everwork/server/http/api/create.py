@@ -1,0 +1,124 @@
+"""Jobs to be created, as they come in JSON: by the thousand, so every microsecond counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from everwork.codec.new_job import wire_job
+from everwork.core import checks
+from everwork.core.job import NewJob
+from everwork.core.limits import (
+    ATTEMPTS_MAX,
+    CREATE_BATCH_MAX,
+    DELAY_MS_MAX,
+    HEADERS_BYTES_MAX,
+    LEASE_MS_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
+from everwork.exceptions import InvalidInput
+from everwork.server.http.framework.fields import INSTANT, NAME, JsonObject, Whole
+from everwork.server.http.framework.operations import BODY, Field, Shape, refuse_unknown
+from everwork.service.access.principal import Principal
+
+CHUNK: Final = 500
+"""After so many jobs others get their turn."""
+_DELAY: Final = Whole(0, DELAY_MS_MAX)
+_TIMEOUT: Final = Whole(1, LEASE_MS_MAX)
+_ATTEMPTS: Final = Whole(1, ATTEMPTS_MAX)
+_PRIORITY: Final = Whole(PRIORITY_MIN, PRIORITY_MAX)
+
+NEW_JOB: Final = Shape(
+    "NewJob",
+    (
+        Field("type", NAME, "What kind of work.", is_required=True),
+        Field("variables", JsonObject(PAYLOAD_BYTES_MAX), "The input, at most 1 MiB of JSON.", default={}),
+        Field("retries", _ATTEMPTS, "How many attempts it may have; by default the type's policy decides."),
+        Field("max_attempts", _ATTEMPTS, "Another name of `retries`."),
+        Field("priority", _PRIORITY, "Higher goes first.", default=0),
+        Field("delay_ms", _DELAY, "It may start so many milliseconds from now; not together with `run_at`."),
+        Field("run_at", INSTANT, "It may start at this moment; not together with `delay_ms`."),
+        Field("tenant", NAME, "Its owner; by default the key's own tenant, or `<default>`."),
+        Field("dedupe_key", NAME, "Creating again with the same one answers the first job."),
+        Field("correlation_id", NAME, "A name to find it by."),
+        Field("limit_key", NAME, "A name inside the type that limits apply to."),
+        Field("expires_at", INSTANT, "If it has not started by then, it is cancelled."),
+        Field("headers", JsonObject(HEADERS_BYTES_MAX), "Given back as they came, at most 64 KiB of JSON."),
+        Field("timeout_ms", _TIMEOUT, "How long one attempt may take."),
+    ),
+    {"type": "email-send", "variables": {"to": "ada@example.com"}, "retries": 3, "priority": 10},
+)
+_NAMES: Final = frozenset(field.name for field in NEW_JOB.fields)
+_BRIEF: Final = frozenset(["type", "variables"])
+
+
+async def read_jobs(sent: object, principal: Principal) -> list[NewJob]:
+    """The jobs of a list; an error says which of them is wrong."""
+    items = sent if isinstance(sent, list) else [sent]
+    if not items:
+        raise InvalidInput("jobs", "must be at least one")
+    if len(items) > CREATE_BATCH_MAX:
+        raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(items):,}")
+    jobs: list[NewJob] = []
+    for start in range(0, len(items), CHUNK):
+        if start:
+            await asyncio.sleep(0)
+        jobs.extend(_read_some(items, start, principal, is_list=isinstance(sent, list)))
+    return jobs
+
+
+def _read_some(items: list[Any], start: int, principal: Principal, *, is_list: bool) -> list[NewJob]:
+    jobs: list[NewJob] = []
+    try:
+        for item in items[start : start + CHUNK]:
+            jobs.append(read_job(item, principal))  # noqa: PERF401 - how many came before the error is needed
+    except InvalidInput as error:
+        if not is_list:
+            raise
+        place = f"jobs[{start + len(jobs)}]"
+        field = place if error.field == BODY else f"{place}.{error.field}"
+        raise InvalidInput(field, error.problem) from None
+    return jobs
+
+
+def read_job(item: object, principal: Principal) -> NewJob:
+    """One checked job."""
+    if not isinstance(item, dict):
+        raise InvalidInput(BODY, f"must be a JSON object, not {checks.shown(item)}")
+    if item.keys() == _BRIEF and not principal.tenants:
+        return wire_job(item["type"], {} if item["variables"] is None else item["variables"])
+    refuse_unknown(item, _NAMES)
+    return _full_job({name: value for name, value in item.items() if value is not None}, principal)
+
+
+def _full_job(item: dict[str, Any], principal: Principal) -> NewJob:
+    if "delay_ms" in item and "run_at" in item:
+        raise InvalidInput("delay_ms", "must not be given together with run_at; give one of them")
+    if "type" not in item:
+        raise InvalidInput("type", "must be given")
+    tenant = item.get("tenant")
+    return wire_job(
+        item["type"],
+        item.get("variables", {}),
+        tenant=principal.tenant_for_create(None if tenant is None else checks.name("tenant", tenant)),
+        priority=_PRIORITY.read("priority", item.get("priority", 0)),
+        delay_ms=_DELAY.read("delay_ms", item.get("delay_ms", 0)),
+        run_at_ms=INSTANT.read("run_at", item["run_at"]) if "run_at" in item else None,
+        max_attempts=_attempts(item),
+        dedupe_key=item.get("dedupe_key"),
+        limit_key=item.get("limit_key"),
+        correlation_id=item.get("correlation_id"),
+        expires_at_ms=INSTANT.read("expires_at", item["expires_at"]) if "expires_at" in item else None,
+        timeout_ms=_TIMEOUT.read("timeout_ms", item["timeout_ms"]) if "timeout_ms" in item else None,
+        headers=item.get("headers"),
+    )
+
+
+def _attempts(item: Mapping[str, Any]) -> int | None:
+    said = {name: _ATTEMPTS.read(name, item[name]) for name in ("retries", "max_attempts") if name in item}
+    if len(set(said.values())) > 1:
+        raise InvalidInput("retries", "must be the same number as max_attempts: they are two names of one thing")
+    return next(iter(said.values()), None)

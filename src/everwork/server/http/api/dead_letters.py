@@ -1,0 +1,105 @@
+"""Dead letters: looked at in groups, brought back and removed by a filter."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from everwork.core.fingerprint import FINGERPRINT_CHARS
+from everwork.server.http.api.jobs import TENANTS_MAX
+from everwork.server.http.api.schemas import ref
+from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SOUGHT, ListOf, Schema, Whole
+from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
+from everwork.service.access.principal import Permission
+from everwork.service.admin_report import dead_report
+from everwork.service.dead_letters import GROUPS_DEFAULT, GROUPS_MAX, Act, DeadFilter, grouped, require_fingerprint
+
+
+class Fingerprint:
+    """What errors of one kind have in common."""
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "string", "pattern": f"^[a-p]{{{FINGERPRINT_CHARS}}}$"}
+
+    def read(self, name: str, value: object) -> str:
+        """The checked fingerprint."""
+        return require_fingerprint(value, name)
+
+    parse = read
+
+
+async def list_dead(call: Call) -> Response:
+    """Dead letters by type and kind of error."""
+    return answer(dead_report(await grouped(call.desk, _filter(call.query), call.query["limit"])))
+
+
+async def requeue_dead(call: Call) -> Response:
+    """Bring back the dead letters that a filter shows."""
+    return await _changed(call, Act.REQUEUE)
+
+
+async def purge_dead(call: Call) -> Response:
+    """Remove the dead letters that a filter shows."""
+    return await _changed(call, Act.PURGE)
+
+
+async def _changed(call: Call, act: Act) -> Response:
+    sent = await call.body()
+    dry_run = bool(sent["dry_run"])
+    change = await call.administration.change_dead(act, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
+    return answer({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
+
+
+def _filter(sent: dict[str, Any]) -> DeadFilter:
+    return DeadFilter(
+        type=sent["type"],
+        tenants=sent["tenant"],
+        error_text=sent["error"],
+        fingerprint=sent["fingerprint"],
+        failed_after_ms=sent["failed_after"],
+        failed_before_ms=sent["failed_before"],
+    )
+
+
+_FILTER: Final = (
+    Field("type", NAME, "Dead letters of this type."),
+    Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Dead letters of these tenants.", default=()),
+    Field("error", SOUGHT, "Those whose error contains this text."),
+    Field("fingerprint", Fingerprint(), "Those whose error is of this kind."),
+    Field("failed_after", INSTANT, "Those that failed at this moment or later."),
+    Field("failed_before", INSTANT, "Those that failed before this moment."),
+)
+_CHANGE: Final = Shape(
+    "DeadChange",
+    (
+        Field("all", FLAG, "Every dead letter is meant.", default=False),
+        Field("dry_run", FLAG, "Only count what would be changed.", default=False),
+        *_FILTER,
+    ),
+    {"type": "email-send", "error": "timed out", "dry_run": True},
+)
+
+
+def _change(id: str, word: str, handler: Handler, about: str) -> Operation:
+    answers = {200: Answer("How many were met, and how many of them were changed.", ref("DeadChanged"))}
+    path, problems = f"/api/v1/dead/{word}", (404,)
+    return Operation(id, "POST", path, handler, about, answers, (Permission.JOBS,), body=_CHANGE, problems=problems)
+
+
+OPERATIONS: Final = (
+    Operation(
+        "listDead",
+        "GET",
+        "/api/v1/dead",
+        list_dead,
+        "Dead letters by type and kind of error",
+        {200: Answer("The groups with the most dead letters.", ref("DeadLetters"))},
+        (Permission.JOBS_READ,),
+        query=(*_FILTER, Field("limit", Whole(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT)),
+    ),
+    _change("requeueDead", "requeue", requeue_dead, "Bring back the dead letters that a filter shows"),
+    _change("purgeDead", "purge", purge_dead, "Remove the dead letters that a filter shows"),
+)

@@ -1,0 +1,138 @@
+"""Jobs: found, looked at, created."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from everwork.core import checks
+from everwork.core.job import Job
+from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.engines.values import JobFilter, Page
+from everwork.exceptions import InvalidInput
+from everwork.server.http.api.create import NEW_JOB, read_jobs
+from everwork.server.http.api.created import brief, full_answer
+from everwork.server.http.api.schemas import list_of, ref
+from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
+from everwork.server.http.framework.fields import INSTANT, NAME, SOUGHT, STATE, ListOf, Whole
+from everwork.server.http.framework.operations import Answer, Call, Field, Operation, answer
+from everwork.service.access.principal import Permission
+from everwork.service.report import explanation_report, job_report
+
+PAGE_CHARS_MAX: Final = 16 * 1_048_576
+"""With so much a page is full, whatever its limit."""
+PAGE_STEP: Final = 100
+TENANTS_MAX: Final = 50
+STATES_MAX: Final = 20
+
+FILTER: Final = (
+    Field("type", NAME, "Jobs of this type."),
+    Field("worker", NAME, "Jobs that this worker holds or held last."),
+    Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Jobs of these tenants.", default=()),
+    Field("correlation_id", NAME, "Jobs with this correlation id."),
+    Field("created_after", INSTANT, "Jobs created at this moment or later."),
+    Field("created_before", INSTANT, "Jobs created before this moment."),
+    Field("error", SOUGHT, "Jobs whose last error contains this text."),
+)
+_LIST_QUERY: Final = (
+    Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states; activatable: pending and due.", default=()),
+    *FILTER,
+    Field("limit", Whole(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
+    Field("cursor", Whole(1, KEY_MAX), "`next` of the page before."),
+)
+
+
+async def list_jobs(call: Call) -> Response:
+    """Matching jobs, newest first."""
+    page = await _bounded_page(call, job_filter(call.query), call.query["limit"])
+    jobs = [job_report(job, read=orjson.Fragment) for job in page.jobs]
+    return answer({"jobs": jobs, "next": None if page.next is None else str(page.next)})
+
+
+async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
+    """As many jobs as were asked for, or fewer if they are large: no answer is to fill the memory."""
+    jobs: list[Job] = []
+    page = Page([], call.query["cursor"])
+    chars = 0
+    while len(jobs) < limit and chars < PAGE_CHARS_MAX:
+        page = await call.desk.list(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
+        jobs += page.jobs
+        chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
+        if page.next is None:
+            break
+    return Page(jobs, page.next)
+
+
+async def get_job(call: Call) -> Response:
+    """One job with its history, and why it is not running."""
+    job = await call.desk.get(call.key)
+    report = job_report(job, await call.desk.history(call.key))
+    report["explanation"] = explanation_report(await call.desk.explain(call.key))
+    return answer(report)
+
+
+async def create_jobs(call: Call) -> Response:
+    """One job or a list of them, all or none."""
+    sent = await read_json(call.request, BULK_BYTES_MAX)
+    if not isinstance(sent, dict | list):
+        raise InvalidInput("body", "must be a job or a list of jobs")
+    jobs = await read_jobs(sent, call.principal)
+    created = await call.desk.create(jobs)
+    reports = [brief(one) for one in created] if call.wants_little else await full_answer(call, jobs, created)
+    return answer(reports if isinstance(sent, list) else reports[0], 201)
+
+
+def job_filter(sent: dict[str, Any]) -> JobFilter:
+    """Which jobs are meant."""
+    states, due = checks.state_filters(sent.get("state", ()))
+    return JobFilter(
+        type=sent["type"],
+        states=states,
+        tenants=sent["tenant"],
+        worker=sent["worker"],
+        correlation_id=sent["correlation_id"],
+        created_after_ms=sent["created_after"],
+        created_before_ms=sent["created_before"],
+        error_text=sent["error"],
+        due=due,
+    )
+
+
+_READ: Final = (Permission.JOBS_READ,)
+_PAGE: Final = {200: Answer("A page of jobs, newest first.", ref("JobPage"))}
+_CREATED_ONE: Final = {"anyOf": [ref("CreatedJob"), ref("CreatedKey")]}
+_CREATED: Final = {"anyOf": [*_CREATED_ONE["anyOf"], list_of(_CREATED_ONE)]}
+
+OPERATIONS: Final = (
+    Operation("listJobs", "GET", "/api/v1/jobs", list_jobs, "List jobs, newest first", _PAGE, _READ, query=_LIST_QUERY),
+    Operation(
+        "listJobsShort", "GET", "/jobs", list_jobs, "The same as GET /api/v1/jobs", _PAGE, _READ, query=_LIST_QUERY
+    ),
+    Operation(
+        "createJobs",
+        "POST",
+        "/api/v1/jobs",
+        create_jobs,
+        "Create a job, or a list of jobs: all or none",
+        {
+            201: Answer(
+                "The job, or the list of jobs; their keys only, if that was asked for or they are large.", _CREATED
+            )
+        },
+        (Permission.JOBS,),
+        body=NEW_JOB,
+        is_bulk=True,
+    ),
+    Operation(
+        "getJob",
+        "GET",
+        "/api/v1/jobs/{key}",
+        get_job,
+        "A job, its history, and why it is not running",
+        {200: Answer("The job.", ref("JobInDetail"))},
+        _READ,
+        problems=(404,),
+    ),
+)

@@ -1,0 +1,119 @@
+"""How attempts end, as workers report it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from everwork.codec.json import encode_object
+from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.outcome import Complete, Fail, Outcome, Throw
+from everwork.exceptions import InvalidInput
+from everwork.server.http.api.answers import ATTEMPT, CHANGED, changed
+from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, JsonObject, Whole
+from everwork.server.http.framework.operations import Call, Field, Operation, Shape
+from everwork.server.http.framework.parts import DOOR
+from everwork.service.access.principal import Permission
+from everwork.service.service import accepted
+
+
+async def complete(call: Call) -> Response:
+    """The work is done."""
+    sent = await call.body()
+    result = sent["variables"]
+    text = None if result is None else encode_object("variables", result, PAYLOAD_BYTES_MAX)
+    return await _ended(call, Complete(call.key, sent["attempt"], text), "completed")
+
+
+async def fail(call: Call) -> Response:
+    """The attempt failed. What is not said is decided by the type's policy."""
+    sent = await call.body()
+    if sent["by_policy"] and (sent["retries"], sent["backoff_ms"]) != (None, None):
+        raise InvalidInput("by_policy", "must not be given together with retries or backoff_ms")
+    at_once = 0 if sent["retries"] is not None else None
+    backoff_ms = at_once if sent["backoff_ms"] is None else sent["backoff_ms"]
+    classes = () if sent["by_policy"] else None
+    outcome = Fail(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms, classes=classes)
+    return await _ended(call, outcome._replace(variables=await _merged(call, sent)), "failed")
+
+
+async def throw(call: Call) -> Response:
+    """The work met an error with a name, for which there is no retry."""
+    sent = await call.body()
+    outcome = Throw(call.key, sent["attempt"], sent["error_code"], sent["error_message"])
+    return await _ended(call, outcome._replace(variables=await _merged(call, sent)), "failed")
+
+
+async def _merged(call: Call, sent: dict[str, Any]) -> str | None:
+    if sent["variables"] is None:
+        return None
+    return await call.desk.merged_variables(call.key, sent["variables"])
+
+
+async def _ended(call: Call, outcome: Outcome, done: str) -> Response:
+    if not outcome.attempt:
+        call.parts.metrics.unfenced(DOOR)
+    [judged] = await call.desk.settle([outcome])
+    accepted(outcome.key, judged, done)
+    return await changed(call)
+
+
+_VARIABLES: Final = JsonObject(PAYLOAD_BYTES_MAX)
+_MESSAGE: Final = Field("error_message", MESSAGE, "What went wrong; 8,192 characters of it are kept.", default="")
+_OVER: Final = Field("variables", _VARIABLES, "Put over the job's own variables.")
+
+OPERATIONS: Final = (
+    Operation(
+        "completeJob",
+        "PUT",
+        "/api/v1/jobs/{key}/complete",
+        complete,
+        "The work is done",
+        CHANGED,
+        (Permission.JOBS,),
+        body=Shape(
+            "Complete",
+            (Field("variables", _VARIABLES, "The result."), ATTEMPT),
+            {"variables": {"sent": True}, "attempt": 1},
+        ),
+        problems=(404, 409),
+    ),
+    Operation(
+        "failJob",
+        "PUT",
+        "/api/v1/jobs/{key}/fail",
+        fail,
+        "The attempt failed",
+        CHANGED,
+        (Permission.JOBS,),
+        body=Shape(
+            "Fail",
+            (
+                Field("retries", Whole(0, ATTEMPTS_MAX), "So many more attempts; absent: as created."),
+                _MESSAGE,
+                Field("backoff_ms", Whole(0, DELAY_MS_MAX), "After which delay; absent: at once with `retries`."),
+                Field("by_policy", FLAG, "The type's rules about errors and its policy decide.", default=False),
+                _OVER,
+                ATTEMPT,
+            ),
+            {"error_message": "connection refused", "retries": 2, "backoff_ms": 5_000, "attempt": 1},
+        ),
+        problems=(404, 409),
+    ),
+    Operation(
+        "throwError",
+        "POST",
+        "/api/v1/jobs/{key}/throw-error",
+        throw,
+        "The work met an error with a name: failed for good",
+        CHANGED,
+        (Permission.JOBS,),
+        body=Shape(
+            "Throw",
+            (Field("error_code", NAME, "The error's name.", is_required=True), _MESSAGE, _OVER, ATTEMPT),
+            {"error_code": "ADDRESS_UNKNOWN", "error_message": "no such address", "attempt": 1},
+        ),
+        problems=(404, 409),
+    ),
+)

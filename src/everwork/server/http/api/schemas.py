@@ -1,0 +1,317 @@
+"""How answers look, for the API's description. Tests compare them with what is really answered."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from everwork.core.breaker import BreakerState
+from everwork.core.states import State
+from everwork.engines.values import Reason
+from everwork.server.http.framework.fields import Schema
+from everwork.service.access.api_key import KeyState
+from everwork.service.access.principal import Permission
+
+KEY_PATTERN: Final = "^[1-9][0-9]{0,18}$"
+_TEXT: Final[Schema] = {"type": "string"}
+_MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
+_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+_MAYBE_TIME: Final[Schema] = {"type": ["string", "null"], "format": "date-time"}
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_WHOLE: Final[Schema] = {"type": "integer"}
+_NUMBER: Final[Schema] = {"type": "number"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_KEY: Final[Schema] = {"type": "string", "pattern": KEY_PATTERN}
+_OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
+_MAYBE_OBJECT: Final[Schema] = {"type": ["object", "null"], "additionalProperties": True}
+_STATE: Final[Schema] = {"type": "string", "enum": [state.label for state in State]}
+_BY_STATE: Final[Schema] = {
+    "type": "object",
+    "properties": {state.label: _COUNT for state in State},
+    "required": [state.label for state in State],
+    "additionalProperties": False,
+}
+
+
+def ref(name: str) -> Schema:
+    """A schema by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def list_of(schema: Schema) -> Schema:
+    """A list of them."""
+    return {"type": "array", "items": schema}
+
+
+def exactly(**properties: Schema) -> Schema:
+    """An object with these properties, each of them present."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+_LEASED: Final[dict[str, Any]] = {
+    "key": _KEY,
+    "type": _TEXT,
+    "state": _STATE,
+    "tenant": _TEXT,
+    "group": _MAYBE_TEXT,
+    "variables": _OBJECT,
+    "headers": _MAYBE_OBJECT,
+    "priority": _WHOLE,
+    "attempt": _COUNT,
+    "attempts": _COUNT,
+    "max_attempts": _COUNT,
+    "retries": _COUNT,
+    "created_at": _TIME,
+    "run_at": _TIME,
+    "timeout_ms": {"type": ["integer", "null"]},
+    "worker": _MAYBE_TEXT,
+    "correlation_id": _MAYBE_TEXT,
+    "limit_key": _MAYBE_TEXT,
+    "extra": _MAYBE_OBJECT,
+}
+_JOB: Final[dict[str, Any]] = {
+    **_LEASED,
+    "result": {},
+    "activated_at": _MAYBE_TIME,
+    "deadline": _MAYBE_TIME,
+    "finished_at": _MAYBE_TIME,
+    "expires_at": _MAYBE_TIME,
+    "last_error": _MAYBE_TEXT,
+    "error_code": _MAYBE_TEXT,
+    "rejected": _FLAG,
+    "dedupe_key": _MAYBE_TEXT,
+    "copy_of": {"type": ["string", "null"], "pattern": KEY_PATTERN},
+}
+
+_API_KEY: Final[dict[str, Any]] = {
+    "id": _TEXT,
+    "name": _TEXT,
+    "state": {"type": "string", "enum": [state.value for state in KeyState]},
+    "permissions": list_of({"type": "string", "enum": [permission.value for permission in Permission]}),
+    "tenants": list_of(_TEXT),
+    "created_at": _TIME,
+    "expires_at": _MAYBE_TIME,
+    "revoked_at": _MAYBE_TIME,
+    "rate_per_second": {"type": ["number", "null"]},
+}
+
+_MAYBE_NUMBER: Final[Schema] = {"type": ["number", "null"]}
+_MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"], "minimum": 0}
+_POLICY: Final[dict[str, Any]] = {
+    "max_attempts": _WHOLE,
+    "base": _NUMBER,
+    "factor": _NUMBER,
+    "cap": _NUMBER,
+    "jitter": _NUMBER,
+    "breaker_failures": _MAYBE_COUNT,
+    "breaker_seconds": _MAYBE_NUMBER,
+    "errors": list_of(_OBJECT),
+    "strict": _FLAG,
+    "failed_job_retry_hours": _MAYBE_NUMBER,
+    "failed_job_retry_rounds": _COUNT,
+    "keep_completed_hours": _MAYBE_NUMBER,
+    "keep_failed_hours": _MAYBE_NUMBER,
+    "max_running": _MAYBE_COUNT,
+    "max_running_per_key": _MAYBE_COUNT,
+    "rate_jobs": _MAYBE_COUNT,
+    "rate_seconds": _MAYBE_NUMBER,
+}
+
+_WORKER: Final[dict[str, Any]] = {"id": _TEXT, "title": _TEXT}
+_TRIGGER: Final[dict[str, Any]] = {"worker": _TEXT, "id": _TEXT, "title": _TEXT}
+_WORKER_IDS: Final[Schema] = {**list_of(_TEXT), "description": "By id."}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Problem": {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string"},
+            "title": _TEXT,
+            "status": _WHOLE,
+            "detail": _TEXT,
+            "code": {"type": "string", "description": "Stable, and made for programs."},
+            "field": {"type": "string", "description": "What was wrong, if it was a value."},
+        },
+        "required": ["type", "title", "status", "detail", "code"],
+    },
+    "Job": exactly(**_JOB),
+    "ActivatedJob": exactly(**{**_LEASED, "deadline": _TIME}),
+    "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
+    "HistoryEntry": exactly(
+        attempt=_COUNT,
+        kind=_TEXT,
+        at=_TIME,
+        worker=_MAYBE_TEXT,
+        error=_MAYBE_TEXT,
+        activated_at=_MAYBE_TIME,
+        retry_at=_MAYBE_TIME,
+    ),
+    "Explanation": exactly(
+        reason={"type": "string", "enum": [reason.value for reason in Reason]},
+        text=_TEXT,
+        until=_MAYBE_TIME,
+        worker=_MAYBE_TEXT,
+        ahead={"type": ["integer", "null"], "minimum": 0},
+    ),
+    "JobPage": exactly(jobs=list_of(ref("Job")), next={"type": ["string", "null"], "description": "The next cursor."}),
+    "ActivatedJobs": {
+        **exactly(jobs=list_of(ref("ActivatedJob")), reason=_TEXT),
+        "required": ["jobs"],
+    },
+    "CreatedJob": exactly(**_JOB, deduplicated=_FLAG),
+    "CreatedKey": exactly(key=_KEY, deduplicated=_FLAG),
+    "BulkChange": exactly(matched=_COUNT, changed=_COUNT),
+    "Stats": exactly(
+        total=_COUNT,
+        by_state=_BY_STATE,
+        by_type={"type": "object", "additionalProperties": _BY_STATE},
+        by_worker={"type": "object", "additionalProperties": _COUNT},
+        performance=exactly(
+            completed=_COUNT,
+            failed=_COUNT,
+            retried=_COUNT,
+            success_rate=_NUMBER,
+            avg_execution_ms=_NUMBER,
+            avg_wait_ms=_NUMBER,
+        ),
+        generated_at=_TIME,
+    ),
+    "Type": exactly(
+        type=_TEXT,
+        paused=_FLAG,
+        policy={"anyOf": [ref("TypePolicy"), {"type": "null"}]},
+        groups=list_of(_TEXT),
+        last_asked=_MAYBE_TIME,
+        breaker={"type": "string", "enum": [state.value for state in BreakerState]},
+        breaker_failures={**_COUNT, "description": "Counted failures in a row."},
+        breaker_open_until=_MAYBE_TIME,
+        breaker_probe={"type": ["string", "null"], "pattern": KEY_PATTERN, "description": "The job that tries."},
+        rate_full_until={**_MAYBE_TIME, "description": "No more jobs may start until then."},
+        jobs=_BY_STATE,
+    ),
+    "Types": exactly(types=list_of(ref("Type"))),
+    "TypePolicy": exactly(**_POLICY),
+    "Policy": exactly(
+        type=_TEXT,
+        default={**_FLAG, "description": "Nothing was set for this type."},
+        policy=ref("TypePolicy"),
+        set={**_OBJECT, "description": "What was set; the rest is as usual."},
+    ),
+    "Opened": exactly(type=_TEXT, seconds=_NUMBER),
+    "DeadGroup": exactly(
+        type=_TEXT,
+        fingerprint=_TEXT,
+        jobs=_COUNT,
+        first=_TIME,
+        last=_TIME,
+        key={**_KEY, "description": "The latest of them."},
+        error={**_TEXT, "description": "Its error, or the beginning of it."},
+    ),
+    "DeadLetters": exactly(
+        groups=list_of(ref("DeadGroup")),
+        looked_at=_COUNT,
+        cut={**_FLAG, "description": "There are older dead letters, which were not looked at."},
+        left_out={**_COUNT, "description": "How many smaller groups are not shown."},
+    ),
+    "DeadChanged": exactly(matched=_COUNT, changed=_COUNT, dry_run=_FLAG),
+    "Pause": exactly(type=_TEXT, paused=_FLAG),
+    "Reset": exactly(type=_TEXT, was_open=_FLAG),
+    "Group": exactly(type=_TEXT, group=_TEXT, last_asked=_MAYBE_TIME, jobs=_BY_STATE),
+    "Groups": exactly(groups=list_of(ref("Group"))),
+    "DroppedGroup": exactly(type=_TEXT, group=_TEXT, cancelled=_COUNT),
+    "Worker": exactly(
+        **_WORKER,
+        description=_TEXT,
+        on=_FLAG,
+        processes={**_COUNT, "description": "How many live processes run it."},
+        broken={**list_of(_TEXT), "description": "The processes that could not start it, and why."},
+        sources={**list_of(_TEXT), "description": "The job types that it takes."},
+        concurrency=_COUNT,
+        execution_timeout_ms=_COUNT,
+        retries={**_FLAG, "description": "Whether a failure is tried again."},
+    ),
+    "Workers": exactly(workers=list_of(ref("Worker"))),
+    "WorkerSwitch": exactly(**_WORKER, on=_FLAG, changed=_FLAG),
+    "ForgottenWorker": exactly(**_WORKER, cancelled=_COUNT),
+    "Trigger": exactly(
+        **_TRIGGER,
+        description=_TEXT,
+        on=_FLAG,
+        schedule=_TEXT,
+        type=_TEXT,
+        variables=_MAYBE_OBJECT,
+        catch_up=_FLAG,
+        lifetime_ms={"type": ["integer", "null"], "minimum": 0},
+        began={**_MAYBE_TIME, "description": "When it was first known."},
+        last={**_MAYBE_TIME, "description": "The last time point that has passed, fired or, while it was off, not."},
+        next={**_MAYBE_TIME, "description": "The next time point."},
+        next_unknown={**_MAYBE_TEXT, "description": "Why there is no next one."},
+        served={**_FLAG, "description": "Whether anybody lives who fires it."},
+    ),
+    "Fires": exactly(
+        **_TRIGGER,
+        fires=list_of(
+            exactly(
+                key=_KEY,
+                state=_STATE,
+                created_at=_TIME,
+                point={**_MAYBE_TIME, "description": "Its time point; null if it was fired by hand."},
+            )
+        ),
+    ),
+    "Triggers": exactly(triggers=list_of(ref("Trigger"))),
+    "TriggerSwitch": exactly(**_TRIGGER, on=_FLAG, changed=_FLAG),
+    "FiredTrigger": exactly(**_TRIGGER, key=_KEY),
+    "Manager": exactly(
+        name=_TEXT, uuid=_TEXT, host=_TEXT, pid=_COUNT, version=_TEXT, started_at=_TIME, workers=_WORKER_IDS
+    ),
+    "Process": exactly(
+        name=_TEXT,
+        manager=_TEXT,
+        host=_TEXT,
+        pid=_COUNT,
+        state=_TEXT,
+        workers=_WORKER_IDS,
+        broken={"type": "object", "additionalProperties": _TEXT},
+        started_at=_TIME,
+        running=_COUNT,
+        ended=_COUNT,
+        restarts=_COUNT,
+        memory_bytes={"type": ["integer", "null"], "minimum": 0},
+        beat={**_TIME, "description": "Its last sign of life."},
+        restarting={**_FLAG, "description": "Another is to take its place."},
+    ),
+    "Restart": exactly(name=_TEXT, manager=_TEXT, restarting=_FLAG),
+    "RunningJob": exactly(
+        key=_KEY,
+        type=_TEXT,
+        tenant=_TEXT,
+        attempt=_COUNT,
+        worker={**_TEXT, "description": "The name under which it is leased."},
+        process={**_MAYBE_TEXT, "description": "The process of that name, if one lives."},
+        activated_at=_TIME,
+        deadline=_TIME,
+    ),
+    "Running": exactly(
+        jobs=list_of(ref("RunningJob")),
+        others={
+            "type": "object",
+            "additionalProperties": _COUNT,
+            "description": "How many of them are held under names that are no process's.",
+        },
+        cut={**_FLAG, "description": "There are more."},
+    ),
+    "Processes": exactly(managers=list_of(ref("Manager")), processes=list_of(ref("Process"))),
+    "Key": exactly(**_API_KEY),
+    "NewKey": exactly(**{**_API_KEY, "key": {"type": "string", "description": "The key itself, shown this once."}}),
+    "Keys": exactly(keys=list_of(ref("Key"))),
+    "AuditEntry": exactly(
+        name=_TEXT, at=_TIME, key_id=_TEXT, who=_TEXT, action=_TEXT, target=_TEXT, origin=_TEXT, detail=_OBJECT
+    ),
+    "Audit": exactly(entries=list_of(ref("AuditEntry")), next=_MAYBE_TEXT),
+    "Status": exactly(status=_TEXT),
+}

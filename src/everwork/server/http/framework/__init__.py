@@ -1,0 +1,1 @@
+"""The small web framework of the REST API and the dashboard: operations as data."""

@@ -1,0 +1,261 @@
+"""Kinds of values in requests: each knows how it is read and how the API's description shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from everwork.codec.json import encode_object, require_object
+from everwork.codec.new_job import sought_text
+from everwork.core import checks
+from everwork.core.instants import moment_ms
+from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, NAME_CHARS_MAX
+from everwork.core.states import SYNONYMS
+from everwork.core.texts import error_text
+from everwork.exceptions import InvalidInput
+
+Schema = dict[str, Any]
+ACTIVATABLE: Final = "ACTIVATABLE"
+LIST_ITEMS_MAX: Final = 1_000
+
+
+class Kind(Protocol):
+    """A kind of value."""
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+
+    def read(self, name: str, value: object) -> Any:
+        """The checked value of JSON."""
+
+    def parse(self, name: str, text: str) -> Any:
+        """The checked value of a text, as it stands in a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number within bounds."""
+
+    low: int
+    high: int
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+    def read(self, name: str, value: object) -> int:
+        """The checked number; JSON knows no difference between 1 and 1.0."""
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        return checks.whole_number(name, value, self.low, self.high)
+
+    def parse(self, name: str, text: str) -> int:
+        """A number in decimal digits."""
+        digits = text.removeprefix("-")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= 20
+        return checks.whole_number(name, int(text) if is_number else text, self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number within bounds."""
+
+    low: float
+    high: float
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
+
+    def read(self, name: str, value: object) -> float:
+        """The checked number."""
+        return checks.number(name, value, self.low, self.high)
+
+    def parse(self, name: str, text: str) -> float:
+        """A number in decimal digits."""
+        try:
+            return self.read(name, float(text))
+        except ValueError:
+            return self.read(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name that people read."""
+
+    schema: Schema = field(
+        default_factory=lambda: {"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX, "format": "printable"}
+    )
+
+    def read(self, name: str, value: object) -> str:
+        """The checked name."""
+        return checks.name(name, value)
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text up to a length."""
+
+    chars_max: int
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "string", "maxLength": self.chars_max, "format": "text"}
+
+    def read(self, name: str, value: object) -> str:
+        """The checked text."""
+        return checks.text(name, value, self.chars_max)
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A text that is looked for in errors."""
+
+    schema: Schema = field(
+        default_factory=lambda: {"type": "string", "maxLength": ERROR_CHARS_MAX, "pattern": r"\S", "format": "text"}
+    )
+
+    def read(self, name: str, value: object) -> str:
+        """The checked text."""
+        return sought_text(name, value)
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a worker says of a failure: of any length, because a failure must not get lost over its words."""
+
+    schema: Schema = field(default_factory=lambda: {"type": "string"})
+
+    def read(self, name: str, value: object) -> str:
+        """As much of it as is kept."""
+        if not isinstance(value, str):
+            raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
+        return error_text(value)
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Yes or no."""
+
+    schema: Schema = field(default_factory=lambda: {"type": "boolean"})
+
+    def read(self, name: str, value: object) -> bool:
+        """The checked value."""
+        if not isinstance(value, bool):
+            raise InvalidInput(name, f"must be true or false, not {checks.shown(value)}")
+        return value
+
+    def parse(self, name: str, text: str) -> bool:
+        """The two words of JSON."""
+        return self.read(name, {"true": True, "false": False}.get(text, text))
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A moment in RFC 3339; read as milliseconds UTC."""
+
+    schema: Schema = field(default_factory=lambda: {"type": "string", "format": "date-time"})
+
+    def read(self, name: str, value: object) -> int:
+        """The instant."""
+        return moment_ms(name, value)
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A JSON object; read as it is, or as the text in which it is stored."""
+
+    bytes_max: int
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "object", "additionalProperties": True}
+
+    def read(self, name: str, value: object) -> Mapping[str, Any]:
+        """The object, known to be fit for the store."""
+        encode_object(name, value, self.bytes_max)
+        return require_object(name, value)
+
+    def parse(self, name: str, text: str) -> Mapping[str, Any]:
+        """No query has objects."""
+        return self.read(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of a few words, in either case."""
+
+    words: tuple[str, ...]
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "string", "enum": sorted({*self.words, *(word.upper() for word in self.words)})}
+
+    def read(self, name: str, value: object) -> str:
+        """The word as it stands in the list."""
+        found = next((word for word in self.words if isinstance(value, str) and value.lower() == word), None)
+        if found is None:
+            raise InvalidInput(name, f"must be one of {', '.join(self.words)}, not {checks.shown(value)}")
+        return found
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of values of one kind; in a query the parameter is repeated."""
+
+    kind: Kind
+    items_max: int = LIST_ITEMS_MAX
+    items_min: int = 0
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema."""
+        return {"type": "array", "items": self.kind.schema, "maxItems": self.items_max, "minItems": self.items_min}
+
+    def read(self, name: str, value: object) -> tuple[Any, ...]:
+        """The checked values."""
+        if not isinstance(value, list):
+            raise InvalidInput(name, f"must be a list, not {checks.shown(value)}")
+        self._bound(name, value)
+        return tuple(self.kind.read(f"{name}[{at}]", item) for at, item in enumerate(value))
+
+    def parse(self, name: str, text: str) -> tuple[Any, ...]:
+        """One of the repeated values."""
+        return (self.kind.parse(name, text),)
+
+    def parse_all(self, name: str, texts: Sequence[str]) -> tuple[Any, ...]:
+        """All of the repeated values."""
+        self._bound(name, texts)
+        return tuple(self.kind.parse(name, text) for text in texts)
+
+    def _bound(self, name: str, values: Sequence[object]) -> None:
+        if not self.items_min <= len(values) <= self.items_max:
+            raise InvalidInput(name, f"must have {self.items_min} to {self.items_max:,} items, not {len(values):,}")
+
+
+NAME: Final = Name()
+SOUGHT: Final = Sought()
+MESSAGE: Final = Message()
+FLAG: Final = Flag()
+INSTANT: Final = Instant()
+KEY: Final = Whole(1, KEY_MAX)
+STATE: Final = OneOf(tuple(sorted(word.lower() for word in (*SYNONYMS, ACTIVATABLE))))

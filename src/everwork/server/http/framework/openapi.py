@@ -1,0 +1,142 @@
+"""The API's description, made from the same table that the API is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final
+
+from everwork.core.limits import TITLE_CHARS_MAX
+from everwork.server.http.api.schemas import KEY_PATTERN, SCHEMAS, ref
+from everwork.server.http.framework.fields import Schema
+from everwork.server.http.framework.operations import Answer, Field, Operation, Shape
+from everwork.server.http.framework.problems import PROBLEM_TYPE
+
+ABOUT: Final = (
+    "Jobs that are accepted once, never lost, and run by one worker at a time. Every call needs a key, in the "
+    "header X-API-Key or as a bearer token. Errors are problem documents (RFC 9457) with a stable `code`."
+)
+_TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
+_PATH_FIELDS: Final[dict[str, Schema]] = {
+    "key": {"type": "string", "pattern": KEY_PATTERN, "description": "The job's key.", "example": "17"},
+    "worker": {**_TITLE, "description": "The worker's id or title."},
+    "trigger": {**_TITLE, "description": "The trigger's id."},
+}
+_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 255, "format": "printable"}
+_RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+_CHALLENGE: Final = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+
+
+def describe(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The OpenAPI document."""
+    paths: dict[str, dict[str, Any]] = {}
+    shapes: dict[str, Schema] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        if operation.body is not None:
+            shapes[operation.body.name] = _shape(operation.body)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Everwork", "version": version("everwork"), "description": ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": {**SCHEMAS, **shapes},
+            "securitySchemes": {
+                "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "Bearer": {"type": "http", "scheme": "bearer"},
+            },
+        },
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": operation.id,
+        "summary": operation.about,
+        "tags": [operation.tag],
+        "responses": {str(status): _answer(done) for status, done in operation.answers.items()} | _problems(operation),
+    }
+    if operation.permissions:
+        needed = " or ".join(f"`{permission.value}`" for permission in operation.permissions)
+        described["description"] = f"Needs a key with {needed}{_UNBOUND if operation.is_unbound else ''}."
+        described["security"] = [{"ApiKey": []}, {"Bearer": []}]
+    if parameters := [*_path_parameters(operation.path), *(_parameter(field) for field in operation.query)]:
+        described["parameters"] = parameters
+    if operation.body is not None:
+        described["requestBody"] = _body(operation, operation.body)
+    return described
+
+
+_UNBOUND: Final = " that is bound to no tenant"
+
+
+def _problems(operation: Operation) -> dict[str, Any]:
+    statuses = {*operation.problems, 422}
+    if operation.permissions:
+        statuses |= {401, 403, 429, 503}
+    if operation.body is not None:
+        statuses |= {400, 408, 413, 415}
+    return {str(status): _problem(status) for status in sorted(statuses)}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "description": HTTPStatus(status).phrase,
+        "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+    }
+    headers = {429: _RETRY_AFTER, 401: _CHALLENGE}.get(status)
+    return described if headers is None else described | {"headers": headers}
+
+
+def _answer(done: Answer) -> dict[str, Any]:
+    if done.schema is None:
+        return {"description": done.about}
+    return {"description": done.about, "content": {done.media_type: {"schema": done.schema}}}
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    return [{"name": name, "in": "path", "required": True, "schema": _PATH_FIELDS.get(name, _NAME)} for name in names]
+
+
+def _parameter(field: Field) -> dict[str, Any]:
+    schema = dict(field.kind.schema)
+    if isinstance(field.default, int | str):
+        schema["default"] = field.default
+    return {
+        "name": field.name,
+        "in": "query",
+        "required": field.is_required,
+        "description": field.about,
+        "schema": schema,
+    }
+
+
+def _body(operation: Operation, shape: Shape) -> dict[str, Any]:
+    schema = ref(shape.name)
+    if operation.is_bulk:
+        schema = {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1, "maxItems": 10_000}]}
+    content: dict[str, Any] = {"schema": schema}
+    if shape.example:
+        content["example"] = dict(shape.example)
+    return {"required": shape.is_required, "content": {"application/json": content}}
+
+
+def _shape(shape: Shape) -> Schema:
+    described: Schema = {
+        "type": "object",
+        "properties": {field.name: _property(field) for field in shape.fields},
+        "additionalProperties": False,
+    }
+    required = [field.name for field in shape.fields if field.is_required]
+    return described | {"required": required} if required else described
+
+
+def _property(field: Field) -> Schema:
+    schema = {**field.kind.schema, "description": field.about}
+    if field.is_required:
+        return schema
+    if isinstance(field.default, int | float | str):
+        schema["default"] = field.default
+    return schema | {"type": [schema["type"], "null"]} if "enum" not in schema else schema

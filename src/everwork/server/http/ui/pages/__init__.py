@@ -1,0 +1,41 @@
+"""Every page and action of the dashboard."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from everwork.server.http.ui.pages import (
+    audit,
+    breakers,
+    changes,
+    dead_letters,
+    job,
+    job_type,
+    jobs,
+    keys,
+    login,
+    overview,
+    settings,
+    triggers,
+    types,
+    workers,
+)
+
+MODULES: Final = (
+    overview,
+    jobs,
+    changes,
+    job,
+    dead_letters,
+    types,
+    job_type,
+    breakers,
+    workers,
+    triggers,
+    keys,
+    audit,
+    settings,
+    login,
+)
+PAGES: Final = tuple(page for module in MODULES for page in module.PAGES)
+ACTIONS: Final = tuple(action for module in MODULES for action in module.ACTIONS)

@@ -1,0 +1,199 @@
+"""Dead letters: by what went wrong, to be brought back or removed, one sort of error at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from everwork.codec.new_job import sought_text
+from everwork.core import checks
+from everwork.core.job import Job
+from everwork.core.limits import INSTANT_MS_MAX
+from everwork.exceptions import InvalidInput, NotFound
+from everwork.server.http.ui.hidden import Hidden, masks_of
+from everwork.server.http.ui.page import Action, Done, Page, View
+from everwork.server.http.ui.redaction import MASK, Masks
+from everwork.server.http.ui.render import address
+from everwork.server.http.ui.search import utc_moment
+from everwork.server.http.ui.timeline import gist
+from everwork.server.http.ui.visit import Visit
+from everwork.service import dead_letters
+from everwork.service.access.principal import Permission
+from everwork.service.dead_letters import Act, DeadFilter, DeadGroup, Survey
+
+LOOK_MAX: Final = 1_000
+"""Of so many of the newest the page is made, unless more are asked for."""
+LOOK_FURTHER_MAX: Final = 20_000
+NEWEST: Final = 50
+SOUGHT_CHARS_MAX: Final = 60
+_DIFFERING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "error": sought_text,
+    "type": checks.name,
+    "tenant": checks.name,
+    "fingerprint": lambda name, text: dead_letters.require_fingerprint(text, name),
+    "after": utc_moment,
+    "before": utc_moment,
+}
+FIELDS: Final = {
+    "type": "type",
+    "error": "error_text",
+    "fingerprint": "fingerprint",
+    "after": "failed_after_ms",
+    "before": "failed_before_ms",
+}
+"""What a filter's field is called in the form, and in the service."""
+
+
+class Group(NamedTuple):
+    """A group as it is shown: its error without secrets, where its jobs are, and what names it in a form."""
+
+    group: DeadGroup
+    error: str
+    gist: str
+    href: str
+    fields: Mapping[str, str]
+
+
+class Asked(NamedTuple):
+    """Which dead letters somebody wants to see, what they typed, and what is wrong with that."""
+
+    wanted: DeadFilter
+    typed: Mapping[str, str]
+    problems: Mapping[str, str]
+
+
+async def show(visit: Visit) -> View:
+    """The groups; of one of them, its newest jobs too."""
+    asked, is_all = _asked(visit.asked), visit.asked("all") == "1"
+    newest_max = NEWEST if asked.wanted.fingerprint is not None else 0
+    survey: Survey | None = None
+    if not asked.problems:
+        look_max = LOOK_FURTHER_MAX if is_all else LOOK_MAX
+        survey = await dead_letters.survey(visit.desk, asked.wanted, look_max, newest_max)
+    masks = masks_of(visit)
+    context = {
+        "asked": asked,
+        "survey": survey,
+        "groups": [] if survey is None else await _shown(visit, asked, survey.grouped.groups),
+        "newest": [] if survey is None else [(job, gist(_cleaned(masks, job))) for job in survey.newest],
+        "is_all": is_all,
+        "further": visit.here(all="1"),
+        "all_sorts": visit.here(fingerprint=None, type=None, all=None),
+    }
+    return View("dead.html", context, 422 if asked.problems else 200)
+
+
+async def sure(visit: Visit) -> View:
+    """Before many are changed: how many, and what will happen."""
+    act, asked = _act(visit), _sent(visit)
+    until_ms = (await visit.parts.service.engine.stats(1)).generated_at_ms + 1
+    survey = await dead_letters.survey(visit.desk, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
+    groups = await _shown(visit, asked, survey.grouped.groups[:1])
+    context = {
+        "act": act.value,
+        "sample": groups[0].gist if groups and asked.wanted.fingerprint else "",
+        "typed": asked.typed,
+        "matched": survey.matched,
+        "is_cut": survey.grouped.is_cut,
+        "types": sorted({group.type for group in survey.grouped.groups}),
+        "until_ms": until_ms,
+        "returns": await _returns(visit, asked.wanted.type),
+        "back": visit.back,
+    }
+    return View("dead_change.html", context)
+
+
+async def change(visit: Visit) -> Done:
+    """Bring back or remove what was meant: nothing that has failed since somebody was asked."""
+    act, asked = _act(visit), _sent(visit)
+    until_ms = checks.whole_number("until", checks.typed(visit.sent("until")), 0, INSTANT_MS_MAX)
+    done = await visit.administration.change_dead(act, _until(asked.wanted, until_ms))
+    many = "dead letter was" if done.changed == 1 else "dead letters were"
+    said = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
+    left = done.matched - done.changed
+    others = f" {left:,} had changed meanwhile." if left else ""
+    return Done(f"{done.changed:,} {many} {said if act is Act.REQUEUE else 'removed'}.{others}", "/ui/dead")
+
+
+# What is shown -------------------------------------------------------------------------------------------
+
+
+async def _shown(visit: Visit, asked: Asked, groups: Sequence[DeadGroup]) -> list[Group]:
+    """Each group with its latest error; what is secret in that job stays out of it, of one that is gone everything."""
+    jobs = await visit.desk.get_many([group.key for group in groups])
+    masks = masks_of(visit)
+    return [
+        _group(asked, group, MASK if job is None else _cleaned(masks, job))
+        for group, job in zip(groups, jobs, strict=True)
+    ]
+
+
+def _group(asked: Asked, group: DeadGroup, error: str) -> Group:
+    fields = {**asked.typed, "type": group.type, "fingerprint": group.fingerprint}
+    is_alone = asked.wanted.fingerprint is not None
+    jobs = address("/ui/jobs", state="failed", type=group.type, error=_sought(error))
+    return Group(group, error, gist(error), jobs if is_alone else address("/ui/dead", **fields), fields)
+
+
+def _cleaned(masks: Masks, job: Job) -> str:
+    return Hidden(masks, job).cleaned(job.last_error or "")
+
+
+def _sought(error: str) -> str | None:
+    """What to look for in errors to find those of the same sort: the longest common part of its gist."""
+    parts = _DIFFERING.split(gist(error))
+    return max((part.strip() for part in parts), key=len, default="")[:SOUGHT_CHARS_MAX] or None
+
+
+async def _returns(visit: Visit, type: str | None) -> float | None:
+    """After how many hours dead letters of a type come back by themselves."""
+    if type is None or not visit.sees_all:
+        return None
+    try:
+        return (await visit.administration.policy(type)).policy.failed_job_retry_hours
+    except NotFound:
+        return None
+
+
+# What is asked for ---------------------------------------------------------------------------------------
+
+
+def _asked(read: Callable[[str], str | None]) -> Asked:
+    typed = {name: value for name in _READERS if (value := read(name)) is not None}
+    found: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for name, text in typed.items():
+        try:
+            found[name] = _READERS[name](name, text)
+        except InvalidInput as error:
+            problems[name] = error.problem
+    tenants = (found["tenant"],) if "tenant" in found else ()
+    said = {field: found.get(name) for name, field in FIELDS.items()}
+    return Asked(DeadFilter(tenants=tenants, **said), typed, problems)
+
+
+def _sent(visit: Visit) -> Asked:
+    """What a form has brought: there is no place to tell a mistake at, for nobody has typed it."""
+    asked = _asked(visit.optional)
+    for name, problem in asked.problems.items():
+        raise InvalidInput(name, problem)
+    return asked
+
+
+def _until(wanted: DeadFilter, until_ms: int) -> DeadFilter:
+    before_ms = wanted.failed_before_ms
+    return replace(wanted, failed_before_ms=until_ms if before_ms is None else min(before_ms, until_ms))
+
+
+def _act(visit: Visit) -> Act:
+    try:
+        return Act(visit.sent("act"))
+    except ValueError:
+        raise InvalidInput("act", f"must be one of {', '.join(one.value for one in Act)}") from None
+
+
+PAGES = (Page("/ui/dead", show),)
+ACTIONS = (Action("/ui/dead/sure", sure, Permission.JOBS), Action("/ui/dead/change", change, Permission.JOBS))

@@ -1,0 +1,100 @@
+"""API keys: who may do what, made here and shown once, and refused from the moment they are revoked."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from everwork.core import checks
+from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.page import Action, Done, Page, View
+from everwork.server.http.ui.visit import Visit
+from everwork.service.access.api_key import ApiKey, KeyState
+from everwork.service.access.keys import host_clock
+from everwork.service.access.principal import Permission
+
+DAY_MS: Final = 86_400_000
+DAYS_MIN: Final = 0.01
+DAYS_MAX: Final = 3_650
+ROWS_MAX: Final = 200
+SOON_MS: Final = 14 * DAY_MS
+"""Whoever uses a key that ends by then should change over to another."""
+MEANINGS: Final = (
+    (Permission.JOBS_READ, "sees jobs, types and workers, and changes nothing"),
+    (Permission.JOBS, "creates, runs and changes jobs: for workers and programs"),
+    (Permission.ADMIN, "types, policies, workers, triggers, keys and the audit log, but no jobs"),
+    (Permission.ALL, "everything"),
+)
+FIELDS: Final = {"permissions": "permission", "rate_per_second": "rate", "expires_at": "days", "expires_at_ms": "days"}
+"""What the form calls a field that the service has found fault with, where it is not the same."""
+
+
+async def show(visit: Visit) -> View:
+    """All keys, and a form for another."""
+    return await _page(visit, {})
+
+
+async def create(visit: Visit) -> View:
+    """Make a key, and show it this once."""
+    try:
+        new = await visit.administration.create_key(
+            visit.sent("name"),
+            list(visit.all_sent("permission")),
+            tenants=_tenants(visit),
+            expires_at_ms=_expires(visit),
+            rate_per_second=_number(visit, "rate"),
+        )
+    except InvalidInput as error:
+        name = error.field.partition("[")[0]
+        return await _page(visit, {FIELDS.get(name, name): error.problem}, 422)
+    return View("key.html", {"text": new.text, "key": new.key})
+
+
+async def revoke(visit: Visit) -> Done:
+    """Refuse a key from now on."""
+    key = await visit.administration.revoke_key(visit.sent("id"))
+    return Done(f"Key {key.name} is revoked: it opens nothing any more, and its sessions are over.")
+
+
+async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
+    now_ms = host_clock()
+    keys = sorted(await visit.administration.list_keys(), key=lambda key: _rank(key, now_ms))
+    may_grant_all = Permission.ALL in visit.principal.permissions
+    context: dict[str, Any] = {
+        "keys": [(key, key.state(now_ms).value) for key in keys[:ROWS_MAX]],
+        "total": len(keys),
+        "soon_ms": now_ms + SOON_MS,
+        "problems": problems,
+        "meanings": MEANINGS if may_grant_all else MEANINGS[:-1],
+        "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
+        "picked": set(visit.all_sent("permission")) if visit.form else {Permission.JOBS_READ.value},
+    }
+    return View("keys.html", context, status)
+
+
+def _rank(key: ApiKey, now_ms: int) -> tuple[bool, int]:
+    """Those that open something first, and of these the newest."""
+    return key.state(now_ms) is not KeyState.LIVE, -key.created_at_ms
+
+
+def _tenants(visit: Visit) -> list[str]:
+    return [one.strip() for one in (visit.optional("tenants") or "").split(",") if one.strip()]
+
+
+def _expires(visit: Visit) -> int | None:
+    days = _number(visit, "days")
+    return None if days is None else host_clock() + round(checks.number("days", days, DAYS_MIN, DAYS_MAX) * DAY_MS)
+
+
+def _number(visit: Visit, name: str) -> float | None:
+    text = visit.optional(name)
+    number = None if text is None else checks.typed(text.strip())
+    if isinstance(number, str):
+        raise InvalidInput(name, f"must be a number, not {checks.shown(text)}")
+    return number
+
+
+PAGES = (Page("/ui/keys", show),)
+ACTIONS = (
+    Action("/ui/keys/create", create, Permission.ADMIN),
+    Action("/ui/keys/revoke", revoke, Permission.ADMIN, asks=True),
+)

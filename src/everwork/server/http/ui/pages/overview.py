@@ -1,0 +1,226 @@
+"""The first page: whether work flows, what fails, and what needs somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from everwork.core.breaker import BreakerState
+from everwork.core.states import State
+from everwork.engines.values import Count, Oldest
+from everwork.server.http.ui.chart import share
+from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
+from everwork.server.http.ui.page import Action, Page, View
+from everwork.server.http.ui.pages.failing import failing
+from everwork.server.http.ui.pages.types import LATE_MS, RATE_MINUTES, unasked
+from everwork.server.http.ui.render import address, duration, number, type_url
+from everwork.server.http.ui.visit import Visit
+from everwork.service.fleet.entries import ProcessView
+from everwork.service.monitor.minutes import MINUTE_MS, Span
+from everwork.service.monitor.sampler import MINUTES_KEPT, Pulse, Reading
+
+ROWS_MAX: Final = 10
+NAMES_MAX: Final = 3
+SORTS: Final[Mapping[str, str]] = {
+    "retryable": "error that may pass",
+    "temporary": "temporary trouble",
+    "rate_limited": "rate limit of somebody else",
+    "permanent": "error that will not pass",
+    "unclassified": "unknown sort of error",
+    "retry_asked": "the worker asked for another try",
+    "lapsed": "the worker was lost",
+    "rejected": "rejected by the worker",
+    "thrown": "thrown by the job",
+}
+"""Why attempts failed (`core.measures`), as people say it."""
+
+
+class Told(NamedTuple):
+    """A sentence about the whole, how it is (`good`, `warn`, `bad`), and where to go for more."""
+
+    text: str
+    tone: str
+    href: str
+
+
+class Cause(NamedTuple):
+    """Why attempts failed: how many, and a bar of their share."""
+
+    label: str
+    name: str
+    jobs: int
+    bar: str
+
+
+class Waiting(NamedTuple):
+    """A type in which work waits, and since when."""
+
+    type: str
+    group: str
+    since_ms: int
+    is_late: bool
+    pending: int
+    processing: int
+    failed: int
+    per_minute: float
+
+
+async def show(visit: Visit) -> View:
+    """Everything at a glance."""
+    counts, failed = await asyncio.gather(_counts(visit), failing(visit))
+    context: dict[str, Any] = {"totals": totals_of(counts), "failing": failed, "is_whole": visit.sees_all}
+    if visit.sees_all:
+        context |= await _whole(visit, counts)
+    return View("overview.html", context)
+
+
+async def _counts(visit: Visit) -> Sequence[Count]:
+    """How many jobs are in which state, also for administrators who may not see the jobs themselves."""
+    if visit.may_see_jobs or not visit.may_administer:
+        return await visit.desk.count()
+    return (await visit.parts.pulse.recent()).counts
+
+
+async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
+    """What concerns all tenants together."""
+    pulse, asked = visit.parts.pulse, range_of(visit)
+    reading = pulse.reading or await pulse.fresh()
+    drawn, processes = await asyncio.gather(charts(visit, asked), visit.administration.processes())
+    flow, *needs = _sentences(pulse, reading, counts, await _not_starting(visit, processes))
+    return {
+        "range": asked,
+        "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
+        "charts": drawn,
+        "causes": _causes(drawn),
+        "flow": flow,
+        "needs": needs,
+        "waiting": _waiting(pulse, reading, counts),
+        "oldest_ms": min((one.run_at_ms for one in reading.oldest), default=None),
+        "processes": len(processes),
+        "running": sum(one.card.running for one in processes),
+    }
+
+
+def totals_of(counts: Sequence[Count]) -> dict[str, int]:
+    """How many jobs are in each state."""
+    totals = {state.label: 0 for state in State}
+    for count in counts:
+        totals[count.state.label] += count.jobs
+    return totals
+
+
+def pace(per_second: float) -> str:
+    """How often something happens, in the unit in which it is a number."""
+    return f"{number(per_second)} a second" if per_second >= 1 else f"{number(round(per_second * 60, 1))} a minute"
+
+
+# Sentences ------------------------------------------------------------------------------------------
+
+
+def _sentences(pulse: Pulse, reading: Reading, counts: Sequence[Count], not_starting: Sequence[str]) -> Iterator[Told]:
+    """How work flows, and then whatever needs somebody; the worst first."""
+    yield _flow(pulse, reading, counts)
+    broken = sorted(one.type for one in reading.types if one.breaker is not BreakerState.CLOSED)
+    if broken:
+        yield Told(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
+    if not_starting:
+        yield Told(_named(not_starting, "worker does not start", "workers do not start"), "bad", "/ui/workers")
+    if alone := unasked(reading, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
+        href = type_url(alone[0]) if len(alone) == 1 else address("/ui/types", show="unasked")
+        said = ("type has work that no worker asks for", "types have work that no worker asks for")
+        yield Told(_named(alone, *said), "warn", href)
+    if paused := sorted(one.type for one in reading.types if one.paused):
+        href = type_url(paused[0]) if len(paused) == 1 else address("/ui/types", show="paused")
+        yield Told(_named(paused, "type is paused", "types are paused"), "warn", href)
+
+
+async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[str]:
+    """The titles of workers that some process could not start."""
+    broken = {worker for one in processes for worker in one.card.broken}
+    return [one.card.title for one in await visit.administration.workers() if one.card.id in broken] if broken else []
+
+
+def _flow(pulse: Pulse, reading: Reading, counts: Sequence[Count]) -> Told:
+    span = pulse.span(RATE_MINUTES)
+    if span.work.ended:
+        return _flowing(span)
+    pending = sum(one.jobs for one in counts if one.state is State.PENDING)
+    late_ms = max((reading.at_ms - one.run_at_ms for one in reading.oldest), default=0)
+    if late_ms > LATE_MS:
+        quiet = _quiet(pulse, reading)
+        text = f"Nothing has ended for {quiet}, although work has been due for {duration(late_ms)}."
+        return Told(text, "bad", address("/ui/jobs", state="due"))
+    if any(one.state is State.PROCESSING and one.jobs for one in counts):
+        return Told(
+            "Jobs are running; none has ended in the last minutes.", "good", address("/ui/jobs", state="processing")
+        )
+    text = "Nothing is due: all waiting jobs are scheduled for later." if pending else "Nothing to do right now."
+    return Told(text, "good", "/ui/jobs")
+
+
+def _flowing(span: Span) -> Told:
+    work, failing = span.work, span.work.failed + span.work.retried
+    since = f"{span.seconds / 60:.0f} minutes" if span.seconds >= 90 else f"{max(span.seconds, 1):.0f} s"
+    rate = f"{pace(work.completed / max(span.seconds, 1.0))} completed in the last {since}"
+    if not work.completed:
+        return Told(
+            f"Nothing succeeds: all {number(work.ended)} attempts of the last {since} failed.", "bad", "/ui/dead"
+        )
+    part = f"; {_percent(failing / work.ended)} of the attempts failed" if failing else ""
+    tone = "bad" if failing * 2 > work.ended else "good"
+    return Told(f"Work flows: {rate}{part}.", tone, "/ui/types?sort=rate")
+
+
+def _percent(part: float) -> str:
+    return "less than 1 %" if part < 0.01 else f"{100 * part:.0f} %"
+
+
+def _quiet(pulse: Pulse, reading: Reading) -> str:
+    """For how long nothing has ended, as far as anybody has looked."""
+    busy = [minute.minute for minute in pulse.minutes if minute.total.ended]
+    if busy:
+        return duration(max(reading.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))
+    first = pulse.minutes[0].minute if pulse.minutes else reading.at_ms // MINUTE_MS
+    seen_ms = min(reading.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
+    return f"at least {duration(max(seen_ms, 1_000))}"
+
+
+def _named(types: Sequence[str], one: str, many: str) -> str:
+    rest = len(types) - NAMES_MAX
+    shown = ", ".join(types[:NAMES_MAX]) + (f" and {number(rest)} more" if rest > 0 else "")
+    return f"{number(len(types))} {one if len(types) == 1 else many}: {shown}"
+
+
+# Tables ---------------------------------------------------------------------------------------------
+
+
+def _waiting(pulse: Pulse, reading: Reading, counts: Sequence[Count]) -> list[Waiting]:
+    """The types whose work waits longest."""
+    by_type: Counter[tuple[str, str, State]] = Counter()
+    for count in counts:
+        by_type[count.type, count.group, count.state] += count.jobs
+    oldest = sorted(reading.oldest, key=lambda one: (one.run_at_ms, one.type))[:ROWS_MAX]
+    return [_waits(pulse, one, reading, by_type) for one in oldest]
+
+
+def _waits(pulse: Pulse, one: Oldest, reading: Reading, by_type: Mapping[tuple[str, str, State], int]) -> Waiting:
+    pending, processing, failed = (
+        by_type[one.type, one.group, state] for state in (State.PENDING, State.PROCESSING, State.FAILED)
+    )
+    per_minute = pulse.span(RATE_MINUTES, one.type).per_second * 60
+    is_late = reading.at_ms - one.run_at_ms > LATE_MS
+    return Waiting(one.type, one.group, one.run_at_ms, is_late, pending, processing, failed, per_minute)
+
+
+def _causes(drawn: Charts) -> list[Cause]:
+    """Why attempts failed, most frequent first."""
+    failures = drawn.measured.failures
+    whole = sum(failures.values())
+    most = sorted(failures.items(), key=lambda one: (-one[1], one[0]))[:ROWS_MAX]
+    return [Cause(SORTS.get(sort, sort), sort, jobs, share(jobs, whole)) for sort, jobs in most if jobs]
+
+
+PAGES = (Page("/ui", show),)
+ACTIONS: tuple[Action, ...] = ()

@@ -1,0 +1,120 @@
+"""Triggers: what fires when, what it made last, and whether anybody would fire it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from everwork.codec.json import decode
+from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.hidden import masks_of
+from everwork.server.http.ui.page import Action, Done, Page, View
+from everwork.server.http.ui.redaction import cut, pretty
+from everwork.server.http.ui.render import address, job_url, type_url
+from everwork.server.http.ui.visit import Visit
+from everwork.service.access.principal import Permission
+from everwork.service.fleet.entries import TriggerView, own_source
+from everwork.service.triggers.cron import in_words
+from everwork.service.triggers.fires import TriggerFire
+from everwork.service.triggers.outlook import upcoming
+
+FIRES: Final = 1
+FIRES_OF_ONE: Final = 50
+POINTS: Final = 5
+ROWS_MAX: Final = 200
+VARIABLES_CHARS_MAX: Final = 4_000
+
+
+class Row(NamedTuple):
+    """A trigger, its own page, its worker, and what it creates; the jobs that it made last, if there was time to look.
+
+    `is_own`: what it creates is for its own worker alone.
+    """
+
+    view: TriggerView
+    href: str
+    worker: str | None
+    is_own: bool
+    fires: list[TriggerFire] | None
+
+    @property
+    def schedule_words(self) -> str | None:
+        """A cron expression as people say it; intervals are told in words anyway."""
+        return in_words(self.view.card.schedule.rpartition(" ")[0])  # Its zone stands behind it.
+
+    @property
+    def type_href(self) -> str:
+        """The page of what it creates."""
+        return type_url(self.view.card.type)
+
+    @property
+    def is_lonely(self) -> bool:
+        """Whether it should fire, and nobody would let it."""
+        return self.view.is_on and not self.view.is_served
+
+
+async def show(visit: Visit) -> View:
+    """All triggers."""
+    views, titles = await asyncio.gather(visit.administration.triggers(), _titles(visit))
+    shown = views[:ROWS_MAX]
+    made = await visit.administration.fires_of_many([view.card for view in shown], FIRES)
+    rows = [_row(view, titles, made.get(view.card.name)) for view in shown]
+    return View("triggers.html", {"rows": rows, "total": len(views)})
+
+
+async def show_one(visit: Visit) -> View:
+    """One trigger: when it fires, what it passes on, and what it has made."""
+    name = visit.asked("name")
+    if name is None:
+        raise InvalidInput("name", "must be given")
+    view, titles = await asyncio.gather(visit.administration.trigger(name), _titles(visit))
+    fires = await visit.administration.fires(view.card.name, FIRES_OF_ONE)
+    context: dict[str, Any] = {
+        "row": _row(view, titles, fires),
+        "points": upcoming(view, POINTS),
+        "variables": _variables(visit, view),
+        "may_see_jobs": visit.may_see_jobs,
+    }
+    return View("trigger.html", context)
+
+
+async def switch(visit: Visit) -> Done:
+    """Let a trigger fire, or not."""
+    is_on = visit.sent("on") == "yes"
+    done = await visit.administration.switch_trigger(visit.sent("trigger"), is_on)
+    state = "on" if is_on else "off: it does not fire; what it misses is not caught up with"
+    return Done(f"{done.card.title} is {'' if done.is_changed else 'already '}{state}.")
+
+
+async def fire(visit: Visit) -> Done:
+    """Let a trigger make its job now; its page is next."""
+    card, key = await visit.administration.fire_trigger(visit.sent("trigger"))
+    if not visit.may_see_jobs:
+        return Done(f"{card.title} was fired by hand: it made job {key}.")
+    return Done(f"{card.title} was fired by hand; this is the job that it made.", job_url(key))
+
+
+async def _titles(visit: Visit) -> dict[str, str]:
+    return {view.card.id: view.card.title for view in await visit.administration.workers()}
+
+
+def _row(view: TriggerView, titles: Mapping[str, str], fires: list[TriggerFire] | None) -> Row:
+    card = view.card
+    href = address("/ui/trigger", name=card.name)
+    return Row(view, href, titles.get(card.worker_id), card.type == own_source(card.worker_id), fires)
+
+
+def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
+    try:
+        value = decode(view.card.variables)
+    except ValueError:  # Somebody has written what cannot be read.
+        return "", 0
+    return ("", 0) if value == {} else cut(pretty(masks_of(visit).masked(value)), VARIABLES_CHARS_MAX)
+
+
+PAGES = (Page("/ui/triggers", show), Page("/ui/trigger", show_one))
+ACTIONS = (
+    Action("/ui/triggers/switch", switch, Permission.ADMIN, asks=True),
+    Action("/ui/triggers/fire", fire, Permission.ADMIN, asks=True),
+)

@@ -1,0 +1,1 @@
+"""Who may do what: principals, API keys, sessions, the audit log."""

@@ -1,0 +1,231 @@
+"""API keys: made, kept as hashes in the registry, known to every server within a second, asked for at every call."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+from everwork.aio.loops import BackgroundLoop
+from everwork.core import checks
+from everwork.core.limits import API_KEY_CHARS_MAX, API_KEY_CHARS_MIN
+from everwork.engines.base import Clock, Engine
+from everwork.exceptions import BadConfiguration, NotFound, PermissionDenied, Unauthenticated
+from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
+from everwork.service.access.principal import ANYBODY, Permission, Principal
+from everwork.service.access.ratelimit import RateLimiter, Seconds
+
+REFRESH_SECONDS: Final = 0.8
+SECRET_BYTES: Final = 32
+ENVIRONMENT_ID: Final = "environment"
+
+MISSING: Final = "no API key: send it in the x-api-key metadata/header"
+UNKNOWN: Final = "the API key is unknown"
+_REFUSALS: Final = {
+    KeyState.EXPIRED: "the API key is expired",
+    KeyState.REVOKED: "the API key is revoked",
+}
+
+
+def host_clock() -> int:
+    """The host's now, in milliseconds: when a key ends was said by a person who looked at a clock like it."""
+    return time.time_ns() // 1_000_000
+
+
+class KeyRing:
+    """The keys of a store. `authenticate` never waits: what it knows is at most a second old."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        environment_key: str | None = None,
+        rate_limit: float = 0.0,
+        clock: Clock = host_clock,
+        rate_clock: Seconds = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._limiter = RateLimiter(rate_limit, rate_clock)
+        self._environment = None if environment_key is None else _digest(require_environment_key(environment_key))
+        self._known: dict[str, StoredKey] = {}
+        self._changing = asyncio.Lock()
+        self._refreshing: BackgroundLoop | None = None
+
+    async def open(self) -> None:
+        """Learn the keys, and go on learning them in the background."""
+        await self._refresh()
+        self._refreshing = BackgroundLoop("everwork-keys", self._refresh, REFRESH_SECONDS)
+        self._refreshing.start()
+
+    async def close(self) -> None:
+        """Stop learning. A second close does nothing."""
+        if self._refreshing is not None:
+            await self._refreshing.abort()
+            self._refreshing = None
+
+    # Every call ---------------------------------------------------------------------------------
+
+    def admit(self, text: str | None) -> Principal:
+        """Who calls, if the key is good and has not called too often."""
+        principal = self.authenticate(text)
+        self.spend(principal)
+        return principal
+
+    def authenticate(self, text: str | None) -> Principal:
+        """Who holds this key. What is wrong with a key is told to none but whoever knows its secret."""
+        if not text:
+            raise Unauthenticated(MISSING)
+        if len(text) > API_KEY_CHARS_MAX:
+            raise Unauthenticated(UNKNOWN)
+        digest = _digest(text)
+        if self._environment is not None and hmac.compare_digest(self._environment, digest):
+            return ENVIRONMENT
+        key = self._known.get(_id_in(text))
+        if key is None or not hmac.compare_digest(key.digest, digest):
+            raise Unauthenticated(UNKNOWN)
+        state = key.state(self._clock())
+        if state is not KeyState.LIVE:
+            raise Unauthenticated(_REFUSALS[state])
+        return key.principal
+
+    def is_live(self, principal: Principal) -> bool:
+        """Whether a key that was good still is, for calls that last."""
+        if principal is ENVIRONMENT:
+            return self._environment is not None
+        key = self._known.get(principal.id)
+        return key is not None and key.state(self._clock()) is KeyState.LIVE
+
+    def badge(self, principal: Principal) -> str:
+        """What a session remembers of the key that it began with; that of the environment may be another tomorrow."""
+        return f"{ENVIRONMENT_ID}-{self._environment_mark}" if principal is ENVIRONMENT else principal.id
+
+    def holder(self, badge: str) -> Principal | None:
+        """Who holds the key that a session began with, if it is still good."""
+        if badge.startswith(f"{ENVIRONMENT_ID}-"):
+            return ENVIRONMENT if self._environment and badge == self.badge(ENVIRONMENT) else None
+        key = self._known.get(badge)
+        return key.principal if key is not None and key.state(self._clock()) is KeyState.LIVE else None
+
+    @property
+    def _environment_mark(self) -> str:
+        return sha256(self._environment or b"").hexdigest()[:16]
+
+    def spend(self, principal: Principal) -> None:
+        """Count one request of a key; the key's own rate goes before the server's."""
+        self._limiter.spend(principal.id, principal.rate_per_second)
+
+    # Administration -----------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: str,
+        permissions: Sequence[str],
+        *,
+        tenants: Sequence[str] = (),
+        expires_at_ms: int | None = None,
+        rate_per_second: float | None = None,
+        creator: Principal = ANYBODY,
+    ) -> NewKey:
+        """Make a key. Its text is in the answer and nowhere else."""
+        id = secrets.token_hex(6)
+        text = f"ew_{id}_{secrets.token_urlsafe(SECRET_BYTES)}"
+        wished = {"name": name, "permissions": permissions, "tenants": tenants}
+        limits = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
+        key = new_key(id, self._clock(), wished | limits)
+        require_may_grant(creator, key)
+        await self._write(StoredKey(key, _digest(text)))
+        return NewKey(text, key)
+
+    async def revoke(self, id: str) -> ApiKey:
+        """Refuse a key from now on: here at once, elsewhere within a second. Its entry stays, for the audit."""
+        checks.name("id", id)
+        for stored in await self._stored():
+            if stored.key.id == id:
+                revoked = stored.revoked(self._clock())
+                await self._write(revoked)
+                return revoked.key
+        raise NotFound("API key", id)
+
+    async def _write(self, stored: StoredKey) -> None:
+        # A refresh that began before must not end after, and forget what this one has brought.
+        async with self._changing:
+            await self._engine.register(KEY_KIND, stored.key.id, stored.body())
+            self._known = self._known | {stored.key.id: stored}
+
+    async def _refresh(self) -> bool:
+        async with self._changing:
+            self._known = {stored.key.id: stored for stored in await self._stored()}
+        return False
+
+    async def _stored(self) -> Sequence[StoredKey]:
+        """The keys of the registry; one that cannot be read opens nothing."""
+        entries = await self._engine.registered(KEY_KIND)
+        found = [stored_key(entry.name, entry.body) for entry in entries]
+        return [stored for stored in found if stored is not None]
+
+    # Last in the class, because its name hides the builtin in the annotations below it.
+
+    async def list(self) -> Sequence[ApiKey]:
+        """Every key that was ever made, oldest first, without anything secret."""
+        return sorted((stored.key for stored in await self._stored()), key=lambda key: (key.created_at_ms, key.id))
+
+
+class OpenDoor(KeyRing):
+    """The keys of a server that asks nobody for one."""
+
+    async def open(self) -> None:
+        """There is nothing to learn."""
+
+    def authenticate(self, text: str | None) -> Principal:  # noqa: ARG002 - the signature is the key ring's
+        """Anybody may come in, with a key or without."""
+        return ANYBODY
+
+    def is_live(self, principal: Principal) -> bool:  # noqa: ARG002 - the signature is the key ring's
+        """Nobody is sent away."""
+        return True
+
+    def holder(self, badge: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
+        """Anybody."""
+        return ANYBODY
+
+    def spend(self, principal: Principal) -> None:
+        """Nobody is counted."""
+
+
+ENVIRONMENT: Final = Principal(ENVIRONMENT_ID, "EVERWORK_API_KEY", frozenset([Permission.ALL]))
+"""Whoever holds the key that the server was started with."""
+
+
+def require_environment_key(text: str) -> str:
+    """The key that EVERWORK_API_KEY brings: long enough to be a secret, and such that a header can carry it."""
+    if not API_KEY_CHARS_MIN <= len(text) <= API_KEY_CHARS_MAX:
+        allowed = f"{API_KEY_CHARS_MIN} to {API_KEY_CHARS_MAX} characters, not {len(text):,}"
+        raise BadConfiguration(f"EVERWORK_API_KEY (environment): must have {allowed}")
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise BadConfiguration(
+            "EVERWORK_API_KEY (environment): must consist of printable ASCII characters without spaces, "
+            "as headers carry no others"
+        )
+    return text
+
+
+def require_may_grant(creator: Principal, key: ApiKey) -> None:
+    """Nobody makes a key that may do more than administration allows: `*` comes from `*` only."""
+    creator.require(Permission.ADMIN)
+    creator.require_unbound()
+    if Permission.ALL in key.permissions and Permission.ALL not in creator.permissions:
+        raise PermissionDenied(f"key '{creator.name}' lacks the permission '*', and cannot grant it")
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _id_in(text: str) -> str:
+    """The part of a key's text that is no secret; anything else has none."""
+    return text[3:].partition("_")[0] if text.startswith("ew_") else ""

@@ -1,0 +1,237 @@
+"""Dead letters: grouped by what went wrong, brought back or removed, many at once and a step at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from everwork.core import checks
+from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
+from everwork.core.job import Job
+from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.states import State
+from everwork.engines.values import JobFilter, Judged
+from everwork.exceptions import InvalidInput, NothingMatches, WrongState
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.desk import BulkChange, Desk
+
+LOOKED_AT_MAX: Final = 100_000
+READ_CHARS_MAX: Final = 512 * 1_048_576
+"""Jobs come with their variables: not more than so much is read for one answer."""
+SAMPLE_CHARS_MAX: Final = 500
+SURVEY_JOBS: Final = 200
+SURVEY_CHARS_MAX: Final = 32 * 1_048_576
+SURVEY_STEPS_MAX: Final = 10
+"""A look that finds little ends by then; each step passes over thousands that do not match."""
+SURVEY_SECONDS: Final = 0.1
+"""As long whoever looks at a thousand waits at most, besides the step that has begun; at more, longer."""
+GROUPS_MAX: Final = 1_000
+GROUPS_DEFAULT: Final = 100
+
+
+class Act(Enum):
+    """What can be done to dead letters."""
+
+    REQUEUE = "requeue"
+    PURGE = "purge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFilter:
+    """Which dead letters are meant. None does not restrict, nor do empty `tenants`."""
+
+    type: str | None = None
+    tenants: tuple[str, ...] = ()
+    error_text: str | None = None
+    fingerprint: str | None = None
+    failed_after_ms: int | None = None
+    failed_before_ms: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every dead letter is meant."""
+        return self == DeadFilter()
+
+    @property
+    def jobs(self) -> JobFilter:
+        """What the engine can look for by itself."""
+        states = frozenset([State.FAILED])
+        return JobFilter(type=self.type, states=states, tenants=self.tenants, error_text=self.error_text)
+
+    def shows(self, job: Job) -> bool:
+        """Whether a job that the engine has found is meant."""
+        failed_ms = job.finished_at_ms or job.created_at_ms
+        return (
+            (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
+            and (self.failed_before_ms is None or failed_ms < self.failed_before_ms)
+            and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
+        )
+
+    def confined(self, principal: Principal) -> DeadFilter:
+        """The same, of the tenants alone that somebody may touch."""
+        return replace(self, tenants=principal.tenants_for(self.tenants))
+
+    def told(self) -> dict[str, Any]:
+        """What it says, as far as it says anything."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in said.items() if value not in (None, ())}
+
+
+class DeadGroup(NamedTuple):
+    """Dead letters of a type whose errors are of one kind. `key` and `error` are those of the latest one."""
+
+    type: str
+    fingerprint: str
+    jobs: int
+    first_ms: int
+    last_ms: int
+    key: int
+    error: str
+
+
+class Grouped(NamedTuple):
+    """The groups with the most dead letters, how many were looked at, whether that was all, and groups left out."""
+
+    groups: list[DeadGroup]
+    looked_at: int
+    is_cut: bool
+    left_out: int
+
+
+class Survey(NamedTuple):
+    """What a look at the newest dead letters has found: how many match, their groups, and the newest themselves."""
+
+    matched: int
+    grouped: Grouped
+    newest: list[Job]
+
+
+async def grouped(desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
+    """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are looked at."""
+    checks.whole_number("limit", limit, 1, GROUPS_MAX)
+    found: dict[tuple[str, str], DeadGroup] = {}
+    looked_at = read = 0
+    async for page in _pages(desk, wanted):
+        for job in page[: LOOKED_AT_MAX - looked_at]:
+            if wanted.shows(job):
+                _add(found, job)
+        read += sum(len(job.variables) for job in page)
+        looked_at += len(page)
+        if looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX:
+            break
+    is_cut = looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX
+    return _most_frequent(found, limit, min(looked_at, LOOKED_AT_MAX), is_cut)
+
+
+async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int = 0) -> Survey:
+    """`grouped` for whoever waits for a page: in few steps, however many there are and however few match."""
+    found: dict[tuple[str, str], DeadGroup] = {}
+    newest: list[Job] = []
+    matched = looked_at = read = 0
+    cursor: int | None = None
+    until = time.monotonic() + max(SURVEY_SECONDS, look_max * SURVEY_SECONDS / 1_000)
+    for _ in range(max(SURVEY_STEPS_MAX, look_max // SURVEY_JOBS)):
+        page = await desk.look(wanted.jobs, min(SURVEY_JOBS, look_max - looked_at), cursor)
+        meant = [job for job in page.jobs if wanted.shows(job)]
+        for job in meant:
+            _add(found, job)
+        newest += meant[: newest_max - len(newest)]
+        matched, looked_at, cursor = matched + len(meant), looked_at + len(page.jobs), page.next
+        read += sum(len(job.variables) for job in page.jobs)
+        is_enough = looked_at >= look_max or read > SURVEY_CHARS_MAX or time.monotonic() > until
+        if cursor is None or is_enough:
+            break
+    return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
+
+
+async def newest(desk: Desk, kind: str, limit: int) -> list[Job]:
+    """The newest dead letters with a fingerprint; there must be one."""
+    wanted = DeadFilter(fingerprint=require_fingerprint(kind))
+    found: list[Job] = []
+    async for page in _pages(desk, wanted):
+        found += [job for job in page if wanted.shows(job)]
+        if len(found) >= limit:
+            break
+    if not found:
+        raise NothingMatches(f"no dead letter has the fingerprint '{kind}'")
+    return found[:limit]
+
+
+async def in_steps(
+    desk: Desk, act: Act, wanted: DeadFilter, *, all: bool = False, dry_run: bool = False
+) -> AsyncIterator[BulkChange]:
+    """Bring back or remove the dead letters that a filter shows; after each step, what has been done so far.
+
+    Nothing to do is `NothingMatches`. Without a filter `all` must be said.
+    """
+    desk.principal.require(Permission.JOBS)
+    _require_meant(wanted, all=all)
+    matched = changed = 0
+    async for page in _pages(desk, wanted):
+        keys = [job.key for job in page if wanted.shows(job)]
+        matched += len(keys)
+        if keys and not dry_run:
+            changed += sum(one.ok for one in await _done(desk, act)(keys))
+        yield BulkChange(matched, changed)
+    if not matched:
+        raise NothingMatches("no dead letter matches")
+
+
+async def change_one(desk: Desk, act: Act, key: int) -> State:
+    """Bring back or remove one dead letter; a job in any other state is refused."""
+    if act is Act.REQUEUE:
+        return await desk.requeue(key)
+    job = await desk.get(key)
+    if job.state is not State.FAILED:
+        raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters are purged")
+    return await desk.delete(key)
+
+
+def require_fingerprint(text: object, field: str = "fingerprint") -> str:
+    """A fingerprint as lists show it."""
+    if not isinstance(text, str) or len(text) != FINGERPRINT_CHARS or not set(text) <= set("abcdefghijklmnop"):
+        allowed = f"must be {FINGERPRINT_CHARS} letters from a to p, as everwork dead list shows it"
+        raise InvalidInput(field, f"{allowed}, not {checks.shown(text)}")
+    return text
+
+
+def _most_frequent(found: dict[tuple[str, str], DeadGroup], limit: int, looked_at: int, is_cut: bool) -> Grouped:
+    groups = sorted(found.values(), key=lambda group: (-group.jobs, group.type, group.fingerprint))
+    return Grouped(groups[:limit], looked_at, is_cut, len(groups[limit:]))
+
+
+def _add(found: dict[tuple[str, str], DeadGroup], job: Job) -> None:
+    error, failed_ms = job.last_error or "", job.finished_at_ms or job.created_at_ms
+    kind = (job.type, fingerprint(error))
+    one = found.get(kind)
+    if one is None:
+        found[kind] = DeadGroup(*kind, 1, failed_ms, failed_ms, job.key, error[:SAMPLE_CHARS_MAX])
+        return
+    more = one._replace(jobs=one.jobs + 1, first_ms=min(one.first_ms, failed_ms))
+    if failed_ms > one.last_ms:
+        more = more._replace(last_ms=failed_ms, key=job.key, error=error[:SAMPLE_CHARS_MAX])
+    found[kind] = more
+
+
+async def _pages(desk: Desk, wanted: DeadFilter) -> AsyncIterator[list[Job]]:
+    cursor: int | None = None
+    while True:
+        page = await desk.list(wanted.jobs, LIST_LIMIT_MAX, cursor)
+        yield page.jobs
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+def _done(desk: Desk, act: Act) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
+    return desk.requeue_many if act is Act.REQUEUE else desk.delete_many
+
+
+def _require_meant(wanted: DeadFilter, *, all: bool) -> None:
+    if wanted.is_empty and not all:
+        raise InvalidInput("all", "must be said if every dead letter is meant; else give a filter")
+    if all and not wanted.is_empty:
+        raise InvalidInput("all", "must not be given together with a filter")

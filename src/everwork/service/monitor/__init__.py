@@ -1,0 +1,1 @@
+"""How work flows: samples, minutes, the doctor."""

@@ -1,0 +1,212 @@
+"""Examine a store: what it is, how it answers, and what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, NamedTuple
+
+from everwork.core.instants import utc_text
+from everwork.core.job import Job
+from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.states import State
+from everwork.engines.base import Clock, Engine
+from everwork.engines.rules import ASKED_LATELY_MS
+from everwork.engines.values import Durability, Health, JobFilter, Stats, TypeInfo
+from everwork.service.access.api_key import ApiKey, KeyState
+from everwork.service.access.keys import KeyRing
+from everwork.service.store_copy import COPY_KIND
+
+ROUND_TRIPS: Final = 5
+SLOW_MS: Final = 50.0
+CLOCK_OFF_MS: Final = 1_000
+SWEPT_WITHIN_MS: Final = 5_000
+PAGES_MAX: Final = 5
+PROBE_KIND: Final = "doctor"
+EXPIRES_SOON_MS: Final = 14 * 86_400_000
+
+MEANING: Final = {
+    Durability.POWER_LOSS: "an accepted job survives a power cut",
+    Durability.PROCESS_CRASH: "an accepted job survives the crash of any process, not a power cut",
+    Durability.NONE: "an accepted job may be lost when the engine stops",
+}
+
+
+class Finding(NamedTuple):
+    """Something worth knowing, with what to do about it. A problem needs somebody; a note does not."""
+
+    is_problem: bool
+    text: str
+    advice: str
+
+
+class RoundTrips(NamedTuple):
+    """How long the store takes to answer, in milliseconds; clock_off_ms is its clock minus the host's."""
+
+    read_ms: float
+    write_ms: float
+    clock_off_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that an examination has found."""
+
+    health: Health
+    trips: RoundTrips
+    counts: dict[State, int]
+    keys: dict[KeyState, int]
+    findings: list[Finding]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nobody has to do anything."""
+        return not any(finding.is_problem for finding in self.findings)
+
+
+async def examine(engine: Engine, host_clock: Clock) -> Diagnosis:
+    """Look at an open store; nothing in it changes but a short-lived entry of the registry."""
+    health = await engine.health()
+    trips = await _round_trips(engine, host_clock)
+    stats = await engine.stats(1)
+    counts = {state: sum(count.jobs for count in stats.counts if count.state is state) for state in State}
+    keys = list(await KeyRing(engine).list())
+    findings = [
+        *_of_settings(health),
+        *_of_trips(trips),
+        *await _of_leases(engine, stats.generated_at_ms),
+        *await _of_types(engine, stats),
+        *await _of_copies(engine),
+        *_of_keys(keys, host_clock()),
+        *_of_dead_letters(counts),
+    ]
+    by_state = {state: sum(key.state(host_clock()) is state for key in keys) for state in KeyState}
+    return Diagnosis(health, trips, counts, by_state, sorted(findings, key=lambda finding: not finding.is_problem))
+
+
+# What is measured -----------------------------------------------------------------------------------
+
+
+async def _round_trips(engine: Engine, host_clock: Clock) -> RoundTrips:
+    read_ms = await _median_ms(lambda: engine.registered(PROBE_KIND))
+    write_ms = await _median_ms(lambda: engine.register(PROBE_KIND, "probe", "{}", ROUND_TRIPS * 1_000))
+    await engine.unregister(PROBE_KIND, "probe")
+    before = host_clock()
+    there = (await engine.activate([])).now_ms  # Asks for nothing: the shortest way to the engine's now.
+    return RoundTrips(read_ms, write_ms, there - (before + host_clock()) // 2)
+
+
+async def _median_ms(call: Callable[[], Awaitable[object]]) -> float:
+    taken = []
+    for _ in range(ROUND_TRIPS):
+        begun = time.perf_counter()
+        await call()
+        taken.append((time.perf_counter() - begun) * 1_000)
+    return median(taken)
+
+
+# What is found --------------------------------------------------------------------------------------
+
+
+def _of_settings(health: Health) -> list[Finding]:
+    findings = [
+        Finding(True, text, "see the engine's page in the documentation")
+        for name, text in health.details.items()
+        if name.startswith("warning")
+    ]
+    if health.durability is Durability.NONE:
+        findings.append(
+            Finding(True, MEANING[health.durability], "let the engine write to disk (Redis: appendonly yes)")
+        )
+    return findings
+
+
+def _of_trips(trips: RoundTrips) -> list[Finding]:
+    findings = []
+    if abs(trips.clock_off_ms) >= CLOCK_OFF_MS:
+        text = f"the engine's clock is {trips.clock_off_ms / 1_000:+.1f} s off this host's"
+        findings.append(Finding(True, text, "synchronise both (NTP): run_at and expires_at come from hosts' clocks"))
+    if max(trips.read_ms, trips.write_ms) >= SLOW_MS:
+        text = f"the engine answers slowly: {trips.read_ms:.0f} ms to read, {trips.write_ms:.0f} ms to write"
+        findings.append(Finding(False, text, "bring workers nearer to it, or look at its load and disk"))
+    return findings
+
+
+async def _of_leases(engine: Engine, now_ms: int) -> list[Finding]:
+    running, more = await _some(engine, JobFilter(states=frozenset([State.PROCESSING])))
+    lapsed = [job.lease_until_ms for job in running if (job.lease_until_ms or now_ms) < now_ms - SWEPT_WITHIN_MS]
+    if not lapsed:
+        return []
+    oldest = min(instant for instant in lapsed if instant is not None)
+    text = f"{len(lapsed):,}{more} leases have lapsed, the first at {utc_text(oldest)}, and nobody has taken them away"
+    return [Finding(True, text, "start a worker: every process with an open application sweeps")]
+
+
+async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
+    pending: dict[str, int] = {}
+    for count in stats.counts:
+        if count.state is State.PENDING:
+            pending[count.type] = pending.get(count.type, 0) + count.jobs
+    findings = []
+    due_since: dict[str, int] = {}
+    for one in await engine.oldest():
+        due_since[one.type] = min(one.run_at_ms, due_since.get(one.type, one.run_at_ms))
+    for info in await engine.types():
+        jobs = pending.get(info.type, 0)
+        if info.paused:
+            text = f"type '{info.type}' is paused; {jobs:,} jobs wait"
+            findings.append(Finding(False, text, "resume it to let them start"))
+        elif info.type in due_since and not _is_asked_for(info, stats.generated_at_ms):
+            findings.append(_of_unasked(info, jobs, due_since[info.type]))
+    return findings
+
+
+def _is_asked_for(info: TypeInfo, now_ms: int) -> bool:
+    return info.last_asked_ms is not None and now_ms - info.last_asked_ms < ASKED_LATELY_MS
+
+
+def _of_unasked(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
+    asked = "yet" if info.last_asked_ms is None else f"since {utc_text(info.last_asked_ms)}"
+    waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
+    return Finding(True, f"{waiting}, and no worker has asked for it {asked}", "start a worker for it, or cancel them")
+
+
+async def _of_copies(engine: Engine) -> list[Finding]:
+    return [
+        Finding(True, f"a copy from {entry.name} into this store was not finished", "give the same command again")
+        for entry in await engine.registered(COPY_KIND)
+    ]
+
+
+def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
+    """Keys that will end soon: whoever uses them would learn it by being refused."""
+    advice = "make another one, let its users change over, then revoke it: everwork keys create"
+    return [
+        Finding(False, f"API key {key.id} ('{key.name}') expires at {utc_text(key.expires_at_ms)}", advice)
+        for key in keys
+        if key.expires_at_ms is not None
+        and key.state(now_ms) is KeyState.LIVE
+        and key.expires_at_ms <= now_ms + EXPIRES_SOON_MS
+    ]
+
+
+def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
+    dead = counts[State.FAILED]
+    advice = "look at them: everwork jobs list --state failed"
+    text = f"{dead:,} dead letter{'s' if dead != 1 else ''}"
+    return [Finding(False, text, advice)] if dead else []
+
+
+async def _some(engine: Engine, wanted: JobFilter) -> tuple[list[Job], str]:
+    """The newest jobs that match, a bounded number of them, and what to write behind a number if there are more."""
+    jobs: list[Job] = []
+    cursor: int | None = None
+    for _ in range(PAGES_MAX):
+        page = await engine.list(wanted, LIST_LIMIT_MAX, cursor)
+        jobs += page.jobs
+        cursor = page.next
+        if cursor is None:
+            return jobs, ""
+    return jobs, "+"

@@ -1,0 +1,249 @@
+"""The pulse of a fleet: how work flows, read from the engine every two seconds and kept by the minute."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from everwork.aio.loops import BackgroundLoop
+from everwork.engines.base import Engine
+from everwork.engines.values import Count, Measure, Oldest, Stats, TypeInfo
+from everwork.exceptions import EngineError
+from everwork.service.monitor.minutes import (
+    MINUTE_MS,
+    Growth,
+    Minute,
+    Span,
+    bounded_minute,
+    merged,
+    minute_body,
+    minute_from,
+    minute_name,
+    span_of,
+)
+
+READ_SECONDS: Final = 2.0
+DEAR_SECONDS: Final = 0.02
+"""A reading that takes longer, for there are very many types, is dear: it is used for a while."""
+READ_SHARE: Final = 0.02
+"""Which part of the time dear readings may take."""
+RECENT_SECONDS_MAX: Final = 10.0
+MINUTES_KEPT: Final = 180
+MINUTE_KIND: Final = "minute"
+MINUTE_TTL_MS: Final = MINUTES_KEPT * MINUTE_MS
+TURN: Final = "pulse"
+TURN_MS: Final = 90_000
+FAREWELL_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The engine at one instant of its own clock. Each reading has a higher number than the one before."""
+
+    number: int
+    at_ms: int
+    counts: list[Count]
+    types: list[TypeInfo]
+    oldest: list[Oldest]
+
+
+class Pulse:
+    """The latest reading, and what ended in the last three hours by minute. It lives in one event loop.
+
+    Minutes come from what the engine counts for the whole fleet. One server at a time writes them into the registry,
+    where a server that starts finds them.
+    """
+
+    def __init__(self, engine: Engine, holder: str) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._loop = BackgroundLoop("everwork-pulse", self._tick, READ_SECONDS)
+        self._news = asyncio.Event()
+        self._reading_in_turn = asyncio.Lock()
+        self._next: asyncio.Task[Reading] | None = None
+        self._growth = Growth()
+        self._past: deque[Minute] = deque(maxlen=MINUTES_KEPT - 1)
+        self._running: dict[str, Counter[str]] = defaultdict(Counter)
+        self._began_ms: int | None = None
+        self._unsaved: deque[Minute] = deque(maxlen=MINUTES_KEPT)
+        self._shown: tuple[int, Minute] | None = None
+        self._has_loaded = False
+        self._read_at = self._cost_seconds = 0.0
+        self.totals: Mapping[str, Counter[str]] = defaultdict(Counter)
+        self.reading: Reading | None = None
+
+    async def open(self) -> None:
+        """Load the minutes that are kept, read for the first time, and go on reading."""
+        with suppress(EngineError):  # The loop tries again, and says so.
+            await self._load()
+            await self.fresh()
+        self._loop.start()
+
+    async def close(self) -> None:
+        """Stop reading, and leave the minute that has begun to whoever comes next."""
+        await self._loop.abort()
+        if self._next is not None:
+            self._next.cancel()
+        if self._past_and_running:
+            self._unsaved.append(self._past_and_running[-1])
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                if await self._save():
+                    await self._engine.take_turn(TURN, self._holder, 1)
+
+    @property
+    def minutes(self) -> Sequence[Minute]:
+        """The last minutes, oldest first, the running one last; one in which nobody looked is not there."""
+        return self._past_and_running
+
+    def span(self, minutes: int, type: str | None = None) -> Span:
+        """What ended in the last so many minutes, the running one among them, of one type or of all."""
+        if self.reading is None:
+            return span_of([], 0.0)
+        first = self.reading.at_ms // MINUTE_MS - minutes + 1
+        chosen = [minute for minute in self._past_and_running[-minutes:] if minute.minute >= first]
+        seen_ms = (len(chosen) - 1) * MINUTE_MS + self.reading.at_ms % MINUTE_MS
+        if self._began_ms is not None and self._began_ms // MINUTE_MS >= first:
+            seen_ms -= self._began_ms % MINUTE_MS
+        return span_of(chosen, max(seen_ms, 0) / 1000, type)
+
+    async def fresh(self) -> Reading:
+        """Read now. Whoever comes before the reading has begun shares it, so nobody sees what was before he asked."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-pulse-reading")
+            self._next.add_done_callback(_looked_at)
+        return await asyncio.shield(self._next)
+
+    async def recent(self) -> Reading:
+        """The latest reading while it is dear to read again, else a fresh one."""
+        if self.reading is not None and self._cost_seconds > DEAR_SECONDS:
+            age = time.monotonic() - self._read_at
+            if age < min(self._cost_seconds / READ_SHARE, RECENT_SECONDS_MAX):
+                return self.reading
+        return await self.fresh()
+
+    async def wait_change(self, after: int, timeout: float) -> bool:
+        """Wait for a reading with a higher number, at most so many seconds; whether there is one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self.reading is None or self.reading.number <= after:
+                    await self._news.wait()
+        return self.reading is not None and self.reading.number > after
+
+    # Reading ------------------------------------------------------------------------------------
+
+    async def _tick(self) -> bool:
+        if not self._has_loaded:
+            await self._load()
+        await self.recent()
+        if self._unsaved and not await self._save():
+            await self._adopt()
+        return False
+
+    async def _read_in_turn(self) -> Reading:
+        async with self._reading_in_turn:
+            self._next = None  # What is asked from now on needs a later look.
+            began = time.monotonic()
+            stats, hours = await self._stats()
+            measures = await self._engine.measures(hours)
+            types, oldest = await self._engine.types(), await self._engine.oldest()
+            number = 1 if self.reading is None else self.reading.number + 1
+            self._roll(stats.generated_at_ms)
+            self._count(stats, measures, hours)
+            self.reading = Reading(number, stats.generated_at_ms, stats.counts, types, oldest)
+            self._read_at = time.monotonic()
+            self._cost_seconds = self._read_at - began
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+            return self.reading
+
+    async def _stats(self) -> tuple[Stats, int]:
+        """The hours that can have grown: nearly always the running one only."""
+        hours = self._growth.hours(None if self.reading is None else self.reading.at_ms)
+        stats = await self._engine.stats(hours)
+        if (needed := self._growth.hours(stats.generated_at_ms)) > hours:
+            return await self._engine.stats(needed), needed
+        return stats, hours
+
+    def _roll(self, at_ms: int) -> None:
+        """Close the running minute, if it is over."""
+        before, number = self.reading, at_ms // MINUTE_MS
+        if before is None or number < before.at_ms // MINUTE_MS:
+            self._begin(at_ms, [] if before is None else [self._running_minute(before)])
+        elif number > before.at_ms // MINUTE_MS:
+            self._past.append(self._running_minute(before))
+            self._unsaved.append(self._past[-1])
+            self._running = defaultdict(Counter)
+
+    def _begin(self, at_ms: int, running: Sequence[Minute]) -> None:
+        """Go on in a minute that others have kept, or into which the clock was set back; no later one has been yet."""
+        number = at_ms // MINUTE_MS
+        same = [minute for minute in self._past if minute.minute == number]
+        self._began_ms = None if same else at_ms
+        self._running = merged([*same, *running])
+        self._past = deque((one for one in self._past if one.minute < number), self._past.maxlen)
+        self._unsaved = deque((one for one in self._unsaved if one.minute < number), self._unsaved.maxlen)
+
+    def _count(self, stats: Stats, measures: Sequence[Measure], hours: int) -> None:
+        for type, counts in self._growth.step(stats, measures, hours).items():
+            self._running[type].update(counts)
+            self.totals[type].update(counts)
+
+    @property
+    def _past_and_running(self) -> list[Minute]:
+        reading = self.reading
+        if reading is None:
+            return list(self._past)
+        if self._shown is None or self._shown[0] != reading.number:
+            self._shown = reading.number, self._running_minute(reading)
+        return [*self._past, self._shown[1]]
+
+    def _running_minute(self, reading: Reading) -> Minute:
+        return bounded_minute(reading.at_ms // MINUTE_MS, self._running)
+
+    # Keeping ------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        """What others have kept; those of the last three hours, because the registry forgets the rest."""
+        entries = await self._engine.last_registered(MINUTE_KIND, MINUTES_KEPT)
+        own = {minute.minute for minute in self.minutes}
+        found = [minute for one in entries if (minute := minute_from(one.name, one.body)) and minute.minute not in own]
+        self._past = deque(sorted([*found, *self._past], key=lambda one: one.minute), self._past.maxlen)
+        self._has_loaded = True
+
+    async def _save(self) -> bool:
+        """Write what has not been written, if it is this server's turn."""
+        if not await self._engine.take_turn(TURN, self._holder, TURN_MS):
+            return False
+        while self._unsaved:
+            await self._write(self._unsaved[0])
+            self._unsaved.popleft()
+        return True
+
+    async def _adopt(self) -> None:
+        """Another server writes: what it has seen of a minute goes before what was seen here, maybe of a part.
+
+        What it has passed over, for it hung or was away, it will not write any more.
+        """
+        asked = self._past[-1].minute - self._unsaved[0].minute + 2
+        entries = await self._engine.last_registered(MINUTE_KIND, min(asked, MINUTES_KEPT))
+        stored = {minute.minute: minute for one in entries if (minute := minute_from(one.name, one.body))}
+        last = max(stored, default=0)
+        for minute in [one for one in self._unsaved if one.minute < last and one.minute not in stored]:
+            await self._write(minute)
+        self._past = deque((stored.get(minute.minute, minute) for minute in self._past), self._past.maxlen)
+        self._unsaved = deque((one for one in self._unsaved if one.minute > last), self._unsaved.maxlen)
+
+    async def _write(self, minute: Minute) -> None:
+        await self._engine.register(MINUTE_KIND, minute_name(minute.minute), minute_body(minute), MINUTE_TTL_MS)
+
+
+def _looked_at(task: asyncio.Task[Reading]) -> None:
+    """Whoever asked may have gone; Python would complain of an error that nobody has seen."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,71 @@
+"""The jobs that triggers have made, known by their dedupe keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from everwork.core.job import Job
+from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.states import State
+from everwork.engines.base import Engine
+from everwork.engines.values import JobFilter
+from everwork.service.fleet.entries import TriggerCard
+
+FIRES_MAX: Final = 100
+"""Among how many jobs of its type those are looked for that a trigger has made."""
+LOOK_SECONDS_MAX: Final = 0.1
+"""How long jobs of many triggers are looked for: a store without an index by type looks at very many for each."""
+
+
+class TriggerFire(NamedTuple):
+    """A job that a trigger has made, and for which time point; None: it was fired by hand."""
+
+    key: int
+    state: State
+    created_at_ms: int
+    point_ms: int | None
+
+
+def fire_key(worker_id: str, trigger_id: str, occasion: int | str) -> str:
+    """The dedupe key of a trigger's job: each occasion, a time point mostly, makes one."""
+    return f"trigger:{worker_id}:{trigger_id}:{occasion}"
+
+
+def by_hand() -> str:
+    """An occasion that is no time point and like no other."""
+    return f"by-hand-{token_hex(8)}"
+
+
+async def last_fires(engine: Engine, card: TriggerCard, limit: int) -> list[TriggerFire]:
+    """The latest jobs of a trigger, newest first, as far as they are among the latest of their type."""
+    return _made(await _latest(engine, card.type), card, limit)
+
+
+async def fires_of_many(engine: Engine, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+    """The same of several triggers, by name; those that were not reached in good time are not there."""
+    found: dict[str, list[TriggerFire]] = {}
+    until = time.monotonic() + LOOK_SECONDS_MAX
+    for type in dict.fromkeys(card.type for card in cards):
+        if time.monotonic() > until:
+            break
+        jobs = await _latest(engine, type)
+        found |= {card.name: _made(jobs, card, limit) for card in cards if card.type == type}
+    return found
+
+
+async def _latest(engine: Engine, type: str) -> list[Job]:
+    return (await engine.list(JobFilter(type=type, group=DEFAULT_GROUP), FIRES_MAX)).jobs
+
+
+def _made(jobs: Sequence[Job], card: TriggerCard, limit: int) -> list[TriggerFire]:
+    prefix = fire_key(card.worker_id, card.id, "")
+    made = [job for job in jobs if job.dedupe_key is not None and job.dedupe_key.startswith(prefix)]
+    return [_fire(job, prefix) for job in made[:limit]]
+
+
+def _fire(job: Job, prefix: str) -> TriggerFire:
+    occasion = str(job.dedupe_key).removeprefix(prefix)
+    return TriggerFire(job.key, job.state, job.created_at_ms, int(occasion) if occasion.isdecimal() else None)

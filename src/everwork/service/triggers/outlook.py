@@ -1,0 +1,81 @@
+"""When triggers fire next, as far as their cards tell: the same points that those who run them come to."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSimError
+
+from everwork.core.checks import shown
+from everwork.core.schedule import Calendar, Every, Plan, next_point
+from everwork.engines.values import TriggerMark
+from everwork.service.fleet.entries import TriggerCard, TriggerView
+from everwork.service.triggers.cron import matches
+
+
+class NextFire(NamedTuple):
+    """The next time point; if there is none, why."""
+
+    point_ms: int | None
+    why: str | None
+
+
+OFF: Final = NextFire(None, "it is switched off")
+FOREIGN: Final = NextFire(None, "only the cron class of its own program knows")
+NOT_BEGUN: Final = NextFire(None, "it begins when a program with it first runs")
+OVER: Final = NextFire(None, "its lifetime is over")
+NEVER: Final = NextFire(None, "no time is left that its schedule matches")
+UNTOLD: Final = NextFire(None, "it was declared by a program that does not tell its schedule")
+
+
+def trigger_view(
+    card: TriggerCard, mark: TriggerMark | None, now_ms: int, *, is_on: bool, served: frozenset[str]
+) -> TriggerView:
+    """A trigger as it stands; `served` are the workers and triggers, by id and name, that somebody looks after."""
+    return TriggerView(
+        card,
+        is_on,
+        mark.began_ms if mark else None,
+        mark.last_ms if mark and mark.last_ms > mark.began_ms else None,
+        *(next_fire(card, mark, now_ms) if is_on else OFF),
+        not served.isdisjoint((card.worker_id, card.name)),
+    )
+
+
+def next_fire(card: TriggerCard, mark: TriggerMark | None, now_ms: int) -> NextFire:
+    """When a trigger fires next, or would if somebody ran it."""
+    if card.is_foreign:
+        return FOREIGN
+    if card.interval_ms is None and not card.cron:
+        return UNTOLD
+    return NOT_BEGUN if mark is None else _to_come(card, mark, now_ms)
+
+
+def upcoming(view: TriggerView, count: int) -> list[int]:
+    """Its next time points, at most so many, as far as its card tells."""
+    points: list[int] = []
+    point_ms = view.next_ms
+    while point_ms is not None and len(points) < count:
+        points.append(point_ms)
+        mark = TriggerMark(view.began_ms or 0, point_ms)
+        point_ms = _to_come(view.card, mark, point_ms).point_ms
+    return points
+
+
+def _to_come(card: TriggerCard, mark: TriggerMark, now_ms: int) -> NextFire:
+    try:
+        point_ms = next_point(_plan(card), mark.began_ms, mark.last_ms, now_ms)
+    except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
+        # A zone that this machine does not have, or what somebody else has written.
+        return NextFire(None, f"its schedule cannot be read here: {shown(str(error))}")
+    if point_ms is None:
+        return NEVER if card.lifetime_ms is None else OVER
+    return NextFire(point_ms, None)
+
+
+def _plan(card: TriggerCard) -> Plan:
+    if card.interval_ms is not None:
+        return Plan(Every(card.interval_ms), lifetime_ms=card.lifetime_ms)
+    zone = ZoneInfo(card.timezone or "UTC")
+    return Plan(Calendar(lambda after_ms: next(matches(card.cron, zone, after_ms), None)), lifetime_ms=card.lifetime_ms)

@@ -1,0 +1,170 @@
+"""What a stage stands on: the application's parts, and the store's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from everwork.app.app import Everwork
+from everwork.core.checks import shown
+from everwork.engines.base import Engine
+from everwork.engines.sqlite.store_url import Place as StorePlace
+from everwork.exceptions import BadConfiguration
+from everwork.manager.worker import AbstractWorker
+from everwork.runtime.context import OwnTransactions
+from everwork.runtime.handler import Handler, Place
+from everwork.runtime.middleware import Middleware
+from everwork.runtime.portal import Portal, Use
+from everwork.service.fleet.fleet import Fleet
+from everwork.service.service import JobService
+from everwork.service.triggers.loop import Scheduled, TriggerLoop
+from everwork.testing.cast import Cast
+from everwork.testing.clock import VirtualClock
+from everwork.testing.faults import Orders
+from everwork.testing.instants import next_instants
+from everwork.testing.store import RehearsalEngine
+
+HOLDER: Final = "rehearsal"
+"""The worker that the jobs' history shows, and the one who sweeps."""
+TICKS_MAX: Final = 10_000
+
+T = TypeVar("T")
+
+
+class Backstage:
+    """An application on another store for a while."""
+
+    def __init__(self, app: Everwork, cast: Cast, clock: VirtualClock, middleware: Sequence[Middleware]) -> None:
+        self.app = app
+        self.cast = cast
+        self.clock = clock
+        self.orders = Orders()
+        self._middleware = tuple(middleware)
+        self._home = app._home  # noqa: SLF001 - the kit is part of the package
+        self._triggers: list[Scheduled] = []
+        self._trigger_loop: TriggerLoop | None = None
+        self._return_home: Callable[[], None] | None = None
+        self._is_used = False
+
+    def open(self, file: Path | None) -> None:
+        """Move the application; blocks for the few milliseconds that a store in memory takes."""
+        if self.app._is_working:  # noqa: SLF001
+            raise BadConfiguration("rehearse: the workers of this application run; stop them first")
+        if self._home._is_guest:  # noqa: SLF001
+            raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
+        if self._is_used:
+            raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
+        self._is_used = True
+        place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
+        engine = RehearsalEngine(place, self.clock, own_loop=True)
+        engine.refusals = self.orders.refusals
+        self._return_home = self._home.move(engine)
+        try:
+            self._home.open_blocking()
+            self.ask(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Bring the application back to its own store."""
+        if self._return_home is not None:
+            self._return_home()
+            self._return_home = None
+
+    async def call(self, use: Use[T]) -> T:
+        """Use the service from a coroutine."""
+        return await self._portal.call(use)
+
+    def ask(self, use: Use[T]) -> T:
+        """Use the service and block meanwhile: a store in memory answers at once, in a thread of its own."""
+        return self._portal.run(use)
+
+    @property
+    def _portal(self) -> Portal:
+        if self._return_home is None:
+            raise BadConfiguration("the rehearsal is over")
+        return self._home.portal
+
+    @property
+    def own(self) -> OwnTransactions:
+        """Who completes jobs inside handlers' transactions."""
+        return self._home.own
+
+    @property
+    def places(self) -> list[Place]:
+        """Where jobs are taken from, in the order of declaration."""
+        return [*(Place(type) for type in self.app.functions), *self.cast.places]
+
+    async def handlers(self) -> list[Handler]:
+        """Everybody who runs jobs, with the test's middleware outermost."""
+        around = self.app._middleware  # noqa: SLF001
+        functions = [function.handler(around) for function in self.app.functions.values()]
+        everybody = [*functions, *await self.cast.handlers()]
+        return [replace(one, middleware=(*self._middleware, *one.middleware)) for one in everybody]
+
+    async def upkeep(self) -> None:
+        """Let happen what is due and needs no worker: triggers fire, leases lapse, jobs expire, dead letters return."""
+        await self.call(self._upkeep)
+
+    async def pass_until(self, end_ms: int) -> None:
+        """Let time pass: one call of the engine's loop, because each hop to its thread takes longer than a jump."""
+
+        async def jump_on(service: JobService) -> None:
+            while await self.jump(service, end_ms):
+                pass
+
+        await self.call(jump_on)
+
+    # In the engine's loop -----------------------------------------------------------------------
+
+    async def jump(self, service: JobService, end_ms: int | None) -> bool:
+        """Move to the next instant at which something happens; False at the end, or if nothing is left to wait for.
+
+        Without an end, time passes only as long as there is a job that may run.
+        """
+        next_ms = await self._next_ms(service, end_ms)
+        if next_ms is None:
+            return False
+        self.clock.move_to(next_ms)
+        await self._upkeep(service)
+        return True
+
+    async def _begin(self, service: JobService) -> None:
+        await self.cast.declare(service)
+        functions = self.app._triggers  # noqa: SLF001
+        self._triggers = [*(one.scheduled for one in functions), *self.cast.triggers]
+        self._trigger_loop = TriggerLoop(service.engine, self._triggers, Fleet(service.engine).triggers_off)
+        await self._upkeep(service)
+
+    async def _upkeep(self, service: JobService) -> None:
+        await self._home.prepare(service)  # Functions may have been declared since.
+        if self._triggers and self._trigger_loop is not None:
+            await self._trigger_loop.catch_up(TICKS_MAX)
+        while (await service.engine.sweep(HOLDER)).more:
+            pass
+
+    async def _next_ms(self, service: JobService, end_ms: int | None) -> int | None:
+        if end_ms is not None and self.clock.now_ms >= end_ms:
+            return None
+        work_ms, any_ms = await next_instants(_ours(service.engine), self.places, self._triggers)
+        if end_ms is None:
+            return None if work_ms is None else any_ms
+        return end_ms if any_ms is None else min(any_ms, end_ms)
+
+
+def _ours(engine: Engine) -> RehearsalEngine:
+    """What the stage has put the application on."""
+    return cast(RehearsalEngine, engine)
+
+
+def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
+    """An application and worker classes, taken apart; classes alone get an application of their own."""
+    apps = [one for one in what if isinstance(one, Everwork)]
+    classes = [one for one in what if isinstance(one, type) and issubclass(one, AbstractWorker)]
+    if len(apps) > 1 or len(apps) + len(classes) < len(what) or not what:
+        given = ", ".join(shown(one) for one in what) or "nothing"
+        raise BadConfiguration(f"rehearse: must be given one application, worker classes, or both, not {given}")
+    return (apps[0] if apps else Everwork("sqlite:///:memory:")), classes

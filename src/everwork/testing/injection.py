@@ -1,0 +1,98 @@
+"""Failures on purpose, for demonstrations and tests: which calls fail is counted, never left to chance."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from everwork.core import checks
+from everwork.exceptions import InvalidInput
+from everwork.runtime.middleware import Call, Middleware, Proceed
+
+CALLS_MAX: Final = 1_000_000_000
+
+Error = Exception | type[Exception]
+
+
+class SimulatedFailure(Exception):
+    """Raised instead of the call by those who fail on purpose and were given no other error."""
+
+
+class FailEveryNth(Middleware):
+    """Every n-th call that this instance sees fails, with `error` if one is given; the handler is not called."""
+
+    def __init__(self, n: int, error: Error | None = None) -> None:
+        self._n = checks.whole_number("n", n, 1, CALLS_MAX)
+        self._error = None if error is None else _require_error("error", error)
+        self._guard = threading.Lock()
+        self._seen = 0
+
+    async def __call__(self, call: Call, proceed: Proceed) -> Any:
+        """Count the call, and make it unless its turn has come to fail."""
+        with self._guard:
+            self._seen = seen = self._seen + 1
+        if seen % self._n == 0:
+            raise _fresh(self._error, f"call {seen} fails on purpose: one of {self._n} does")
+        return await proceed(call)
+
+
+class FailTypes(Middleware):
+    """Calls of the named types fail.
+
+    Of a set of types every call; in a mapping a number lets so many of the first fail, an error every one, with that.
+    """
+
+    def __init__(self, types: Mapping[str, int | Error] | Collection[str]) -> None:
+        if isinstance(types, str) or not isinstance(types, Collection):
+            allowed = "a set of types, or a mapping of types to numbers or errors"
+            raise InvalidInput("types", f"must be {allowed}, not {checks.shown(types)}")
+        if not isinstance(types, Mapping):
+            types = {type: SimulatedFailure(f"every call of '{type}' fails on purpose") for type in types}
+        self._errors: dict[str, Error] = {}
+        self._times: dict[str, int] = {}
+        for type, what in types.items():
+            self._add(checks.name("types", type), what)
+        self._left = dict(self._times)
+        self._guard = threading.Lock()
+
+    def _add(self, type: str, what: object) -> None:
+        field = f"types[{type!r}]"
+        if isinstance(what, int):
+            self._times[type] = checks.whole_number(field, what, 1, CALLS_MAX)
+        else:
+            self._errors[type] = _require_error(field, what)
+
+    async def __call__(self, call: Call, proceed: Proceed) -> Any:
+        """Fail, or make the call."""
+        if call.type in self._errors:
+            raise _fresh(self._errors[call.type], "")
+        if call.type in self._times:
+            self._count(call.type)
+        return await proceed(call)
+
+    def _count(self, type: str) -> None:
+        with self._guard:
+            left, times = self._left[type], self._times[type]
+            self._left[type] = max(left - 1, 0)
+        if left:
+            raise SimulatedFailure(f"call {times - left + 1} of '{type}' fails on purpose: the first {times} do")
+
+
+def _require_error(field: str, value: object) -> Error:
+    if isinstance(value, Exception):
+        return value
+    if not (isinstance(value, type) and issubclass(value, Exception)):
+        raise InvalidInput(field, f"must be an exception or a class of exceptions, not {checks.shown(value)}")
+    try:
+        value()
+    except Exception:  # noqa: BLE001 - a class of the user's
+        raise InvalidInput(field, f"must be an exception itself: {value.__name__} needs arguments") from None
+    return value
+
+
+def _fresh(error: Error | None, text: str) -> Exception:
+    """The error to raise; one that was raised before does not grow a longer traceback each time."""
+    if error is None:
+        return SimulatedFailure(text)
+    return error() if isinstance(error, type) else error.with_traceback(None)

@@ -1,0 +1,156 @@
+"""One attempt on the stage: leased, run as workers run it, and settled, or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from everwork.core import outcome as o
+from everwork.core.job import LeasedJob
+from everwork.core.limits import LEASE_MS_DEFAULT
+from everwork.core.outcome import Outcome, kind_of
+from everwork.engines.values import Demand, Verdict
+from everwork.exceptions import Fail
+from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.executor import Executor, Report
+from everwork.runtime.handler import Handler, Place
+from everwork.runtime.job_log import JobLog
+from everwork.service.service import JobService
+from everwork.testing.faults import Fault
+from everwork.testing.harness import HOLDER, Backstage
+
+LEAVE_SECONDS: Final = 0.1
+
+_left: list[asyncio.Task[Any]] = []
+"""Kept, because whoever forgets a task that has not ended is warned of it."""
+
+
+class Run(NamedTuple):
+    """One attempt that was run.
+
+    `outcome` is what the history calls it: complete, fail, retry, reject or release. `exception` is what the handler
+    has raised, signals such as `Fail` among it; `TimeoutError` if its time was over, `Fail` if its arguments or its
+    result cannot be used. `verdicts`: what the store said to each report of the outcome, none if a fault has lost it.
+    """
+
+    key: int
+    type: str
+    attempt: int
+    outcome: str
+    error: str | None
+    exception: BaseException | None
+    verdicts: tuple[Verdict, ...]
+    fault: str | None
+
+
+class Play:
+    """Runs attempts one after the other, in the running event loop; places take turns."""
+
+    def __init__(self, backstage: Backstage, handlers: Sequence[Handler]) -> None:
+        self._backstage = backstage
+        self._turns: deque[tuple[Place, Handler]] = deque((place, one) for one in handlers for place in one.places)
+
+    async def run_next(self, end_ms: int | None) -> Run | None:
+        """Run the next job, due now or after jumps up to an end; without an end, up to the last that may run."""
+
+        async def take(service: JobService) -> tuple[LeasedJob, Handler] | None:
+            leased = await self._lease(service)
+            while leased is None and await self._backstage.jump(service, end_ms):
+                leased = await self._lease(service)
+            return leased
+
+        leased = await self._backstage.call(take)
+        return None if leased is None else await self._run(*leased)
+
+    async def _lease(self, service: JobService) -> tuple[LeasedJob, Handler] | None:
+        """In the engine's loop: ask every place, from the one whose turn it is on."""
+        for _ in range(len(self._turns)):
+            place, handler = self._turns[0]
+            self._turns.rotate(-1)
+            demand = Demand(place.type, HOLDER, 1, LEASE_MS_DEFAULT, place.group)
+            if jobs := (await service.engine.activate([demand])).jobs:
+                return jobs[0], handler
+        return None
+
+    async def _run(self, job: LeasedJob, handler: Handler) -> Run:
+        fault = self._backstage.orders.take(job.type)
+        outcome, exception = await self._perform(job, handler)
+        verdicts: list[Verdict] = []
+        if fault is Fault.LOSE_LEASE:
+            await self._outlive(job)
+        if fault is not Fault.CRASH_BEFORE_SETTLE:
+            verdicts.append(await self._settle(outcome))
+        if fault is Fault.DUPLICATE_DELIVERY:
+            again, _ = await self._perform(job, handler)
+            verdicts.append(await self._settle(again))
+        if fault is Fault.CRASH_AFTER_SETTLE:
+            verdicts.append(await self._settle(outcome))
+        return Run(
+            key=job.key,
+            type=job.type,
+            attempt=job.attempt,
+            outcome=kind_of(outcome),
+            error=None if isinstance(outcome, o.Complete | o.Release) else outcome.error,
+            exception=exception,
+            verdicts=tuple(verdicts),
+            fault=None if fault is None else fault.value,
+        )
+
+    async def _perform(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
+        """Call the handler as workers do: middleware, arguments, threads and all.
+
+        Each attempt has an executor of its own: one that goes on after its time holds up nobody.
+        """
+        ended: asyncio.Queue[Report] = asyncio.Queue()
+        executor = Executor(partial(_put, ended), self._backstage.own, JobLog(HOLDER))
+        executor.add(handler)
+        attempt = Attempt(job, time.monotonic(), handler)
+        executor.accept([attempt])
+        outcome, is_free = None, False
+        try:
+            while outcome is None:
+                _, outcome, is_free = await ended.get()
+        finally:
+            executor.close()
+            if not is_free:
+                await _leave(executor)
+        return outcome, _raised(attempt, outcome)
+
+    async def _settle(self, outcome: Outcome) -> Verdict:
+        judged = await self._backstage.call(lambda service: service.engine.settle([outcome]))
+        return judged.judged[0].verdict
+
+    async def _outlive(self, job: LeasedJob) -> None:
+        """The handler takes so long that its lease runs out, and is swept away."""
+        clock = self._backstage.clock
+        clock.move_to(max(clock.now_ms, job.lease_until_ms))
+        await self._backstage.upkeep()
+
+
+def _put(ended: asyncio.Queue[Report], reports: list[Report]) -> None:
+    for report in reports:
+        ended.put_nowait(report)
+
+
+async def _leave(executor: Executor) -> None:
+    """Leave runners alone that do not end although they were cancelled: the end of the event loop must not wait."""
+    runners = [task for task in asyncio.all_tasks() if executor.is_runner(task)]
+    if runners:
+        await asyncio.wait(runners, timeout=LEAVE_SECONDS)
+    for task in runners:
+        if not task.done():
+            _left.append(task)
+            asyncio._unregister_task(task)  # noqa: SLF001 - a documented name, for whoever has tasks of a special kind
+
+
+def _raised(attempt: Attempt, outcome: Outcome) -> BaseException | None:
+    """What the handler has raised; for an end that nobody raised, an exception that says the same."""
+    if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Fail):
+        return TimeoutError(outcome.error)
+    if attempt.error is not None or isinstance(outcome, o.Complete | o.Release):
+        return attempt.error
+    return Fail(outcome.error)

@@ -1,0 +1,109 @@
+"""When the fetcher asks the engine, and when it waits to be woken."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from everwork import Everwork
+from tests.app.waiting import DEADLINE_S, working
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+
+class Watched:
+    """What the fetcher asks of an engine, in order: how many jobs each step brought, and for which types it waits."""
+
+    def __init__(self, app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[int | list[str]] = []
+        self.waits = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        engine = app.service.engine
+        settle, wait = engine.settle, engine.wait
+
+        async def watched_settle(outcomes: Any, demands: Any = ()) -> Any:
+            answer = await settle(outcomes, demands)
+            self.calls.append(len(answer.activation.jobs))
+            return answer
+
+        async def watched_wait(types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
+            self.calls.append(list(types))
+            self._loop.call_soon_threadsafe(self.waits.set)
+            return await wait(types, timeout_ms, since)
+
+        monkeypatch.setattr(engine, "settle", watched_settle)
+        monkeypatch.setattr(engine, "wait", watched_wait)
+
+    @property
+    def after_the_jobs(self) -> int | list[str]:
+        """What came next after the first step that brought jobs."""
+        brought = next(at for at, call in enumerate(self.calls) if isinstance(call, int) and call)
+        return self.calls[brought + 1]
+
+
+async def test_a_fetcher_that_got_less_than_it_asked_for_waits_to_be_woken(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+
+        @app.job("work", concurrency=5)
+        async def work() -> None:
+            await watched.waits.wait()
+
+        key = await app.enqueue("work")
+        async with working(app):
+            await asyncio.wait_for(app.result(key), DEADLINE_S)
+        assert watched.after_the_jobs == ["work"]
+
+
+async def test_a_fetcher_waits_only_for_types_that_it_has_room_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+
+        @app.job("full")
+        async def full() -> None:
+            await watched.waits.wait()
+
+        @app.job("free")
+        async def free() -> None: ...
+
+        key = await app.enqueue("full")
+        async with working(app):
+            await asyncio.wait_for(app.result(key), DEADLINE_S)
+        assert watched.after_the_jobs == ["free"]
+
+
+async def test_a_fetcher_whose_demand_was_met_and_that_has_room_asks_again_at_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.runtime.capacity.ACTIVATE_MAX", 2)
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+
+        @app.job("work", concurrency=5)
+        async def work() -> None:
+            await watched.waits.wait()
+
+        keys = await app.enqueue_many([("work", {})] * 3)
+        async with working(app):
+            for key in keys:
+                await asyncio.wait_for(app.result(key), DEADLINE_S)
+        assert watched.calls[:3] == [2, 1, ["work"]]
+
+
+async def test_a_job_that_becomes_ready_while_others_run_begins(url: str) -> None:
+    async with Everwork(url) as app:
+        second = asyncio.Event()
+
+        @app.job("work", concurrency=5)
+        async def work(first: bool) -> None:
+            await second.wait() if first else second.set()
+
+        async with working(app):
+            keys = [await app.enqueue("work", first=True), await app.enqueue("work", first=False, delay=0.05)]
+            for key in keys:
+                await asyncio.wait_for(app.result(key), DEADLINE_S)

@@ -1,0 +1,119 @@
+"""The sync twins, from one thread and from many."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from everwork import Everwork, State
+from everwork.app.sync import SyncEverwork
+from everwork.exceptions import Fail, InvalidInput, JobFailed, JobNotFound, ResultTimeout
+from tests.app.waiting import DEADLINE_S, stop_thread, until_sync
+from tests.stores import VirtualClock
+
+
+@pytest.fixture
+def sync_app(url: str, clock: VirtualClock) -> Iterator[Everwork]:
+    """An application used without an event loop."""
+    app = Everwork(url, clock=clock)
+    yield app
+    app.sync.close()
+
+
+def test_every_coroutine_for_users_has_a_twin_with_the_same_parameters() -> None:
+    without_twin = {"work", "create"}
+    coroutines = {
+        name: call
+        for name, call in vars(Everwork).items()
+        if inspect.iscoroutinefunction(call) and not name.startswith("_") and name not in without_twin
+    }
+    for name, call in coroutines.items():
+        twin = inspect.signature(getattr(SyncEverwork, name))
+        assert list(twin.parameters.values()) == list(inspect.signature(call).parameters.values()), name
+
+
+def test_enqueue_get_cancel_and_history(sync_app: Everwork) -> None:
+    key = sync_app.sync.enqueue("email-send", to="a", dedupe_key="x")
+    again = sync_app.sync.enqueue("email-send", to="a", dedupe_key="x")
+    sync_app.sync.cancel(key, "not needed")
+    job = sync_app.sync.get(key)
+    assert (again, again.deduplicated) == (key, True)
+    assert (job.state, job.last_error) == (State.CANCELLED, "not needed")
+    assert [event.kind for event in sync_app.sync.history(key)] == ["cancel"]
+
+
+def test_enqueue_many_and_explain(sync_app: Everwork) -> None:
+    keys = sync_app.sync.enqueue_many([("email-send", {"delay": 60}), ("email-send", {})])
+    assert [sync_app.sync.explain(key).reason.value for key in keys] == ["scheduled", "not asked"]
+
+
+def test_errors_reach_the_caller(sync_app: Everwork) -> None:
+    with pytest.raises(InvalidInput, match=r"^priority: "):
+        sync_app.sync.enqueue("email-send", priority=1.5)
+    with pytest.raises(JobNotFound):
+        sync_app.sync.get(4711)
+    with pytest.raises(ResultTimeout):
+        sync_app.sync.result(sync_app.sync.enqueue("email-send"), timeout=0)
+
+
+def test_a_wrong_key_is_refused_by_name(sync_app: Everwork) -> None:
+    with pytest.raises(InvalidInput, match=r"^key: must be a job key"):
+        sync_app.sync.get(0)
+
+
+def test_result_and_requeue_of_jobs_that_workers_in_a_thread_run(sync_app: Everwork) -> None:
+    @sync_app.job("work")
+    def work(fails: bool) -> str:
+        if fails:
+            raise Fail("no")
+        return "done"
+
+    workers = threading.Thread(target=sync_app.run)
+    workers.start()
+    sync = sync_app.sync
+    try:
+        assert sync.result(sync.enqueue("work", fails=False), timeout=DEADLINE_S) == "done"
+        key = sync.enqueue("work", fails=True)
+        with pytest.raises(JobFailed, match="no"):
+            sync.result(key, timeout=DEADLINE_S)
+        sync.requeue(key)
+        until_sync(lambda: sync.get(key).attempt == 2)
+    finally:
+        stop_thread(sync_app, workers)
+
+
+def test_many_threads_may_enqueue_at_once_and_each_gets_its_own_keys(sync_app: Everwork) -> None:
+    def enqueue(thread: int) -> list[tuple[int, int]]:
+        return [(sync_app.sync.enqueue("count", number=thread * 100 + n), thread * 100 + n) for n in range(20)]
+
+    with ThreadPoolExecutor(8) as threads:
+        pairs = [pair for made in threads.map(enqueue, range(8)) for pair in made]
+    assert len({key for key, _ in pairs}) == 160
+    assert all(sync_app.sync.get(key).variables == f'{{"number":{number}}}' for key, number in pairs)
+
+
+def test_many_threads_that_open_at_once_share_one_engine(sync_app: Everwork) -> None:
+    barrier = threading.Barrier(8)
+
+    def first_use(_: int) -> int:
+        barrier.wait(DEADLINE_S)
+        return sync_app.sync.enqueue("email-send")
+
+    with ThreadPoolExecutor(8) as threads:
+        keys = list(threads.map(first_use, range(8)))
+    assert sorted(keys) == list(range(1, 9))
+    assert [t.name for t in threading.enumerate()].count("everwork-engine") == 1
+
+
+def test_with_opens_and_closes(url: str) -> None:
+    with Everwork(url).sync as sync:
+        sync.enqueue("email-send")
+    assert "everwork-engine" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_close_without_open_does_nothing(url: str) -> None:
+    Everwork(url).sync.close()

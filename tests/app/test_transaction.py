@@ -1,0 +1,214 @@
+"""enqueue(tx=): a job inside the user's own SQLite transaction exists exactly if that commits."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everwork import Everwork, JobKey, State
+from everwork.engines.values import JobFilter
+from everwork.exceptions import EngineBusy, InvalidInput
+from tests.app.waiting import DEADLINE_S, working
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[Everwork]:
+    """An application on a file that the user shares."""
+    made = Everwork(f"sqlite:///{tmp_path}/shared.db")
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def own(app: Everwork, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """The user's own connection, with sqlite3's default settings, and a table of the user's."""
+    connection = sqlite3.connect(tmp_path / "shared.db")
+    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+async def pending(app: Everwork) -> int:
+    """How many jobs anybody can see."""
+    return len((await app._home.call(lambda service: service.list(JobFilter(), 100))).jobs)
+
+
+async def test_after_the_commit_the_job_exists(app: Everwork, own: sqlite3.Connection) -> None:
+    own.execute("INSERT INTO orders VALUES (1)")
+    key = await app.enqueue("email-send", to="a", tx=own)
+    assert await pending(app) == 0
+    own.commit()
+    job = await app.get(key)
+    assert isinstance(key, JobKey)
+    assert (job.type, job.state, job.variables) == ("email-send", State.PENDING, '{"to":"a"}')
+
+
+async def test_after_a_rollback_there_is_neither_order_nor_job(app: Everwork, own: sqlite3.Connection) -> None:
+    own.execute("INSERT INTO orders VALUES (1)")
+    await app.enqueue("email-send", tx=own)
+    own.rollback()
+    assert await pending(app) == 0
+    assert own.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+    assert await app._home.call(lambda service: service.engine.count()) == []
+
+
+async def test_without_a_transaction_yet_sqlite3_begins_one_by_itself(app: Everwork, own: sqlite3.Connection) -> None:
+    await app.enqueue("email-send", tx=own)
+    assert own.in_transaction
+    assert await pending(app) == 0
+    own.commit()
+    assert await pending(app) == 1
+
+
+async def test_a_with_block_of_the_connection_commits_the_job(app: Everwork, own: sqlite3.Connection) -> None:
+    with own:
+        own.execute("INSERT INTO orders VALUES (1)")
+        await app.enqueue("email-send", tx=own)
+    assert await pending(app) == 1
+
+
+async def test_enqueue_many_and_dedupe_work_inside_the_transaction(app: Everwork, own: sqlite3.Connection) -> None:
+    keys = await app.enqueue_many([("email-send", {"dedupe_key": "x"})] * 2 + [("sms-send", {})], tx=own)
+    own.commit()
+    assert [key.deduplicated for key in keys] == [False, True, False]
+    assert await pending(app) == 2
+
+
+async def test_the_counts_include_what_was_committed(app: Everwork, own: sqlite3.Connection) -> None:
+    await app.enqueue("email-send", tx=own)
+    own.commit()
+    [count] = await app._home.call(lambda service: service.engine.count())
+    assert (count.type, count.state, count.jobs) == ("email-send", State.PENDING, 1)
+
+
+async def test_a_transaction_begun_by_hand_is_used(app: Everwork, own: sqlite3.Connection) -> None:
+    own.isolation_level = None
+    own.execute("BEGIN IMMEDIATE")
+    await app.enqueue("email-send", tx=own)
+    own.execute("COMMIT")
+    assert await pending(app) == 1
+
+
+async def test_an_autocommit_connection_without_begin_is_refused(app: Everwork, own: sqlite3.Connection) -> None:
+    own.isolation_level = None
+    with pytest.raises(InvalidInput, match=r"^tx: must be in a transaction: execute BEGIN IMMEDIATE first"):
+        await app.enqueue("email-send", tx=own)
+    assert await pending(app) == 0
+
+
+async def test_a_connection_to_another_file_is_refused(app: Everwork, tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db"):
+        await app.enqueue("email-send", tx=other)
+    other.close()
+
+
+async def test_a_connection_in_memory_is_refused(app: Everwork) -> None:
+    with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to memory"):
+        await app.enqueue("email-send", tx=sqlite3.connect(":memory:"))
+
+
+@pytest.mark.parametrize("tx", ["connection", 5, object()])
+async def test_what_is_no_connection_is_refused(app: Everwork, tx: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^tx: must be a sqlite3.Connection"):
+        await app.enqueue("email-send", tx=tx)
+
+
+async def test_a_closed_connection_is_refused(app: Everwork, own: sqlite3.Connection) -> None:
+    own.close()
+    with pytest.raises(InvalidInput, match=r"^tx: "):
+        await app.enqueue("email-send", tx=own)
+
+
+async def test_the_file_may_be_reached_by_another_path(app: Everwork, tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to("shared.db")
+    linked = sqlite3.connect(tmp_path / "link.db")
+    await app.enqueue("email-send", tx=linked)
+    linked.commit()
+    linked.close()
+    assert await pending(app) == 1
+
+
+def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    """The row factory of the sqlite3 manual."""
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+@pytest.mark.parametrize("factory", [sqlite3.Row, as_dict], ids=["Row", "dict"])
+async def test_a_row_factory_of_the_users_does_not_matter(app: Everwork, own: sqlite3.Connection, factory: Any) -> None:
+    own.row_factory = factory
+    first = await app.enqueue("email-send", dedupe_key="x", tx=own)
+    again = await app.enqueue("email-send", dedupe_key="x", tx=own)
+    own.commit()
+    assert (first, again.deduplicated) == (again, True)
+    assert own.row_factory is factory
+
+
+async def test_a_wrong_job_leaves_the_users_transaction_as_it_was(app: Everwork, own: sqlite3.Connection) -> None:
+    own.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(InvalidInput, match=r"^priority: "):
+        await app.enqueue("email-send", priority="high", tx=own)
+    own.commit()
+    assert await pending(app) == 0
+    assert own.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+
+
+async def test_a_transaction_that_cannot_write_is_told_to_begin_immediate(
+    app: Everwork, own: sqlite3.Connection, tmp_path: Path
+) -> None:
+    own.execute("PRAGMA busy_timeout = 0")
+    other = sqlite3.connect(tmp_path / "shared.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(EngineBusy, match="BEGIN IMMEDIATE"):
+        await app.enqueue("email-send", tx=own)
+    other.close()
+
+
+async def test_waiting_workers_find_the_job_after_the_commit(app: Everwork, own: sqlite3.Connection) -> None:
+    @app.job("work")
+    async def work() -> str:
+        return "done"
+
+    async with working(app):
+        key = await app.enqueue("work", tx=own)
+        own.commit()
+        assert await asyncio.wait_for(app.result(key), DEADLINE_S) == "done"
+
+
+def test_the_sync_twin_runs_in_the_callers_thread(tmp_path: Path) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/shared.db")
+    with app.sync as sync:
+        own = sqlite3.connect(tmp_path / "shared.db")
+        kept = sync.enqueue("email-send", tx=own)
+        own.commit()
+        sync.enqueue_many([("email-send", {})] * 2, tx=own)
+        own.rollback()
+        own.close()
+        assert sync.get(kept).state is State.PENDING
+        assert sync.enqueue("email-send") == kept + 1
+
+
+def test_the_sync_twin_refuses_what_is_no_connection(tmp_path: Path) -> None:
+    with Everwork(f"sqlite:///{tmp_path}/shared.db").sync as sync, pytest.raises(InvalidInput, match=r"^tx: "):
+        sync.enqueue("email-send", tx=5)
+
+
+async def test_jobs_can_be_looked_at_inside_a_transaction_that_a_write_waits_for(
+    app: Everwork, own: sqlite3.Connection
+) -> None:
+    key = await app.enqueue("email-send")
+    own.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.ensure_future(app.enqueue("email-send"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        looks = [(await app.get(key)).state for _ in range(20)]
+    assert (looks, waiting.done()) == ([State.PENDING] * 20, False)
+    own.rollback()
+    assert await waiting > key

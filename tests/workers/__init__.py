@@ -1,1 +1,0 @@
-"""Worker classes, and the processes that run them."""
