@@ -9,10 +9,10 @@ from typing import Any
 from benchmarks.bare import bare_of
 from benchmarks.bench import BATCH, Bench, Measure, Row, Timing, check_all, interleave, opened, rate_row
 from everwork.core.job import LeasedJob, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand
 
 TYPE = "bench"
 DEMAND = Demand(TYPE, "bench-worker", BATCH)

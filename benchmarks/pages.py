@@ -20,9 +20,9 @@ from benchmarks.population import DEAD_EVERY, Size, error_of, populate, size_of,
 from benchmarks.surroundings import surround
 from everwork.core.fingerprint import fingerprint
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand
 from everwork.server.http.ui.render import address, job_url, type_url
 
 REQUESTS = 30

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from benchmarks.bench import Bench
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete, Fail, Outcome
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand, JobRecord
+from everwork.engines.values import JobRecord
 
 TYPES = 20
 TENANTS = 5

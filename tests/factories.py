@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from everwork.codec.json import encode_said
 from everwork.core.job import Job, NewJob
+from everwork.core.leasing import Activation, Demand
 from everwork.core.outcome import Complete, Fail
-from everwork.engines.values import Activation, Demand
 
 if TYPE_CHECKING:
+    from everwork.core.leasing import Judged
     from everwork.core.outcome import Outcome
     from everwork.core.states import State
     from everwork.engines.base import Engine
-    from everwork.engines.values import Judged
 
 Stage = Callable[..., Coroutine[Any, Any, Job]]
 """A factory of this module."""

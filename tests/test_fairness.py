@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
-from everwork.engines.values import Demand
 from tests.factories import TYPE, WORKER, a_new_job, a_policy
 
 if TYPE_CHECKING:

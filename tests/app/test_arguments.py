@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from everwork import Everwork, Job, JobContext, State
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.arguments import Arguments
 from tests.app.waiting import finished, run_one, working

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, JobKey, RetryPolicy, State
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import InvalidInput
 from tests.stores import SECOND_MS, START_MS, VirtualClock
 

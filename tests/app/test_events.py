@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, JobContext, State
+from everwork.core.leasing import Demand, Settlement
 from everwork.core.outcome import Outcome
-from everwork.engines.values import Demand, JobFilter, Settlement
+from everwork.core.queries import JobFilter
 from everwork.exceptions import Fail, InvalidInput, Retry
 from everwork.runtime.events import Event, EventCollector, collector_of_call
 from tests.app.handlers import a_handler, handling

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, RetryPolicy, State
+from everwork.core.leasing import Demand, Settlement
 from everwork.core.outcome import Complete, Outcome
-from everwork.engines.values import Demand, Settlement
 from everwork.exceptions import Fail, Reject, Retry
 from everwork.runtime import fetcher
 from tests.app.waiting import DEADLINE_S, finished, run_one, stop_thread, until, until_sync, working

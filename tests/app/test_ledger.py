@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, JobContext, State
+from everwork.core.leasing import Settlement
 from everwork.core.outcome import Outcome
-from everwork.engines.values import Settlement
 from everwork.runtime import executor, fetcher
 from everwork.runtime import runtime as runtime_module
 from everwork.runtime.attempt import Stop

@@ -12,7 +12,7 @@ from tests.app.waiting import DEADLINE_S, working
 if TYPE_CHECKING:
     import pytest
 
-    from everwork.engines.values import Settlement
+    from everwork.core.leasing import Settlement
 
 
 async def lose_answers(app: Everwork, monkeypatch: pytest.MonkeyPatch, *, of: str) -> list[Settlement]:

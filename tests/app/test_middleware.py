@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from everwork import Call, Event, EventCollector, Everwork, Middleware, RetryPolicy, State
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.runtime.middleware import Proceed
 from everwork.testing.injection import FailEveryNth, FailTypes

@@ -12,8 +12,8 @@ import pytest
 
 from everwork import Everwork, State
 from everwork.core.job import NewJob
+from everwork.core.queries import JobFilter
 from everwork.engines.open import open_engine
-from everwork.engines.values import JobFilter
 from everwork.exceptions import EngineUnavailable
 from tests.app.waiting import until, working
 from tests.servers import RedisServer, postgres_server, redis_server

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everwork import Everwork, State
-from everwork.engines.values import Demand
+from everwork.core.leasing import Demand
 from everwork.exceptions import BadConfiguration
 from tests.app.waiting import DEADLINE_S, finished, stop_thread, until, working
 

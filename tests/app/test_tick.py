@@ -11,7 +11,7 @@ import pytest
 
 from everwork import CircuitBreaker, Everwork, Interval, JobContext, RetryPolicy, State
 from everwork.app.tick import Ticked
-from everwork.engines.values import Demand
+from everwork.core.leasing import Demand
 from everwork.exceptions import BadConfiguration, InvalidInput
 from tests.app.waiting import until, working
 from tests.stores import VirtualClock

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, JobKey, State
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import EngineBusy, InvalidInput
 from tests.app.waiting import DEADLINE_S, working
 

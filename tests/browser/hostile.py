@@ -6,8 +6,8 @@ import json
 from typing import Any, Final
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Throw
-from everwork.engines.values import Demand
 from everwork.service.access.audit import Audit
 from everwork.service.access.principal import ANYBODY, Principal
 from everwork.service.fleet.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source

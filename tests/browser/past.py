@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from everwork.core.job import LeasedJob, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Throw
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand
 from tests.stores import HOUR_MS, MINUTE_MS, VirtualClock
 
 HOURS: Final = 24

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from everwork.app.settings import id_of
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.engines.values import Demand
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import ANYBODY, Principal

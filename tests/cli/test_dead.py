@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from everwork.core.leasing import Judged
     from everwork.engines.base import Engine
-    from everwork.engines.values import Judged
     from tests.cli.conftest import Cli
 
 

@@ -11,10 +11,11 @@ import pytest
 from everwork.client import Client, SyncClient, new_job
 from everwork.codec.views import stats_view
 from everwork.codec.wire import stats_of
+from everwork.core.leasing import Created, Judged, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Release
+from everwork.core.queries import Count, Reason, Stats
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.values import Count, Created, Judged, Reason, Stats, Verdict
 from everwork.exceptions import InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
 from everwork.proto.work_pb2 import StatsResponse
 

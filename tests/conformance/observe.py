@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from everwork.core.queries import Count, JobFilter
 from everwork.core.states import State
-from everwork.engines.values import Count, JobFilter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from everwork.core.job import HistoryEntry, Job
+    from everwork.core.leasing import Judged, Verdict
     from everwork.engines.base import Engine
-    from everwork.engines.values import Judged, Verdict
 
 
 class Sight(NamedTuple):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Activation, Demand
 from everwork.core.outcome import Fail
 from everwork.core.states import State
-from everwork.engines.values import Activation, Demand
 from tests.conformance.observe import sight
 from tests.factories import (
     LEASE_MS,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.breaker import BreakerState
+from everwork.core.leasing import Demand, Verdict
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
+from everwork.core.queries import Reason
 from everwork.core.states import State
-from everwork.engines.values import Demand, Reason, Verdict
 from tests.conformance.failing import (
     RULE,
     an_open_breaker,

@@ -10,8 +10,9 @@ import pytest
 
 from everwork.core.breaker import BreakerState
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
-from everwork.engines.values import Demand, Reason
+from everwork.core.queries import Reason
 from tests.conformance.failing import (
     RULE,
     a_half_open_breaker,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Complete, Fail
-from everwork.engines.values import Reason
+from everwork.core.queries import Reason
 from tests.conformance.failing import RULE, a_half_open_breaker, a_probe, an_open_breaker, failures, leased, standing
 from tests.conformance.test_registry import info_of
 from tests.factories import TYPE, a_new_job, a_pending_job, a_policy, asked, leased_keys, settled

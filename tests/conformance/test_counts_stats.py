@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.core.leasing import Lease
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.queries import Count, WorkerHour
 from everwork.core.states import State
-from everwork.engines.values import Count, Lease, WorkerHour
 from tests.conformance.observe import assert_counts_add_up, count_of, counted
 from tests.factories import (
     TYPE,

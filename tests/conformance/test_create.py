@@ -9,11 +9,11 @@ import pytest
 
 from everwork.codec.json import encode_policy
 from everwork.core.job import Job, NewJob
+from everwork.core.leasing import Created
 from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.outcome import Complete, Fail
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.values import Created
 from tests.conformance.observe import every_job
 from tests.factories import (
     TYPE,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.outcome import Fail
+from everwork.core.queries import Explanation, Reason
 from everwork.core.states import State
-from everwork.engines.values import Explanation, Reason
 from tests.conformance.observe import sight
 from tests.factories import (
     LEASE_MS,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import State
-from everwork.engines.values import Lease, LeaseStatus
 from tests.conformance.observe import sight
 from tests.factories import (
     LEASE_MS,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.core.leasing import Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Release, Throw
 from everwork.core.states import State
-from everwork.engines.values import Verdict
 from tests.conformance.observe import sight
 from tests.factories import (
     TYPE,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
-from everwork.engines.values import Demand, Reason
+from everwork.core.queries import Reason
 from tests.conformance.failing import another, where_it_is_decided
 from tests.conformance.test_lanes_turns import taken
 from tests.conformance.test_sweep import swept

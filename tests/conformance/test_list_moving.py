@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from everwork.core.outcome import Release
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from tests.factories import TYPE, a_pending_job, asked, settled
 
 if TYPE_CHECKING:

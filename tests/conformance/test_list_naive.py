@@ -5,10 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Throw
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.rules import matches
-from everwork.engines.values import Demand, JobFilter
 from tests.factories import a_new_job
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core import measures
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
-from everwork.engines.values import Demand, Measure, Oldest
+from everwork.core.queries import Measure, Oldest
 from tests.conformance.failing import where_it_is_decided
 from tests.factories import (
     TYPE,

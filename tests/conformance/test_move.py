@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Created, Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import Created, JobFilter, Lease, LeaseStatus, Swept, Verdict
+from everwork.engines.values import Swept
 from tests.conformance.lives import OWN_POLICY, every_stage, moved, whole
 from tests.conformance.observe import assert_counts_add_up, counted, every_job, kinds
 from tests.factories import (

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry
 from everwork.core.states import State
-from everwork.engines.values import Verdict
 from tests.factories import a_processing_job, activated, settled, the_job
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from everwork.core.leasing import Created, Judged, Verdict
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
-from everwork.engines.values import Created, Judged, Verdict
 from everwork.exceptions import InvalidInput
 from tests.conformance.observe import counted, every_job, kinds, seen, sight
 from tests.conformance.own_transactions import DRIVERS, OPENINGS, SYNCHRONOUS

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.breaker import BreakerState
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.outcome import Complete
 from everwork.core.states import State
-from everwork.engines.values import Judged, Verdict
 from tests.conformance.failing import a_half_open_breaker, a_probe, standing
 from tests.conformance.own_transactions import DRIVERS, OPENINGS
 from tests.conformance.test_own_transaction import Begin

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.queries import Explanation, Reason
 from everwork.core.states import State
-from everwork.engines.values import Demand, Explanation, Reason
 from tests.conformance.failing import another, where_it_is_decided
 from tests.conformance.observe import count_of
 from tests.conformance.test_lanes_turns import taken

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.codec.json import encode_policy
+from everwork.core.leasing import Created
 from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.engines.open import open_engine
-from everwork.engines.values import Created, JobFilter, Registered, TypeInfo
+from everwork.engines.values import Registered
 from everwork.exceptions import EngineUnavailable
 from tests.conformance.observe import every_job, sight
 from tests.factories import (

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Verdict
 from everwork.core.outcome import Complete, Fail, Reject, Throw
 from everwork.core.states import State
-from everwork.engines.values import Verdict
 from tests.conformance.observe import kinds, seen, sight
 from tests.factories import (
     Stage,

@@ -11,10 +11,10 @@ import pytest
 
 from everwork.codec.json import encode_policy
 from everwork.core.breaker import BreakerState
+from everwork.core.leasing import Verdict
 from everwork.core.outcome import Complete, Fail, Release, Retry
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.values import Verdict
 from tests.conformance.failing import RULE, another, standing, where_it_is_decided
 from tests.conformance.observe import kinds, sight
 from tests.conformance.test_sweep import swept

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.outcome import Fail
 from everwork.core.states import State
-from everwork.engines.values import Judged, Verdict
 from tests.conformance.observe import kinds, sight
 from tests.factories import (
     Stage,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.job import HistoryEntry
+from everwork.core.leasing import Demand, Judged, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
-from everwork.engines.values import Demand, Judged, Verdict
 from tests.conformance.observe import kinds, sight
 from tests.factories import (
     TYPE,

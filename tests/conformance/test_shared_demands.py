@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Activation, Demand
 from everwork.core.outcome import Complete
-from everwork.engines.values import Activation, Demand
 from tests.factories import TYPE, a_new_job, a_processing_job, a_scheduled_job, asked, the_job
 from tests.stores import MINUTE_MS
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.core.leasing import Created
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import FINISHED_STATES, State
-from everwork.engines.values import Created, Swept
+from everwork.engines.values import Swept
 from tests.conformance.observe import count_of, kinds, sight
 from tests.factories import (
     TYPE,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from everwork.core.leasing import Judged, Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import FINISHED_STATES, TRANSITIONS, Cause, State, after, is_allowed
-from everwork.engines.values import Judged, Lease, LeaseStatus, Verdict
 from tests.conformance.observe import assert_counts_add_up, sight
 from tests.factories import (
     Stage,

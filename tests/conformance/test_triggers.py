@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.codec.json import encode_policy
+from everwork.core.leasing import Created
 from everwork.core.retry import RetryPolicy
-from everwork.engines.values import Created, Fire, Fired, Registered, TriggerMark, TriggerMarks
+from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 from tests.conformance.observe import every_job
 from tests.factories import TYPE, a_new_job, leased_keys, the_job
 from tests.stores import MINUTE_MS, SECOND_MS, START_MS

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from everwork import Event, Job, State
 from everwork.core.job import HistoryEntry
+from everwork.core.queries import JobFilter
 from everwork.engines.open import open_engine
-from everwork.engines.values import JobFilter
 from everwork.service.service import JobService
 from tests.app.waiting import until
 from tests.manager.crew import INBOX, LOG

@@ -10,8 +10,8 @@ import redis
 
 from everwork import Event, Everwork, Job, State
 from everwork.app.settings import id_of
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
-from everwork.engines.values import Demand
 from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.crew import EVENTS_MAX

@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from everwork.core.leasing import LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
-from everwork.engines.values import LeaseStatus, Verdict
 from tests.stores import DAY_MS
 
 if TYPE_CHECKING:
     from everwork.core.job import LeasedJob, NewJob
-    from everwork.engines.values import Demand
+    from everwork.core.leasing import Demand
 
 KINDS = {Complete: "complete", Fail: "fail", Reject: "reject", Retry: "retry", Release: "release", Throw: "throw"}
 KEEP_MS = {State.COMPLETED: 7 * DAY_MS, State.CANCELLED: 7 * DAY_MS, State.FAILED: 90 * DAY_MS}

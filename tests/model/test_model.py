@@ -16,18 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created, Demand, Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
-from everwork.engines.values import Created, Demand, Fire, Lease, LeaseStatus, Verdict
+from everwork.engines.values import Fire
 from tests.model.model import Model
 from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, drop_stores, open_store
 
@@ -35,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from everwork.core.job import Job, LeasedJob
+    from everwork.core.leasing import Activation, Judged
     from everwork.engines.base import Engine
-    from everwork.engines.values import Activation, Judged
 
 STEPS_PER_EXAMPLE = 40
 STEPS = os.environ.get("EVERWORK_MODEL_STEPS")

@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from everwork.core.leasing import Lease, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.states import State
 from everwork.engines.postgres import sweep
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Lease, Verdict
 from tests.app.waiting import until
 from tests.conformance.observe import assert_counts_add_up, count_of
 from tests.factories import TYPE, a_new_job, a_pending_job, a_processing_job, asked, leased_keys

@@ -9,10 +9,11 @@ import asyncpg
 import pytest
 
 from everwork.core.breaker import BreakerState
+from everwork.core.leasing import Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Fire, Lease, LeaseStatus, Verdict
+from everwork.engines.values import Fire
 from tests.conformance.failing import RULE, a_half_open_breaker, a_probe, failures, leased, standing
 from tests.factories import a_new_job, a_policy, a_processing_job, the_state
 from tests.stores import url_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.engines.postgres.claims import DEAD_MAX, FRONT_WAIT_MS_MAX, Mark
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Demand
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, asked, leased_keys
 from tests.postgres.big_store import Watched, watch
 from tests.postgres.conftest import opened, without_options

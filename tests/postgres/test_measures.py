@@ -11,9 +11,9 @@ import pytest
 from everwork.core import measures
 from everwork.core.limits import STATISTICS_KEEP_HOURS
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import Measure, Oldest
 from everwork.engines.postgres import migrate, read, sweep
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Measure, Oldest
 from tests.factories import TYPE, a_new_job, a_processing_job, asked, settled
 from tests.postgres.conftest import opened, schema_of, without_options
 from tests.stores import HOUR_MS, START_MS, VirtualClock

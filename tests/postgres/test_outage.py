@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
+from everwork.core.leasing import Demand, Verdict
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Demand, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.app.waiting import stubbornly, until
 from tests.conformance.observe import assert_counts_add_up, every_job

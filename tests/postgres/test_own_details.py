@@ -16,10 +16,10 @@ from psycopg import rows
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_async
 
+from everwork.core.leasing import Created, Verdict
 from everwork.core.outcome import Complete
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import Created, Verdict
 from everwork.exceptions import InvalidInput
 from tests.app.waiting import until
 from tests.conformance.observe import counted, every_job

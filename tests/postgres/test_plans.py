@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from everwork.core.leasing import Lease
 from everwork.core.limits import PROMOTE_MAX
 from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.values import JobFilter, Lease
 from tests.factories import TYPE, a_new_job, asked
 from tests.postgres.big_store import BUSY, FINISHED, FUTURE, READY, Watched, fill, made, make_empty, watch
 from tests.postgres.conftest import opened

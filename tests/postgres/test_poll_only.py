@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everwork import Everwork
+from everwork.core.leasing import Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter, Lease, LeaseStatus, Verdict
 from everwork.exceptions import BadConfiguration
 from tests.app.waiting import finished, working
 from tests.conformance.observe import assert_counts_add_up, count_of

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand, Lease
 from everwork.core.outcome import Complete, Fail
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.engines.values import Demand, Fire, Lease
+from everwork.engines.values import Fire
 
 Role = Callable[..., Awaitable[Any]]
 

@@ -8,11 +8,11 @@ from typing import Final
 
 from everwork.codec.json import encode_policy
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand, Lease, LeaseStatus
 from everwork.core.outcome import Release
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand, Lease, LeaseStatus
 from tests.races.crew import act_at_once
 
 TYPE: Final = "race"

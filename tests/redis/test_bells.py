@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import Demand
 from tests.factories import TYPE, WORKER, a_new_job, a_processing_job, asked
 
 DEADLINE_S = 20.0

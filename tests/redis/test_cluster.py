@@ -9,9 +9,9 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from everwork.core.leasing import Verdict
 from everwork.core.outcome import Complete
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import Verdict
 from everwork.exceptions import EngineUnavailable
 from tests.conformance.observe import assert_counts_add_up, every_job
 from tests.factories import a_new_job, a_pending_job, asked, the_job

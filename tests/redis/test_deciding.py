@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from everwork.core.leasing import Demand, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Throw
 from everwork.core.states import State
 from everwork.engines.redis import settle
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import Demand, Verdict
 from tests.conformance.observe import assert_counts_add_up
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, the_job
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import redis
 
 from everwork.core.outcome import Complete
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import JobFilter
 from tests.conformance.observe import every_job
 from tests.factories import TYPE, a_new_job, a_policy, leased_keys
 

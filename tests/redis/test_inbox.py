@@ -13,14 +13,15 @@ import redis
 import uvloop
 
 from everwork.core.job import Job, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.queries import JobFilter
 from everwork.engines.redis import connection
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
 from everwork.engines.redis.inbox import GROUP, Inbox
 from everwork.engines.redis.store_url import Place
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
 from tests.app.waiting import until
 from tests.conformance.observe import every_job

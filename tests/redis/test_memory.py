@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import redis
 
+from everwork.core.leasing import Demand
 from everwork.core.limits import LIST_SCAN_MAX
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import Demand, JobFilter
 from tests.conformance.observe import every_job
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, asked
 from tests.redis.conftest import opened

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from everwork.core.limits import OLDEST_LOOK_MAX, PRIORITY_MAX, PRIORITY_MIN
+from everwork.core.queries import Oldest
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.values import Oldest
 from tests.factories import TYPE, a_new_job, a_policy, leased_keys
 from tests.stores import SECOND_MS, START_MS, VirtualClock
 

@@ -10,11 +10,12 @@ from typing import TypeVar
 
 import pytest
 
+from everwork.core.leasing import Demand, Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.scripts import SCHEMA_VERSION
-from everwork.engines.values import Demand, JobFilter, Lease, LeaseStatus, Verdict
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.app.waiting import stubbornly
 from tests.conformance.observe import assert_counts_add_up, count_of, every_job

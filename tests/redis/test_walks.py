@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from tests.factories import a_new_job
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from grpc_health.v1 import health_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
 from everwork.core.breaker import BreakerState
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import Count, Oldest, TypeInfo
 from everwork.core.states import State
-from everwork.engines.values import Count, Demand, Oldest, TypeInfo
 from everwork.server.metrics import OTHER_TYPES, TYPES_MAX, Metrics, Seen
 from everwork.server.readiness import UPKEEP_SECONDS
 from everwork.service.monitor.sampler import Reading

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
+from everwork.core.leasing import Demand, Lease
 from everwork.core.states import State
-from everwork.engines.values import Demand, Lease
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
 from tests.app.waiting import until

@@ -12,11 +12,12 @@ import pytest
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import BreakerState
+from everwork.core.leasing import Demand
 from everwork.core.limits import AUDIT_KEEP_MS
 from everwork.core.policy import TypePolicy, fields_of
+from everwork.core.queries import JobFilter
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, NotFound, PermissionDenied
 from everwork.service import bulk
 from everwork.service.access.audit import AUDIT_KIND, UNREADABLE, Audit

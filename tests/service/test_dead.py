@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.fingerprint import fingerprint
+from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
 from everwork.service import dead_letters
@@ -15,7 +16,7 @@ from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Administration
 from everwork.service.dead_letters import Act, DeadFilter, grouped
-from everwork.service.desk import BulkChange, Desk
+from everwork.service.desk import Desk
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access.principal import ANYBODY, Permission, Principal
 from everwork.service.desk import Desk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Fail, Outcome, Reject
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand
 from everwork.service.service import JobService
 from tests.factories import TYPE, a_policy, a_processing_job
 from tests.stores import HOUR_MS, VirtualClock

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from everwork.core.queries import Reason
 from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Reason
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import PROBLEM_CHARS_MAX
 from everwork.service.fleet.fleet import (

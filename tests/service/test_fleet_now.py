@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from everwork.core.queries import Reason
 from everwork.core.schedule import Every, Plan
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Reason
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import ManagerCard, ProcessCard
 from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet

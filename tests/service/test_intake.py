@@ -15,7 +15,7 @@ from everwork.codec.json import decode_policy
 from everwork.codec.new_job import new_job
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.policy import DEFAULT_TYPE_POLICY
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import InvalidInput
 from tests.stores import url_of
 

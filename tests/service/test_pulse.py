@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from everwork.core.outcome import Fail
+from everwork.core.queries import Measure, Stats, WorkerHour
 from everwork.core.states import State
-from everwork.engines.values import Measure, Stats, WorkerHour
 from everwork.service.monitor.minutes import (
     MINUTE_TYPES_MAX,
     OTHER_TYPES,

@@ -10,10 +10,11 @@ import pytest
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import Place
-from everwork.engines.values import Demand
 from tests.factories import TYPE, WORKER, a_new_job, a_policy, leased_keys
 from tests.stores import MINUTE_MS
 

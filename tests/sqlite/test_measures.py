@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from everwork.core import limits, measures
 from everwork.core.outcome import Complete
+from everwork.core.queries import Oldest
 from everwork.engines.sqlite.oldest import oldest
-from everwork.engines.values import Oldest
 from tests.factories import TYPE, a_completed_job, a_new_job, a_pending_job, activated, asked
 from tests.stores import HOUR_MS, SECOND_MS, START_MS
 

@@ -11,11 +11,12 @@ import pytest
 from everwork.core import measures
 from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import Oldest
 from everwork.core.states import State
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.migrate import migrate, migrations
 from everwork.engines.sqlite.store_url import Place
-from everwork.engines.values import Oldest, Swept
+from everwork.engines.values import Swept
 from tests.factories import TYPE, a_policy, asked, leased_keys, settled, the_job, the_state
 from tests.stores import DAY_MS, HOUR_MS, SECOND_MS, START_MS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everwork import Call, Everwork, Middleware
-from everwork.engines.values import Verdict
+from everwork.core.leasing import Verdict
 from everwork.exceptions import EngineUnavailable, InvalidInput
 from everwork.runtime.middleware import Proceed
 from everwork.testing import Stage, rehearse

@@ -11,12 +11,13 @@ from typing import Final
 from everwork.aio.loops import BackgroundLoop
 from everwork.codec.json import encode_policy
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.leasing import Demand
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.outcome import Complete
+from everwork.core.queries import JobFilter
 from everwork.core.states import LIVE_STATES
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.engines.values import Demand, JobFilter
 from everwork.service.service import SWEEP_SECONDS
 from tests.torture import crew, plan
 from tests.torture.checker import DRAIN_MS_MAX, check

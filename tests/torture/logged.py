@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from everwork.core.job import LeasedJob, NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
 from everwork.engines.base import Engine
-from everwork.engines.values import Activation, Created, Demand, Fire, Fired, Judged, Lease, LeaseStatus, Settlement
+from everwork.engines.values import Fire, Fired
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.torture.history import HistoryWriter
 from tests.torture.plan import Request, name_of

@@ -18,10 +18,10 @@ from typing import Final, TypeVar
 
 from everwork.codec.json import encode_policy
 from everwork.core.job import LeasedJob, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail, Release
 from everwork.core.states import LIVE_STATES
 from everwork.engines.open import open_engine
-from everwork.engines.values import Demand
 from tests.stores import VirtualClock
 from tests.torture import crew, faults, managed_stories, mutants, plan
 from tests.torture.checker import check

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.queries import Count, WorkerHour
 from everwork.core.states import State
-from everwork.engines.values import Count, WorkerHour
 from tests.torture import plan
 from tests.torture.checker import check
 from tests.torture.history import Call, Histories, HistoryWriter, read_histories

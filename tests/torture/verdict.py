@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
-from everwork.engines.values import Count, TriggerMark, WorkerHour
+from everwork.core.queries import Count, WorkerHour
+from everwork.engines.values import TriggerMark
 from tests.torture.history import Call
 
 VIOLATIONS: Final[Mapping[str, str]] = {

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Throw
-from everwork.engines.values import Demand, Judged, Lease, LeaseStatus, Verdict
 from tests.torture import plan
 from tests.torture.history import entries_of, host_clock_ms
 from tests.torture.logged import LoggedEngine, outcome_again

@@ -24,9 +24,9 @@ from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.policy import TypePolicy
+from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.base import Clock
-from everwork.engines.values import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.naming import WorkerName

@@ -14,10 +14,10 @@ from everwork.app.function import JobFunction
 from everwork.app.nearby import Nearby
 from everwork.app.own import OwnStore, at_once
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created
 from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.engines.base import Clock, Engine
 from everwork.engines.open import open_engine
-from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration, EngineUnavailable
 from everwork.runtime.naming import WorkerName
 from everwork.runtime.portal import Portal, Use

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
+from everwork.core.leasing import Created
 from everwork.core.limits import CONCURRENCY_MAX, LEASE_MS_MAX
 from everwork.core.policy import TypePolicy, require_breaker, require_type_policy
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy, require_policy
-from everwork.engines.values import Created
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.arguments import Arguments
 from everwork.runtime.handler import Handler, Place

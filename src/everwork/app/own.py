@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from everwork.core.leasing import Judged
 from everwork.core.outcome import Complete
 from everwork.engines.base import Engine
-from everwork.engines.values import Judged
 from everwork.exceptions import InvalidInput
 
 T = TypeVar("T")

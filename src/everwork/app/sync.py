@@ -12,7 +12,7 @@ from everwork.app.function import JobKey
 from everwork.app.tick import Ticked
 from everwork.codec.json import decode
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.engines.values import Explanation
+from everwork.core.queries import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.runtime import SHUTDOWN_SECONDS, run_loop
 

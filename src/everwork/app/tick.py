@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from everwork.aio.loops import AWAY_SECONDS_MAX, pauses
+from everwork.aio.retrying import AWAY_SECONDS_MAX, pauses
 from everwork.core import checks
+from everwork.core.leasing import Activation, Judged
 from everwork.core.limits import LIST_LIMIT_MAX, TICK_JOBS_DEFAULT, TICK_JOBS_MAX
 from everwork.core.outcome import Complete, Outcome, Release
 from everwork.core.states import State
-from everwork.engines.values import Activation, Judged
 from everwork.exceptions import InvalidInput
 from everwork.runtime.attempt import Attempt
 from everwork.runtime.capacity import Ask, Room

@@ -21,9 +21,9 @@ from everwork.cli.demo import Entry, Journal
 from everwork.cli.output import Column, one_line, state_text, table, write
 from everwork.codec.urls import shown_url
 from everwork.core.job import Job
+from everwork.core.queries import Count
 from everwork.core.states import State
 from everwork.engines.sqlite.store_url import Place
-from everwork.engines.values import Count
 
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0

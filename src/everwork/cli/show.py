@@ -13,8 +13,8 @@ from everwork.cli.output import Column, one_line, span, state_text, table
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT
+from everwork.core.queries import Explanation
 from everwork.core.states import State
-from everwork.engines.values import Explanation
 
 NOTE_CHARS_MAX = 200
 VALUE_CHARS_MAX = 2_000

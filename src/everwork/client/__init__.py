@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from everwork.client.stream import Stream
     from everwork.client.sync import SyncClient
     from everwork.codec.new_job import new_job
-    from everwork.engines.values import JobFilter
+    from everwork.core.queries import JobFilter
 
 __all__ = ["ActiveJob", "Client", "JobFilter", "Stream", "SyncClient", "new_job"]
 
 _HOMES = {
     "ActiveJob": "everwork.client.job",
     "Client": "everwork.client.client",
-    "JobFilter": "everwork.engines.values",
+    "JobFilter": "everwork.core.queries",
     "Stream": "everwork.client.stream",
     "SyncClient": "everwork.client.sync",
     "new_job": "everwork.codec.new_job",

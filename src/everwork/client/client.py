@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.aio.loops import pauses
+from everwork.aio.retrying import pauses
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.calls import Calls, closed
@@ -22,6 +22,7 @@ from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.leasing import Created, Judged, accepted
 from everwork.core.limits import (
     ATTEMPTS_MAX,
     DEFAULT_GROUP,
@@ -36,11 +37,9 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome
+from everwork.core.queries import BulkChange, Explanation, Page, Stats
 from everwork.core.states import State
-from everwork.engines.values import Created, Explanation, Judged, Page, Stats
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput
-from everwork.service.desk import BulkChange
-from everwork.service.service import accepted
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Created, Demand, Judged
 from everwork.core.outcome import Outcome
+from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
-from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Page, Stats
-from everwork.service.desk import BulkChange
 
 
 class Verbs(Protocol):

@@ -8,7 +8,7 @@ import orjson
 
 from everwork.core import checks
 from everwork.core.job import LeasedJob
-from everwork.engines.values import Lease
+from everwork.core.leasing import Lease
 
 
 class ActiveJob:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from everwork.client.requests import in_place
 from everwork.codec.json import decode
+from everwork.core.leasing import Judged
 from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.core.queries import JobFilter, Page
 from everwork.engines.open import open_engine
-from everwork.engines.values import JobFilter, Judged, Page
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobNotFound
 from everwork.service.access.principal import ANYBODY
 from everwork.service.desk import Desk

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from everwork.aio.loops import engine_outage, pauses
+from everwork.aio.retrying import engine_outage, pauses
 from everwork.client.job import ActiveJob
 from everwork.client.stream import Place, Refused, Stream
+from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
-from everwork.engines.values import Demand, Judged, Lease, LeaseStatus
 from everwork.exceptions import EngineError, EverworkError, JobError, TooManyRequests
-from everwork.service.service import accepted
 
 if TYPE_CHECKING:
     from everwork.client.client import Client

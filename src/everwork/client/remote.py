@@ -14,13 +14,13 @@ from everwork.client.address import Address
 from everwork.client.errors import error_of
 from everwork.codec import wire
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Created, Demand, Judged
 from everwork.core.outcome import Outcome
+from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
-from everwork.engines.values import Created, Demand, Explanation, JobFilter, Judged, Page, Stats
 from everwork.exceptions import InvalidInput, ResultTimeout
 from everwork.proto import work_pb2 as pb
 from everwork.proto.work_pb2_grpc import DeskServiceAsyncStub, WorkServiceAsyncStub
-from everwork.service.desk import BulkChange
 
 T = TypeVar("T")
 

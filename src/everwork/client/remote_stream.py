@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 import grpc.aio
 
-from everwork.aio.loops import pauses
+from everwork.aio.retrying import pauses
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size

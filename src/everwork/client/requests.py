@@ -16,6 +16,7 @@ from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.classify import class_names
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import (
     ACTIVATE_MAX,
     ATTEMPTS_MAX,
@@ -27,9 +28,9 @@ from everwork.core.limits import (
     PAYLOAD_BYTES_MAX,
     SETTLE_BATCH_MAX,
 )
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.core.texts import error_text
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
 
 JobAsked = NewJob | tuple[str, Mapping[str, Any]]

@@ -18,12 +18,12 @@ from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.job import ActiveJob, Attempt
 from everwork.client.requests import JobAsked
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.leasing import Created, Judged
 from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.outcome import Outcome
+from everwork.core.queries import BulkChange, Explanation, Page, Stats
 from everwork.core.states import State
-from everwork.engines.values import Created, Explanation, Judged, Page, Stats
 from everwork.exceptions import BadConfiguration, EverworkError
-from everwork.service.desk import BulkChange
 
 if TYPE_CHECKING:
     from everwork.client.stream_source import Handler

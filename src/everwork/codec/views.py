@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.leasing import Judged, Verdict
+from everwork.core.queries import Explanation, Page, Stats
 from everwork.core.states import State
-from everwork.engines.values import Explanation, Judged, Page, Stats, Verdict
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX, portions
 

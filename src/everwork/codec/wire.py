@@ -8,9 +8,10 @@ from typing import Any, Final
 from everwork.codec.work import new_job_message
 from everwork.core import outcome as o
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import DEFAULT_TENANT
+from everwork.core.queries import Count, Explanation, JobFilter, Page, Reason, Stats, WorkerHour
 from everwork.core.states import State
-from everwork.engines.values import Count, Explanation, JobFilter, Judged, Page, Reason, Stats, Verdict, WorkerHour
 from everwork.proto import work_pb2 as pb
 
 VERDICTS: Final[Mapping[int, Verdict]] = {

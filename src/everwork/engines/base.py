@@ -21,34 +21,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Complete, Outcome
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.states import State
-from everwork.engines.values import (
-    Activation,
-    Count,
-    Created,
-    Demand,
-    Durability,
-    Explanation,
-    Fire,
-    Fired,
-    Health,
-    JobFilter,
-    JobRecord,
-    Judged,
-    Lease,
-    LeaseStatus,
-    Measure,
-    Oldest,
-    Page,
-    Registered,
-    Schema,
-    Settlement,
-    Stats,
-    Swept,
-    TriggerMarks,
-    TypeInfo,
-)
+from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 
 Clock = Callable[[], int]
 """Returns the instant, in milliseconds UTC."""

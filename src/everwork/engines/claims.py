@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from everwork.core.job import LeasedJob
-from everwork.engines.values import Demand
+from everwork.core.leasing import Demand
 
 
 class Claim(NamedTuple):

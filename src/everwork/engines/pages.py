@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 
 from everwork.core.job import Job
 from everwork.core.limits import LIST_SCAN_MAX, PAGE_BYTES_MAX
+from everwork.core.queries import JobFilter, Page
 from everwork.engines.rules import matches
-from everwork.engines.values import JobFilter, Page
 
 FIRST_STEP: Final = 16
 STEP_MAX: Final = 64

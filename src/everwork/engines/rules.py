@@ -10,10 +10,11 @@ from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.policy import TypePolicy
+from everwork.core.queries import Explanation, JobFilter, Reason, TypeInfo
 from everwork.core.states import Cause, State
-from everwork.engines.values import Explanation, JobFilter, Judged, Reason, TypeInfo, Verdict
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts behind every name: it is no printable character."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from everwork.core.job import NewJob
-from everwork.engines.values import Created, Fire, Fired, TriggerMark
+from everwork.core.leasing import Created
+from everwork.engines.values import Fire, Fired, TriggerMark
 
 _MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")
 

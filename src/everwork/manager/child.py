@@ -22,7 +22,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from everwork.aio.loops import engine_outage, new_loop
+from everwork.aio.loops import new_loop
+from everwork.aio.retrying import engine_outage
 from everwork.app.own import OwnStore
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from everwork.aio.loops import through_outage
+from everwork.aio.retrying import through_outage
 from everwork.core import ending
 from everwork.core.outcome import Fail, Outcome, Release
 from everwork.core.texts import error_text

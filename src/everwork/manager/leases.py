@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.engines.base import Engine
-from everwork.engines.values import Lease, LeaseStatus
 from everwork.manager.process_handle import Spawned
 from everwork.runtime.attempt import Stop
 from everwork.runtime.ledger import Entry, SlotState

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
-from everwork.aio.loops import BackgroundLoop, engine_outage, first_of
+from everwork.aio.loops import BackgroundLoop, first_of
+from everwork.aio.retrying import engine_outage
 from everwork.app.entries import trigger_cards, worker_card
 from everwork.app.subscribed import subscribe
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable

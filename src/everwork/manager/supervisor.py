@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from everwork.aio.loops import AWAY_SECONDS_MAX, first_of
+from everwork.aio.loops import first_of
+from everwork.aio.retrying import AWAY_SECONDS_MAX
 from everwork.manager.process import Process
 from everwork.manager.process_handle import Spawned
 

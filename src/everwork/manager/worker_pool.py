@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from everwork.aio.loops import pauses
+from everwork.aio.retrying import pauses
 from everwork.app.settings import WorkerSettings
 from everwork.core.texts import error_text
 from everwork.manager.worker import AbstractWorker

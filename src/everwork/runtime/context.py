@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from everwork.codec.json import decode, encode
+from everwork.core.leasing import Judged, accepted
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete
-from everwork.engines.values import Judged
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.service.service import accepted
 
 if TYPE_CHECKING:
     from everwork.runtime.events import EventCollector

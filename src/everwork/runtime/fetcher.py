@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from everwork.aio.loops import Pauses, engine_outage, pauses
+from everwork.aio.retrying import Pauses, engine_outage, pauses
 from everwork.aio.wakeup import News
+from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Fail, Outcome, Release
 from everwork.core.texts import error_text
-from everwork.engines.values import Activation, Demand, Judged, Settlement
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.capacity import ROOM_MAX, Ask, Room
@@ -26,7 +26,6 @@ from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, Pulse
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.service.dispatcher import pause_ms
 from everwork.service.held import held_by
 from everwork.service.service import JobService
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
-from everwork.engines.values import Lease, LeaseStatus
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.ledger import Ledger
 from everwork.service.service import JobService

@@ -10,7 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from everwork.aio.loops import Pauses, first_of, new_loop, pauses
+from everwork.aio.loops import first_of, new_loop
+from everwork.aio.retrying import Pauses, pauses
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from everwork.core.breaker import BreakerState
 from everwork.core.measures import BOUNDS_MS, BUCKETS, LAPSED, execution, failure, wait
+from everwork.core.queries import Oldest
 from everwork.core.states import State
-from everwork.engines.values import Oldest
 from everwork.service.monitor.minutes import OTHER_TYPES
 from everwork.service.monitor.sampler import Reading
 

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Final
 
 from everwork.core.checks import shown
-from everwork.engines.values import Explanation, Reason
+from everwork.core.queries import Explanation, Reason
 from everwork.service.fleet.entries import WorkerCard, WorkerView
 
 TYPED_CHARS_MAX: Final = 60

@@ -7,24 +7,25 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from everwork.aio.loops import to_the_end
 from everwork.codec.json import decode_policy, encode_said, require_object
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import BREAKER_SECONDS_MAX
 from everwork.core.policy import TypePolicy, policy_from
+from everwork.core.queries import BulkChange, JobFilter, TypeInfo
 from everwork.core.states import State
-from everwork.engines.values import JobFilter, TypeInfo
 from everwork.exceptions import NotFound
 from everwork.service import bulk, dead_letters
 from everwork.service.access.api_key import ApiKey, NewKey
 from everwork.service.access.audit import Audit, AuditEntry
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
-from everwork.service.desk import BulkChange, Desk
+from everwork.service.desk import Desk
 from everwork.service.fleet.admin import FleetOffice
 from everwork.service.policies import put_over, put_policy, said_of_stored
 from everwork.service.service import JobService
-from everwork.service.steps import to_the_end, walk
+from everwork.service.steps import walk
 
 
 class TypeView(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from everwork.core.instants import utc_text
+from everwork.core.queries import TypeInfo
 from everwork.engines.base import Engine
-from everwork.engines.values import TypeInfo
 
 FRESH_SECONDS: Final = 1.0
 

@@ -9,12 +9,13 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from everwork.core.job import Job
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.queries import BulkChange, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
-from everwork.engines.values import JobFilter, Judged, Page, Verdict
 from everwork.exceptions import InvalidInput
 from everwork.service.access.principal import Permission
-from everwork.service.desk import BulkChange, Desk
+from everwork.service.desk import Desk
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8

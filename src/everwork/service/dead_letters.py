@@ -11,12 +11,13 @@ from typing import Any, Final, NamedTuple
 from everwork.core import checks
 from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
 from everwork.core.job import Job
+from everwork.core.leasing import Judged
 from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.queries import BulkChange, JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter, Judged
 from everwork.exceptions import InvalidInput, NothingMatches, WrongState
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.desk import BulkChange, Desk
+from everwork.service.desk import Desk
 
 LOOKED_AT_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from everwork.codec.json import decode, encode_object
 from everwork.codec.new_job import sought_text
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.leasing import Created, Demand, Judged
 from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Outcome
+from everwork.core.queries import BulkChange, Count, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
-from everwork.engines.values import Count, Created, Demand, Explanation, JobFilter, Judged, Page, Stats
 from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.service import JobService
-
-
-class BulkChange(NamedTuple):
-    """How many jobs a filter met, and how many of them were changed."""
-
-    matched: int
-    changed: int
 
 
 class Desk:

@@ -10,15 +10,13 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import WAIT_MS_MAX, Activation, Demand, Judged, pause_ms
 from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.base import Engine
-from everwork.engines.values import Activation, Demand, Judged
 from everwork.exceptions import EngineError, TooManyRequests
 from everwork.service.reporting import SILENT, Reporter
 
-WAIT_MS_MAX: Final = 1_000
-"""Nobody relies on a wake-up: whoever waits looks at least this often."""
 DEMANDS_MAX: Final = 128
 """How many callers of one place are served by one step."""
 CROWD_MIN: Final = 4
@@ -353,13 +351,6 @@ class Exchange:
 def place_of(demand: Demand) -> tuple[str, str, tuple[str, ...]]:
     """What callers have in common who wait for the same jobs."""
     return demand.type, demand.group, demand.tenants
-
-
-def pause_ms(activation: Activation) -> int:
-    """How long whoever got nothing may wait before asking again."""
-    if activation.next_due_ms is None:
-        return WAIT_MS_MAX
-    return min(max(activation.next_due_ms - activation.now_ms, 1), WAIT_MS_MAX)
 
 
 def _shares(activation: Activation) -> Iterator[list[LeasedJob]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.service.service import JobService
 
 

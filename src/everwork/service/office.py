@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from everwork.aio.loops import to_the_end
 from everwork.core import checks
 from everwork.service.access.audit import Audit
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.steps import to_the_end
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.queries import Explanation, Stats
 from everwork.core.states import State
-from everwork.engines.values import Explanation, Stats
 
 
 def job_report(

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from everwork.aio.loops import through_outage
+from everwork.aio.retrying import through_outage
 from everwork.core.job import Job
+from everwork.core.leasing import WAIT_MS_MAX
 from everwork.core.states import FINISHED_STATES
 from everwork.engines.base import Engine
 from everwork.exceptions import EngineUnavailable, JobNotFound
-from everwork.service.dispatcher import WAIT_MS_MAX
 
 LOOK_MAX: Final = 100
 """How many jobs are read at once, with all that they carry."""

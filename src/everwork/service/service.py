@@ -11,10 +11,12 @@ from functools import partial
 from typing import TypeVar
 
 from everwork.aio.batcher import Coalescer
-from everwork.aio.loops import BackgroundLoop, through_outage
+from everwork.aio.loops import BackgroundLoop
+from everwork.aio.retrying import through_outage
 from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Verdict, accepted
 from everwork.core.limits import (
     ATTEMPTS_MAX,
     CREATE_BATCH_MAX,
@@ -30,24 +32,11 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome, Release
+from everwork.core.queries import Explanation, JobFilter, Measure, Page, Reason, Stats
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
 from everwork.engines.rules import coming_back
-from everwork.engines.values import (
-    Created,
-    Demand,
-    Explanation,
-    JobFilter,
-    Judged,
-    Lease,
-    LeaseStatus,
-    Measure,
-    Page,
-    Reason,
-    Stats,
-    Verdict,
-)
-from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, LeaseLost, ResultTimeout, WrongState
+from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.absence import absent
 from everwork.service.blockades import Blockades
 from everwork.service.dispatcher import Exchange
@@ -289,20 +278,6 @@ async def patiently(create: Callable[[], Awaitable[list[Created]]], jobs: Sequen
 def _step(jobs: int, size: int) -> int:
     """How many jobs to read next: as many as fit into the page, going by those that are there."""
     return max(1, (PAGE_BYTES_MAX - size) * jobs // size) if size else LIST_LIMIT_DEFAULT
-
-
-def accepted(key: int, judged: Judged, done: str) -> State:
-    """The state in which the job was found, or the error that says why nothing was done."""
-    match judged.verdict:
-        case Verdict.ACCEPTED | Verdict.REPEATED:
-            return judged.state or State.PENDING
-        case Verdict.NOT_FOUND:
-            raise JobNotFound(key)
-        case Verdict.LEASE_LOST:
-            raise LeaseLost(key, f"Job '{key}': this attempt's lease is lost")
-        case Verdict.WRONG_STATE:
-            state = judged.state.label if judged.state else "unknown"
-            raise WrongState(key, f"Job '{key}' is {state}: it cannot be {done}")
 
 
 def _result(job: Job) -> str | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from everwork.aio.loops import through_outage
+from everwork.aio.loops import to_the_end
+from everwork.aio.retrying import through_outage
+from everwork.core.queries import BulkChange
 from everwork.exceptions import EngineError
-from everwork.service.desk import BulkChange
 
 T = TypeVar("T")
 Told = Callable[[BulkChange], None]
@@ -23,21 +24,6 @@ async def walk(steps: AsyncIterator[BulkChange], told: Told | None, write: Write
     """
     stop = asyncio.Event()
     return await to_the_end(_walk(steps, told, write, stop), stop.set)
-
-
-async def to_the_end(work: Awaitable[T], gone: Callable[[], None] = lambda: None) -> T:
-    """What has begun is done, also when the caller goes away in between; he is held until it is."""
-    task = asyncio.ensure_future(work)
-    _unfinished.add(task)
-    task.add_done_callback(_unfinished.discard)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        gone()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # Nobody else asks for it, and Python would complain.
-        raise
 
 
 async def _walk(
@@ -68,6 +54,3 @@ async def _break_off(change: BulkChange, write: Write | None) -> None:
     if write is not None and change.matched:
         with suppress(EngineError):
             await through_outage(lambda: write({**change._asdict(), "broken_off": True}), None)
-
-
-_unfinished: Final[set[asyncio.Future[Any]]] = set()

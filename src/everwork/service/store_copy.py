@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from everwork.codec.json import encode
 from everwork.core.job import Job
 from everwork.core.limits import DEFAULT_TENANT
+from everwork.core.queries import Count, JobFilter, TypeInfo
 from everwork.engines.base import Engine
-from everwork.engines.values import Count, JobFilter, JobRecord, Registered, TypeInfo
+from everwork.engines.values import JobRecord, Registered
 from everwork.exceptions import InvalidInput
 from everwork.service.access.sessions import LINK, SESSION
 from everwork.service.fleet.fleet import FIRING, MANAGER, PROCESS, RESTART

@@ -7,8 +7,8 @@ from typing import Any
 
 from everwork.core.checks import shown, whole_number
 from everwork.core.job import HistoryEntry, Job
+from everwork.core.queries import Explanation, JobFilter, TypeInfo
 from everwork.core.states import State
-from everwork.engines.values import Explanation, JobFilter, TypeInfo
 from everwork.exceptions import InvalidInput, JobNotFound
 from everwork.service.service import JobService
 from everwork.testing.faults import TIMES_MAX, Fault

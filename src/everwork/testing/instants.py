@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Seque
 from typing import Final, NamedTuple
 
 from everwork.core.job import Job
+from everwork.core.leasing import Demand
 from everwork.core.limits import LEASE_MS_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.queries import JobFilter
 from everwork.core.schedule import next_point
 from everwork.engines.base import Engine
 from everwork.engines.sqlite.room import next_due_ms, read_queue, room_of
-from everwork.engines.values import Demand, JobFilter
 from everwork.runtime.handler import Place
 from everwork.service.triggers.loop import Scheduled
 from everwork.testing.store import RehearsalEngine

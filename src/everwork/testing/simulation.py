@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core import outcome as o
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand, Verdict
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome, kind_of
-from everwork.engines.values import Demand, Verdict
 from everwork.exceptions import Fail
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.executor import Executor, Report

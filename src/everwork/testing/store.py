@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Self, TypeVar
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.calls import Ask
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import Place
-from everwork.engines.values import Created
 from everwork.exceptions import EngineUnavailable
 
 T = TypeVar("T")

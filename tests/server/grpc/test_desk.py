@@ -10,10 +10,11 @@ from grpc import StatusCode
 
 from everwork.codec import views
 from everwork.core.job import HistoryEntry, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX
 from everwork.core.outcome import Complete, Fail
+from everwork.core.queries import Count, Stats, WorkerHour
 from everwork.core.states import State
-from everwork.engines.values import Count, Demand, Stats, WorkerHour
 from everwork.proto import work_pb2 as pb
 from everwork.proto import work_pb2_grpc
 from everwork.server.grpc import jobs_replies

@@ -17,8 +17,8 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
 from everwork.core.limits import KEY_MAX
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from tests.app.waiting import until
 from tests.server.grpc.place import KEY, SECONDS, TYPE, Place, opened_place

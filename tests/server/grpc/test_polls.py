@@ -12,8 +12,8 @@ import pytest
 from grpc import StatusCode
 
 from everwork.core.limits import KEY_MAX
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.exceptions import CallTimeout
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX

@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 
 from everwork.core.job import LeasedJob
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.proto import jobs_pb2
 from everwork.server.grpc import delivery, jobs_api
 from everwork.server.grpc.gateway import Context

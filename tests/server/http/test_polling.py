@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everwork.core.job import LeasedJob
-from everwork.engines.values import Demand
+from everwork.core.leasing import Demand
 from everwork.server.http.api.activate import Delivery
 from tests.app.waiting import until
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem, serving

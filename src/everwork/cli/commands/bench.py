@@ -18,8 +18,9 @@ from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
-from everwork.engines.values import Demand, JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import EngineBusy
 from everwork.service.service import JobService
 

@@ -19,8 +19,8 @@ from everwork.codec.json import decode_object
 from everwork.codec.new_job import new_job
 from everwork.core import checks
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created
 from everwork.core.limits import CREATE_BATCH_MAX, PAYLOAD_BYTES_MAX
-from everwork.engines.values import Created
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.service.report import job_report
 from everwork.service.service import JobService

@@ -17,6 +17,7 @@ from everwork.cli.progress import Step, watched
 from everwork.cli.session import administration_of, local_principal, use
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint as fingerprint_of
+from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, WrongState
 from everwork.service.admin_report import dead_report
@@ -31,7 +32,7 @@ from everwork.service.dead_letters import (
     newest,
     require_fingerprint,
 )
-from everwork.service.desk import BulkChange, Desk
+from everwork.service.desk import Desk
 from everwork.service.report import explanation_report, job_report
 from everwork.service.service import JobService
 

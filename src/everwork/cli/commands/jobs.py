@@ -29,8 +29,8 @@ from everwork.core.limits import (
     PRIORITY_MAX,
     PRIORITY_MIN,
 )
+from everwork.core.queries import Explanation, JobFilter, Page
 from everwork.core.states import State
-from everwork.engines.values import Explanation, JobFilter, Page
 from everwork.exceptions import InvalidInput, JobError
 from everwork.service.report import explanation_report, job_report
 from everwork.service.service import JobService

@@ -20,8 +20,8 @@ from everwork.cli.options import ConfigFile, number
 from everwork.cli.output import write
 from everwork.codec.urls import shown_url
 from everwork.core import checks
+from everwork.core.queries import Count, JobFilter, Page
 from everwork.core.states import State
-from everwork.engines.values import Count, JobFilter, Page
 from everwork.server.settings import Settings, load
 from everwork.service.service import JobService
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.values import Judged, Verdict
 from everwork.exceptions import EngineBusy
 
 Judge = Callable[[State], Verdict]

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created
 from everwork.core.outcome import Complete
-from everwork.engines.values import Created
 from everwork.exceptions import InvalidInput
 
 DOCUMENT_BYTES_MAX = 200_000_000

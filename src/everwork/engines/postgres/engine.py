@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Complete, Outcome
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
@@ -21,32 +23,7 @@ from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.sweep import sweep
 from everwork.engines.postgres.triggers import fire, trigger_marks
 from everwork.engines.postgres.wake import POLL_ONLY_MS, Bell
-from everwork.engines.values import (
-    Activation,
-    Count,
-    Created,
-    Demand,
-    Durability,
-    Explanation,
-    Fire,
-    Fired,
-    Health,
-    JobFilter,
-    JobRecord,
-    Judged,
-    Lease,
-    LeaseStatus,
-    Measure,
-    Oldest,
-    Page,
-    Registered,
-    Schema,
-    Settlement,
-    Stats,
-    Swept,
-    TriggerMarks,
-    TypeInfo,
-)
+from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 from everwork.exceptions import EngineUnavailable
 
 FOR_WORK, FOR_RESULTS = "#idle", "#waiter"

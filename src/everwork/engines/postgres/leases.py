@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.engines.postgres.parts import Parts
-from everwork.engines.values import Lease, LeaseStatus
 
 
 async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:

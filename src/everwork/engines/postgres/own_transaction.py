@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.base import Clock
 from everwork.engines.postgres.create import create_document, created_of, events_of, packed
@@ -16,7 +17,6 @@ from everwork.engines.postgres.settle import ACCEPTED, refusals, rounds_of
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.wake import DONE, channel, payload
-from everwork.engines.values import Created, Judged
 from everwork.exceptions import InvalidInput
 
 

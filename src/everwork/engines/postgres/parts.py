@@ -7,13 +7,13 @@ import os
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from everwork.core.leasing import Demand
 from everwork.engines.base import Clock
 from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.connections import Connections
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.wake import Bell, Listener, Notifier
-from everwork.engines.values import Demand
 
 START = (0, 0, 0)
 

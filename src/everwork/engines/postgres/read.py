@@ -9,13 +9,13 @@ from typing import Any
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.hours import portions
 from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
-from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
 LOOK_STEP = 1_000
 """Errors are looked at in full, and may be long."""

@@ -10,12 +10,13 @@ from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
 from everwork.core.policy import TypePolicy
+from everwork.core.queries import TypeInfo
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
-from everwork.engines.values import Registered, TypeInfo
+from everwork.engines.values import Registered
 
 
 async def pause(parts: Parts, type: str, paused: bool) -> None:

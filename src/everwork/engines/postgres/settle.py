@@ -13,6 +13,7 @@ import asyncpg
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Activation, Demand, Judged, Settlement, Verdict
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import State
 from everwork.engines.claims import Claim, claims_of, shared_out
@@ -21,7 +22,6 @@ from everwork.engines.postgres.create import events_of, packed
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import refused
-from everwork.engines.values import Activation, Demand, Judged, Settlement, Verdict
 from everwork.exceptions import EngineBusy
 
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)

@@ -8,10 +8,11 @@ from typing import Any
 import asyncpg
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created
 from everwork.engines.postgres.create import create_document, created_of
 from everwork.engines.postgres.parts import Parts
 from everwork.engines.triggers import Passage, before, fired, jobs_of, mark_text, marks_of, marks_passed, passages
-from everwork.engines.values import Created, Fire, Fired, TriggerMark, TriggerMarks
+from everwork.engines.values import Fire, Fired, TriggerMark, TriggerMarks
 
 
 async def trigger_marks(parts: Parts, triggers: Sequence[str]) -> TriggerMarks:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Verdict
 from everwork.core.limits import ATTEMPTS_MAX
 from everwork.core.outcome import Complete, Outcome
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
@@ -22,33 +24,7 @@ from everwork.engines.redis.sweep import KEEP_MS, sweep
 from everwork.engines.redis.triggers import fire, trigger_marks
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Word
-from everwork.engines.values import (
-    Activation,
-    Count,
-    Created,
-    Demand,
-    Durability,
-    Explanation,
-    Fire,
-    Fired,
-    Health,
-    JobFilter,
-    JobRecord,
-    Judged,
-    Lease,
-    LeaseStatus,
-    Measure,
-    Oldest,
-    Page,
-    Registered,
-    Schema,
-    Settlement,
-    Stats,
-    Swept,
-    TriggerMarks,
-    TypeInfo,
-    Verdict,
-)
+from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 from everwork.exceptions import EngineUnavailable, InvalidInput
 
 _STATUSES = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l": LeaseStatus.LOST}

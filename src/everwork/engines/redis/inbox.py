@@ -19,11 +19,11 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
 from everwork.engines.redis.records import job_words
 from everwork.engines.redis.streams import client_of
-from everwork.engines.values import Demand
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.logs import Outage, get_logger
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.states import State
 from everwork.engines.pages import Filling
 from everwork.engines.redis.connection import Link
@@ -24,7 +25,6 @@ from everwork.engines.redis.records import (
 from everwork.engines.redis.traits import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, explained, states_sought
-from everwork.engines.values import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 
 TOP: Final = "9" * 16
 WORK: Final = ("completed", "failed", "retried", "execution", "wait")

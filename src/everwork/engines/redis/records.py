@@ -8,12 +8,12 @@ from typing import Any, Final
 import orjson
 
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.leasing import Activation, Created, Demand
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.claims import Claim, claims_of, shared_out
 from everwork.engines.redis.wire import Word
-from everwork.engines.values import Activation, Created, Demand
 
 SEPARATOR: Final = "\x1f"
 LETTERS: Final[Mapping[str, State]] = {

@@ -6,12 +6,13 @@ from typing import Any
 
 from everwork.codec.json import decode_policy
 from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.queries import TypeInfo
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.records import SEPARATOR
 from everwork.engines.redis.traits import Fields, breaker_of, fields_of, rate_full_until_ms, rules_text
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
-from everwork.engines.values import Registered, TypeInfo
+from everwork.engines.values import Registered
 
 DROP_STEP = 10_000
 _BETWEEN = "\0"

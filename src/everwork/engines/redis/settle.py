@@ -8,6 +8,7 @@ from typing import Any, Final
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand, Judged, Verdict
 from everwork.core.measures import failure
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
 from everwork.core.policy import TypePolicy
@@ -16,7 +17,6 @@ from everwork.engines.redis.connection import Link
 from everwork.engines.redis.records import LETTERS, Record, demand_words, id_of, job_words, payload_of
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import refused
-from everwork.engines.values import Demand, Judged, Verdict
 from everwork.exceptions import EngineBusy
 
 ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Activation, Demand
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.claims import Claim, claims_of, shared_out
@@ -14,7 +15,6 @@ from everwork.engines.sqlite.room import FREE, Queue, Room, earlier, has_ready, 
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Activation, Demand
 
 SQL = statements("activate")
 

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
@@ -23,7 +24,6 @@ from everwork.engines.sqlite.shared import (
 )
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Judged, Verdict
 
 SHARED = statements("shared")
 RETRIES = statements("set_retries")

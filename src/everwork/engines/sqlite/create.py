@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created
 from everwork.core.states import State
 from everwork.engines.sqlite.lanes import lane_of
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
-from everwork.engines.values import Created
 
 SQL = statements("create")
 NOTHING_RARE = (None,) * 7

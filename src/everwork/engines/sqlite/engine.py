@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Complete, Outcome
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
@@ -30,32 +32,7 @@ from everwork.engines.sqlite.sweep import has_lapsed, look, look_at_counts, swee
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.triggers import begun_marks, fire, known_marks
 from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
-from everwork.engines.values import (
-    Activation,
-    Count,
-    Created,
-    Demand,
-    Durability,
-    Explanation,
-    Fire,
-    Fired,
-    Health,
-    JobFilter,
-    JobRecord,
-    Judged,
-    Lease,
-    LeaseStatus,
-    Measure,
-    Oldest,
-    Page,
-    Registered,
-    Schema,
-    Settlement,
-    Stats,
-    Swept,
-    TriggerMarks,
-    TypeInfo,
-)
+from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 from everwork.exceptions import EngineUnavailable
 
 SWEEP_TURN = "sweep"

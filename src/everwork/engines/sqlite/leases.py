@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Lease, LeaseStatus
 
 EXTEND = statements("extend")
 CHECK = statements("check")

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Final
 
 from everwork.core.limits import OLDEST_LOOK_MAX
+from everwork.core.queries import Oldest
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.values import Oldest
 
 SQL = statements("oldest")
 PAST_EVERY_MS: Final = 2**63 - 1

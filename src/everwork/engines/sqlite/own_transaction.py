@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.sqlite.calls import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.store_url import Place, unavailable
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Created, Judged
 from everwork.exceptions import EngineBusy, InvalidInput
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Any
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.hours import Hours
@@ -20,7 +21,6 @@ from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
 from everwork.engines.sqlite.shared import Where
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.values import Count, Explanation, JobFilter, Measure, Page, Stats, WorkerHour
 
 GET = statements("get")
 LIST = statements("list")

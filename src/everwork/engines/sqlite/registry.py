@@ -8,13 +8,14 @@ from typing import Any
 
 from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.queries import TypeInfo
 from everwork.core.states import Cause
 from everwork.engines.rules import TOP_NAME, told_breaker
 from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Registered, TypeInfo
+from everwork.engines.values import Registered
 
 SQL = statements("registry")
 

@@ -6,10 +6,10 @@ import sqlite3
 from typing import Final, NamedTuple
 
 from everwork.core.breaker import Breaker, BreakerState
+from everwork.core.leasing import Demand
 from everwork.core.limits import KEY_MAX
 from everwork.engines.sqlite.breaker import is_probe_live
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.values import Demand
 
 SQL = statements("activate")
 

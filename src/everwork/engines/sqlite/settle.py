@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import Cause, State
 from everwork.engines.rules import refused
@@ -16,7 +17,6 @@ from everwork.engines.sqlite.measure import EXECUTIONS, WAITS, measure_completed
 from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, record, where
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction, Work
-from everwork.engines.values import Judged, Verdict
 
 SQL = statements("settle")
 SHARED = statements("shared")

@@ -8,10 +8,10 @@ from typing import Final
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import ATTEMPTS_MAX, ERROR_CHARS_MAX, LEASE_MS_MAX
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
-from everwork.engines.values import Demand
 from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_requests as intake

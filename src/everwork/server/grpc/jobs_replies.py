@@ -11,7 +11,7 @@ import orjson
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import Job, LeasedJob
-from everwork.engines.values import Stats
+from everwork.core.queries import Stats
 from everwork.proto import jobs_pb2
 from everwork.service.report import performance
 

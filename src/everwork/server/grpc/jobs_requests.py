@@ -11,6 +11,7 @@ from everwork.codec.new_job import wire_job
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import (
     API_KEYS_TENANTS_MAX,
     ATTEMPTS_MAX,
@@ -23,8 +24,8 @@ from everwork.core.limits import (
     PAYLOAD_BYTES_MAX,
 )
 from everwork.core.outcome import Complete, Fail, Throw
+from everwork.core.queries import JobFilter
 from everwork.core.texts import error_text
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.jobs_replies import PROCESS_FIELDS

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.service.desk import Desk
 

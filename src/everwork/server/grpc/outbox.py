@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from everwork.codec.work import job_message
 from everwork.core.job import LeasedJob
-from everwork.engines.values import Lease, LeaseStatus
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.proto import work_pb2
 
 MESSAGE_BYTES_MAX: Final = 1_000_000

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 from everwork.codec.json import decode
 from everwork.codec.work_intake import outcome as checked_outcome
+from everwork.core.leasing import Judged, Verdict, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Fail, Outcome, Throw
-from everwork.engines.values import Judged, Verdict
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
 from everwork.service.desk import Desk, foreign_job
-from everwork.service.service import JobService, accepted
+from everwork.service.service import JobService
 
 MESSAGE_CHARS_MAX: Final = 200
 """So much of a refusal's text travels: one message may carry many."""

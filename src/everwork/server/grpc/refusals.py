@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.states import State
-from everwork.engines.values import Judged, Verdict
 from everwork.exceptions import JobNotFound
 
 

@@ -13,6 +13,7 @@ from everwork.codec.work import job_message
 from everwork.codec.work_intake import outcome as checked_outcome
 from everwork.core import checks
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import (
     ACTIVATE_MAX,
     INSTANT_MS_MAX,
@@ -24,8 +25,8 @@ from everwork.core.limits import (
     SETTLE_BATCH_MAX,
 )
 from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import Demand, JobFilter
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import deliver, portions, wait_ms

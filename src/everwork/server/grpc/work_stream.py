@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from everwork.aio.loops import pauses
+from everwork.aio.retrying import pauses
 from everwork.core import checks
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand, Lease, LeaseStatus
 from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, SETTLE_BATCH_MAX
-from everwork.engines.values import Demand, Lease, LeaseStatus
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants

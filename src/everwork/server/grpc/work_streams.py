@@ -9,11 +9,12 @@ from typing import Final
 
 import grpc.aio
 
-from everwork.aio.loops import BackgroundLoop, through_outage
+from everwork.aio.loops import BackgroundLoop
+from everwork.aio.retrying import through_outage
 from everwork.codec.work_intake import new_jobs
+from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Fail, Outcome
-from everwork.engines.values import Lease, LeaseStatus
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
 from everwork.proto import work_pb2
 from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc

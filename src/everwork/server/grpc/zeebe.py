@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.json import decode_object, encode_object
 from everwork.core import checks
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand, Judged
 from everwork.core.limits import (
     ACTIVATE_MAX,
     ATTEMPTS_MAX,
@@ -20,7 +21,6 @@ from everwork.core.limits import (
 from everwork.core.outcome import Complete, Fail, Outcome, Throw
 from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
-from everwork.engines.values import Demand, Judged
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
 from everwork.server.grpc.delivery import deliver, portions, wait_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from everwork.aio.loops import to_the_end
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.engines.base import Engine
@@ -23,7 +24,6 @@ from everwork.service.fleet.entries import (
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.fleet.running import RUNNING_JOBS_MAX, AtWork, at_work
 from everwork.service.office import Office
-from everwork.service.steps import to_the_end
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
 
 FIRES_DEFAULT: Final = 5

@@ -11,11 +11,13 @@ import orjson
 
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
+from everwork.core.leasing import Verdict
 from everwork.core.limits import DEFAULT_GROUP, FIRES_STEP_MAX, LIST_LIMIT_MAX
+from everwork.core.queries import JobFilter
 from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import Fire, JobFilter, Registered, TriggerMark, Verdict
+from everwork.engines.values import Fire, Registered, TriggerMark
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
 from everwork.service.fleet.entries import (

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import JobFilter
 
 RUNNING_JOBS_MAX: Final = 500
 

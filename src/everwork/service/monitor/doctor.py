@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 from everwork.core.instants import utc_text
 from everwork.core.job import Job
 from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.queries import JobFilter, Stats, TypeInfo
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.rules import ASKED_LATELY_MS
-from everwork.engines.values import Durability, Health, JobFilter, Stats, TypeInfo
+from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
 from everwork.service.store_copy import COPY_KIND

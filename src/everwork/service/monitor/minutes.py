@@ -13,7 +13,7 @@ import orjson
 
 from everwork.core.limits import HOUR_MS
 from everwork.core.measures import Measured, measured, percentile_ms
-from everwork.engines.values import Measure, Stats
+from everwork.core.queries import Measure, Stats
 
 MINUTE_MS: Final = 60_000
 MINUTE_TYPES_MAX: Final = 200

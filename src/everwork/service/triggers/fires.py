@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from everwork.core.job import Job
 from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.engines.values import JobFilter
 from everwork.service.fleet.entries import TriggerCard
 
 FIRES_MAX: Final = 100

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
-from everwork.engines.values import Demand
 from everwork.server.http.ui.chart import UNKNOWN
 from everwork.server.http.ui.flow import Past
 from everwork.service.monitor.minutes import MINUTE_TYPES_MAX

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from everwork.core.job import NewJob
-from everwork.engines.values import JobFilter
+from everwork.core.queries import JobFilter
 from everwork.server.http.ui.pages.changes import meant
 from everwork.server.http.ui.pages.failing import Failing
 from everwork.server.http.ui.render import render

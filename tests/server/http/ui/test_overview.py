@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.engines.base import Engine
-from everwork.engines.values import Demand
 from everwork.service.fleet.entries import ManagerCard, ProcessCard, WorkerCard
 from everwork.service.fleet.fleet import Fleet
 from tests.server.http.ui.visiting import Visitor, visiting

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Fail
-from everwork.engines.values import Demand
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Fail
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.engines.values import Demand
 from everwork.server.http.framework.server import HttpDoor
 from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit

@@ -14,10 +14,10 @@ from starlette.types import Message, Receive, Scope, Send
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
-from everwork.engines.values import Demand
 from everwork.exceptions import Unauthenticated
 from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import NAME, ListOf, Number, Text, Whole

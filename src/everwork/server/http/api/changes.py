@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from everwork.core.leasing import accepted
 from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, ERROR_CHARS_MAX, LEASE_MS_MAX, PRIORITY_MAX, PRIORITY_MIN
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.answers import ATTEMPT, CHANGED, NOTHING, changed
@@ -14,7 +15,6 @@ from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import FLAG, INSTANT, Text, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.service.access.principal import Permission
-from everwork.service.service import accepted
 
 
 async def cancel(call: Call) -> Response:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 
 from everwork.core.job import Job, NewJob
+from everwork.core.leasing import Created
 from everwork.core.states import State
-from everwork.engines.values import Created
 from everwork.exceptions import EngineError
 from everwork.server.http.api.create import CHUNK
 from everwork.server.http.framework.operations import Call

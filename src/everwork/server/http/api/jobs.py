@@ -10,7 +10,7 @@ from starlette.responses import Response
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
-from everwork.engines.values import JobFilter, Page
+from everwork.core.queries import JobFilter, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.create import NEW_JOB, read_jobs
 from everwork.server.http.api.created import brief, full_answer

@@ -7,6 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from everwork.codec.json import encode_object
+from everwork.core.leasing import accepted
 from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Fail, Outcome, Throw
 from everwork.exceptions import InvalidInput
@@ -15,7 +16,6 @@ from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, JsonObjec
 from everwork.server.http.framework.operations import Call, Field, Operation, Shape
 from everwork.server.http.framework.parts import DOOR
 from everwork.service.access.principal import Permission
-from everwork.service.service import accepted
 
 
 async def complete(call: Call) -> Response:

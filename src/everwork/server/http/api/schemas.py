@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from everwork.core.breaker import BreakerState
+from everwork.core.queries import Reason
 from everwork.core.states import State
-from everwork.engines.values import Reason
 from everwork.server.http.framework.fields import Schema
 from everwork.service.access.api_key import KeyState
 from everwork.service.access.principal import Permission

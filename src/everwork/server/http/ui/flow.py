@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from everwork.core.limits import HOUR_MS, STATISTICS_KEEP_HOURS
 from everwork.core.measures import Measured, measured, percentile_ms
-from everwork.engines.values import Measure, Stats
+from everwork.core.queries import Measure, Stats
 from everwork.server.http.ui.chart import Series, Slot, bars, lines
 from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit

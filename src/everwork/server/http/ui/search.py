@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from everwork.codec.new_job import sought_text
 from everwork.core import checks
 from everwork.core.instants import moment_ms
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput
 from everwork.service.bulk import Search
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from everwork.core.instants import moment_ms
 from everwork.core.job import Job
+from everwork.core.queries import Explanation, Reason
 from everwork.core.states import State
-from everwork.engines.values import Explanation, Reason
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.timeline import Moment, beginning
 

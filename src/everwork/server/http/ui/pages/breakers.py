@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import BreakerState, CircuitBreaker
+from everwork.core.queries import TypeInfo
 from everwork.core.states import State
-from everwork.engines.values import TypeInfo
 from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.visit import Visit
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from everwork.core import checks
+from everwork.core.queries import BulkChange
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.pages.jobs import LABELS, now_of
@@ -15,7 +16,6 @@ from everwork.server.http.ui.visit import Visit, pairs_of
 from everwork.service import bulk
 from everwork.service.access.principal import Permission
 from everwork.service.bulk import Act, Counted, Search
-from everwork.service.desk import BulkChange
 
 CONSEQUENCES: Final = {
     Act.CANCEL: (

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from everwork.core.fingerprint import fingerprint
 from everwork.core.job import Job
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.render import address
 from everwork.server.http.ui.timeline import gist

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import ATTEMPTS_MAX, KEY_MAX, LIST_SCAN_MAX, PRIORITY_MAX, PRIORITY_MIN
+from everwork.core.queries import Explanation, Reason
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
-from everwork.engines.values import Explanation, Reason
 from everwork.exceptions import NotFound
 from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.page import Action, Done, Download, Page, View

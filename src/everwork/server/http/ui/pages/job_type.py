@@ -11,8 +11,8 @@ import orjson
 from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.policy import TypePolicy, fields_of
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.values import JobFilter
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, charts, range_of

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX
+from everwork.core.queries import Page as Found
 from everwork.core.states import FINISHED_STATES, State
-from everwork.engines.values import Page as Found
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.page import Action, Done, Page, View

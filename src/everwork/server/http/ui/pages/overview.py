@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.core.breaker import BreakerState
+from everwork.core.queries import Count, Oldest
 from everwork.core.states import State
-from everwork.engines.values import Count, Oldest
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.page import Action, Page, View

@@ -11,8 +11,8 @@ from everwork.codec.json import decode_policy
 from everwork.core.breaker import BreakerState
 from everwork.core.limits import NAME_CHARS_MAX
 from everwork.core.policy import TypePolicy
+from everwork.core.queries import TypeInfo
 from everwork.core.states import State
-from everwork.engines.values import TypeInfo
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit

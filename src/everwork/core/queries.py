@@ -1,0 +1,144 @@
+"""What is asked about jobs, and the answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from everwork.core.breaker import BreakerState
+from everwork.core.job import Job
+from everwork.core.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs a list shows. None does not restrict, nor do empty `states` and `tenants`.
+
+    Group "" is the default one. `due` shows only pending jobs whose time has come.
+    """
+
+    type: str | None = None
+    group: str | None = None
+    states: frozenset[State] = frozenset()
+    tenants: tuple[str, ...] = ()
+    worker: str | None = None
+    correlation_id: str | None = None
+    created_after_ms: int | None = None
+    created_before_ms: int | None = None
+    error_text: str | None = None
+    due: bool = False
+
+
+class Page(NamedTuple):
+    """Jobs, newest first. `next` is the cursor of the following page, None at the end.
+
+    A page may be short although there is a `next`: the engine bounds how far it looks in one call.
+    """
+
+    jobs: list[Job]
+    next: int | None
+
+
+class Count(NamedTuple):
+    """How many jobs of a tenant, type and group are in a state."""
+
+    tenant: str
+    type: str
+    group: str
+    state: State
+    jobs: int
+
+
+class WorkerHour(NamedTuple):
+    """What one worker did with one type in one hour (counted from the epoch)."""
+
+    hour: int
+    type: str
+    worker: str
+    completed: int
+    failed: int
+    retried: int
+    execution_ms: int
+    wait_ms: int
+
+
+class Measure(NamedTuple):
+    """How many attempts at jobs of a type ended in one hour that are counted as `what`; see `core.measures`."""
+
+    hour: int
+    type: str
+    what: str
+    jobs: int
+
+
+class Oldest(NamedTuple):
+    """Since when the longest waiting due job of a type and group could have been running."""
+
+    type: str
+    group: str
+    run_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts by state as they stand, and what workers did in the hours asked for."""
+
+    counts: list[Count]
+    hours: list[WorkerHour]
+    generated_at_ms: int
+    partial: bool = False
+    """A server has left out the smallest counts and the oldest hours, for want of room in its message."""
+
+
+class Reason(Enum):
+    """Why a job is not running."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    SCHEDULED = "scheduled"
+    PAUSED = "paused"
+    BREAKER = "breaker"
+    LIMIT = "limit"
+    NOT_ASKED = "not asked"
+    QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer to "why is this job not running?", for people (`text`) and for programs."""
+
+    key: int
+    state: State
+    reason: Reason
+    text: str
+    until_ms: int | None = None
+    worker: str | None = None
+    ahead: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """A job type as the engine knows it.
+
+    `breaker_open_until_ms` is None unless the breaker is open now, `breaker_probe_key` unless a probe runs;
+    `rate_full_until_ms` is None unless no more jobs may start in this window of the rate.
+    """
+
+    type: str
+    paused: bool = False
+    policy: str | None = None
+    groups: tuple[str, ...] = ()
+    last_asked_ms: int | None = None
+    breaker: BreakerState = BreakerState.CLOSED
+    breaker_failures: int = 0
+    breaker_open_until_ms: int | None = None
+    breaker_probe_key: int | None = None
+    rate_full_until_ms: int | None = None
+
+
+class BulkChange(NamedTuple):
+    """How many jobs a filter met, and how many of them were changed."""
+
+    matched: int
+    changed: int
