@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from everwork import Everwork
-from everwork.runtime.arguments import Arguments
-from everwork.runtime.handler import Handler, Place
+from everwork.runtime.handler import Arguments, Handler, Place
 from everwork.runtime.ledger import Ledger, bytes_for
 from everwork.runtime.runtime import Runtime, StopSignal
 from tests.app.waiting import DEADLINE_S, until

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from everwork import Everwork, Job, JobContext, State
 from everwork.core.queries import JobFilter
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.runtime.arguments import Arguments
+from everwork.runtime.handler import Arguments
 from tests.app.waiting import finished, run_one, working
 
 

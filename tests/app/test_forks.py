@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, State
-from everwork.app import nearby
+from everwork.app import engine_host
 from everwork.exceptions import EngineUnavailable
 from tests.app.forks import exit_code, fork, in_child
 from tests.app.test_lost_answers import lose_answers
@@ -106,7 +106,7 @@ async def work_with_a_lost_answer(app: Everwork, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_fork_leaves_the_connections_of_its_parent_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearby, "CLOSE_SECONDS", 2 * DEADLINE_S)  # A child that closes them does not end in time.
+    monkeypatch.setattr(engine_host, "CLOSE_SECONDS", 2 * DEADLINE_S)  # A child that closes them does not end in time.
     app = Everwork(url)
 
     async def create_and_close() -> None:

@@ -133,7 +133,7 @@ def test_what_cannot_be_stopped_keeps_nobody_hanging(
     url: str, call: Callable[[SyncClient], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everwork.client.sync.CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr("everwork.client.calls.END_SECONDS", 0.05)
+    monkeypatch.setattr("everwork.client.transport.END_SECONDS", 0.05)
     errors: list[BaseException] = []
     client = SyncClient(url)
     client.create("a")

@@ -11,7 +11,7 @@ from everwork.core.limits import PAGE_BYTES_MAX
 from everwork.core.outcome import Fail
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.pages import FIRST_STEP
+from everwork.engines.portions import FIRST_STEP
 from tests.conformance.observe import every_job
 from tests.factories import (
     TYPE,

@@ -19,8 +19,7 @@ from everwork.core.queries import JobFilter
 from everwork.engines.redis import connection
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
-from everwork.engines.redis.inbox import GROUP, Inbox
+from everwork.engines.redis.inbox import BATCH_BYTES_MAX, GROUP, Inbox, job_of_entry, portions
 from everwork.engines.redis.store_url import Place
 from everwork.exceptions import InvalidInput
 from tests.app.waiting import until

@@ -24,7 +24,7 @@ from everwork.service.access.audit import AUDIT_KIND, UNREADABLE, Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Administration
-from everwork.service.admin_report import audit_report, group_report, key_report, policy_report, type_report
+from everwork.service.reports import audit_report, group_report, key_report, policy_report, type_report
 from everwork.service.service import JobService
 from tests.app.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, the_state

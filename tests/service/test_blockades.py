@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everwork.core.outcome import Complete
-from everwork.service.blockades import Blockades
+from everwork.service.explain import Blockades
 from tests.factories import TYPE, a_pending_job, asked
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import pytest
 
 from everwork.core.limits import RATE_BUCKETS_MAX
 from everwork.exceptions import TooManyRequests
-from everwork.service.access.keys import KeyRing
-from everwork.service.access.ratelimit import RateLimiter
+from everwork.service.access.keys import KeyRing, RateLimiter
 
 if TYPE_CHECKING:
     from everwork.engines.base import Engine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from everwork.core import limits, measures
 from everwork.core.outcome import Complete
 from everwork.core.queries import Oldest
-from everwork.engines.sqlite.oldest import oldest
+from everwork.engines.sqlite.read import oldest
 from tests.factories import TYPE, a_completed_job, a_new_job, a_pending_job, activated, asked
 from tests.stores import HOUR_MS, SECOND_MS, START_MS
 
@@ -99,7 +99,7 @@ async def test_more_waiting_jobs_do_not_make_the_search_for_the_longest_waiting_
 async def test_the_search_for_the_longest_waiting_job_ends_after_so_many_lanes_and_priorities(
     sqlite: SqliteEngine, file: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everwork.engines.sqlite.oldest.OLDEST_LOOK_MAX", 3)
+    monkeypatch.setattr("everwork.engines.sqlite.read.OLDEST_LOOK_MAX", 3)
     await sqlite.create([a_new_job(limit_key=f"k{number}") for number in range(3)])
     before = steps_of_oldest(file, clock.now_ms)
     await sqlite.create([a_new_job(limit_key=f"k{number}") for number in range(3, 50)])

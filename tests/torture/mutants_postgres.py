@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from everwork.engines import rules
-from everwork.engines import triggers as judged
-from everwork.engines.postgres import connections, settle, statements, triggers
+from everwork.engines import rules as judged
+from everwork.engines.postgres import connections, registry, settle, statements
 from tests.torture import mutants
 from tests.torture.replacing import replace_source
 
@@ -125,7 +125,7 @@ def _repeat_forgotten() -> None:
 
 def _mark_not_guarded() -> None:
     replace_source(judged, "passages", "passes = fire.point_ms > mark.last_ms", "passes = True")
-    vars(triggers)["passages"] = judged.passages
+    vars(registry)["passages"] = judged.passages
 
 
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {

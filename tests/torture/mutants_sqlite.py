@@ -9,8 +9,8 @@ from typing import Any, Final
 from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines import rules
-from everwork.engines import triggers as judged
-from everwork.engines.sqlite import change, settle, shared, triggers, writer
+from everwork.engines import rules as judged
+from everwork.engines.sqlite import change, registry, settle, shared, writer
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from tests.torture import mutants
@@ -117,7 +117,7 @@ def _repeat_forgotten() -> None:
 
 def _mark_not_guarded() -> None:
     replace_source(judged, "passages", "passes = fire.point_ms > mark.last_ms", "passes = True")
-    vars(triggers)["passages"] = judged.passages
+    vars(registry)["passages"] = judged.passages
 
 
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {

@@ -29,8 +29,7 @@ from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.base import Clock
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
-from everwork.runtime.naming import WorkerName
-from everwork.runtime.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, run_loop
+from everwork.runtime.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, WorkerName, run_loop
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService

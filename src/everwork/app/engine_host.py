@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from everwork.aio.batcher import Coalescer
 from everwork.app.function import JobFunction
-from everwork.app.nearby import Nearby
-from everwork.app.own import OwnStore, at_once
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created
+from everwork.core.leasing import Created, Judged
 from everwork.core.limits import CREATE_BATCH_MAX
+from everwork.core.outcome import Complete
 from everwork.engines.base import Clock, Engine
 from everwork.engines.open import open_engine
-from everwork.exceptions import BadConfiguration, EngineUnavailable
-from everwork.runtime.naming import WorkerName
+from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
+from everwork.runtime.runtime import WorkerName
 from everwork.service.policies import declare_policies
 from everwork.service.service import JobService, patiently
 
@@ -160,3 +160,103 @@ class Home:
 
     def _make_service(self) -> JobService:
         return JobService(self._engine.fresh(), self._name.process)
+
+
+CLOSE_SECONDS = 5.0
+
+
+class Nearby:
+    """The services of one application in the event loops of its callers, opened when they are first needed."""
+
+    def __init__(self, make_service: Callable[[], JobService]) -> None:
+        self._make_service = make_service
+        self._guard = threading.Lock()
+        self._loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._services: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[JobService | None]]
+        self._services = WeakKeyDictionary()
+
+    def welcome(self) -> None:
+        """The application is opened in this loop, and will be closed in it."""
+        with self._guard:
+            self._loops.add(asyncio.get_running_loop())
+
+    async def service(self) -> JobService | None:
+        """The service of the running loop; None if it has none and must go through the engine's thread."""
+        loop = asyncio.get_running_loop()
+        opening = self._services.get(loop)
+        if opening is None:
+            with self._guard:
+                if loop not in self._loops:
+                    return None
+                self._services[loop] = opening = loop.create_task(self._open(loop))
+        return opening.result() if opening.done() else await asyncio.shield(opening)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> JobService | None:
+        service = self._make_service()
+        try:
+            await service.open(upkeep=False)
+        except BaseException as error:
+            self._forget(loop)
+            await service.close()
+            if isinstance(error, EngineError):
+                return None  # Whoever goes through the engine's thread is told why.
+            raise
+        return service
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The next create tries again."""
+        with self._guard:
+            if self._services.get(loop) is asyncio.current_task():
+                del self._services[loop]
+
+    def close(self) -> None:
+        """Close every service in its own loop; from a thread that none of those loops runs in."""
+        with self._guard:
+            services = list(self._services.items())
+            self._services.clear()
+            self._loops.clear()
+        for loop, opening in services:
+            if loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(_close(opening), loop)
+                with suppress(TimeoutError):
+                    closing.result(0 if _is_here(loop) else CLOSE_SECONDS)
+
+
+def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this very thread runs the loop: waiting for it would be waiting for ever."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def _close(opening: asyncio.Task[JobService | None]) -> None:
+    service = await opening
+    if service is not None:
+        await service.close()
+
+
+class OwnStore:
+    """An engine that is never opened: it only writes through connections that it is given."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def complete_in(self, tx: object, completion: Complete) -> Judged:
+        """Complete an attempt inside its handler's transaction."""
+        return (await self._engine.complete_in(tx, [completion]))[0]
+
+    def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
+        """The same in the calling thread."""
+        return at_once(self._engine.complete_in(tx, [completion]), "await ctx.complete(..., tx=...)")[0]
+
+
+def at_once(call: Coroutine[Any, Any, T], instead: str) -> T:
+    """Run a call in the calling thread: a connection belongs to it, and a synchronous driver never suspends."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        answer: T = done.value
+        return answer
+    call.close()
+    raise InvalidInput("tx", f"must belong to a synchronous driver here; {instead} instead")

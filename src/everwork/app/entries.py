@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.codec.json import encode_object
-from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
+from everwork.engines.base import Engine
+from everwork.runtime.handler import Place
 from everwork.service.fleet.fleet import TriggerCard, WorkerCard
+from everwork.service.policies import Said, said_in_code
 
 _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
 
@@ -64,3 +67,26 @@ def _points(schedule: Interval | Cron) -> dict[str, Any]:
     if isinstance(schedule, Cron):
         return {"cron": schedule.expression, "timezone": schedule.timezone or "UTC"}
     return {"interval_ms": schedule.total_ms}
+
+
+class Subscribed(NamedTuple):
+    """Where a worker takes jobs from, and the policy that it declares."""
+
+    places: tuple[Place, ...]
+    said: Said
+
+    @property
+    def policies(self) -> dict[str, Said]:
+        """Whoever owns a source's default group says how its jobs are retried."""
+        return {place.type: self.said for place in self.places if place.group == DEFAULT_GROUP}
+
+    @property
+    def foreign(self) -> list[str]:
+        """The sources where another worker came first."""
+        return [place.type for place in self.places if place.group != DEFAULT_GROUP]
+
+
+async def subscribe(engine: Engine, settings: WorkerSettings) -> Subscribed:
+    """Let the store know a worker's sources; it answers with the groups."""
+    places = [Place(source, await engine.subscribe(source, settings.id)) for source in sorted(settings.sources)]
+    return Subscribed(tuple(places), said_in_code(settings.retry, settings.breaker, settings.policy))

@@ -13,8 +13,7 @@ from everwork.core.limits import CONCURRENCY_MAX, LEASE_MS_MAX
 from everwork.core.policy import TypePolicy, require_breaker, require_type_policy
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy, require_policy
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.runtime.arguments import Arguments
-from everwork.runtime.handler import Handler, Place
+from everwork.runtime.handler import Arguments, Handler, Place
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.service.policies import retry_in_code, said_in_code
 

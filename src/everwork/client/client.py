@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from everwork.aio.retrying import pauses
 from everwork.client import requests
 from everwork.client.address import Tls
-from everwork.client.calls import Calls, closed
-from everwork.client.desk import Line, Verbs
 from everwork.client.job import ActiveJob, Attempt, lease_of
-from everwork.client.lines import line_to
+from everwork.client.transport import Calls, Line, Verbs, closed, line_to
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url

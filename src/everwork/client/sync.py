@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from everwork.aio.loops import new_loop
-from everwork.client.calls import closed
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.job import ActiveJob, Attempt
 from everwork.client.requests import JobAsked
+from everwork.client.transport import closed
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.leasing import Created, Judged
 from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX

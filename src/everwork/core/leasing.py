@@ -6,16 +6,9 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from everwork.core.job import LeasedJob
-from everwork.core.limits import (
-    DEFAULT_GROUP,
-    LEASE_MS_DEFAULT,
-)
+from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT
 from everwork.core.states import State
-from everwork.exceptions import (
-    JobNotFound,
-    LeaseLost,
-    WrongState,
-)
+from everwork.exceptions import JobNotFound, LeaseLost, WrongState
 
 WAIT_MS_MAX: Final = 1_000
 """Nobody relies on a wake-up: whoever waits looks at least this often."""

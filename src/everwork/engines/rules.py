@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
-from everwork.core.job import HistoryEntry, Job
-from everwork.core.leasing import Judged, Verdict
+from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.leasing import Created, Judged, Verdict
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import Explanation, JobFilter, Reason, TypeInfo
 from everwork.core.states import Cause, State
+from everwork.engines.values import Fire, Fired, TriggerMark
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts behind every name: it is no printable character."""
@@ -191,3 +193,67 @@ def matches(job: Job, wanted: JobFilter, now_ms: int) -> bool:
         and (not wanted.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
         and error_matches(job.last_error, wanted.error_text)
     )
+
+
+_MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")
+
+
+class Passage(NamedTuple):
+    """Whether a time point passes now, and where its trigger stands afterwards."""
+
+    passes: bool
+    mark: TriggerMark
+
+
+def mark_of(body: str) -> TriggerMark | None:
+    """A mark as the registry holds it; None if it holds what is none: that trigger begins anew."""
+    found = _MARK.fullmatch(body)
+    return TriggerMark(int(found[1]), int(found[2])) if found else None
+
+
+def marks_of(rows: Iterable[tuple[str, str]]) -> dict[str, TriggerMark]:
+    """The marks of those triggers that have begun, of names and what the registry holds."""
+    return {name: mark for name, body in rows if (mark := mark_of(body)) is not None}
+
+
+def mark_text(mark: TriggerMark) -> str:
+    """A mark as it is written."""
+    return f"{mark.began_ms} {mark.last_ms}"
+
+
+def before(point_ms: int) -> TriggerMark:
+    """Where a trigger without mark stands before its first point: it begins with that one."""
+    return TriggerMark(point_ms, point_ms - 1)
+
+
+def passages(fires: Sequence[Fire], marks: Mapping[str, TriggerMark]) -> list[Passage]:
+    """Judge time points one after the other; each that passes is the mark for those behind it."""
+    stands = dict(marks)
+    judged: list[Passage] = []
+    for fire in fires:
+        mark = stands.get(fire.trigger) or before(fire.point_ms)
+        passes = fire.point_ms > mark.last_ms
+        stands[fire.trigger] = mark = TriggerMark(mark.began_ms, fire.point_ms) if passes else mark
+        judged.append(Passage(passes, mark))
+    return judged
+
+
+def marks_passed(fires: Sequence[Fire], judged: Sequence[Passage]) -> dict[str, str]:
+    """The marks to write, by trigger."""
+    pairs = zip(fires, judged, strict=True)
+    return {fire.trigger: mark_text(passage.mark) for fire, passage in pairs if passage.passes}
+
+
+def jobs_of(fires: Sequence[Fire], judged: Sequence[Passage]) -> list[NewJob]:
+    """The jobs to create, in the order of their points."""
+    pairs = zip(fires, judged, strict=True)
+    return [fire.job for fire, passage in pairs if passage.passes and fire.job is not None]
+
+
+def fired(fires: Sequence[Fire], judged: Sequence[Passage], created: Sequence[Created]) -> list[Fired]:
+    """The answer for each point; `created` are those of `jobs_of`."""
+    keys = iter(created)
+    return [
+        Fired(next(keys) if passage.passes and fire.job is not None else None, passage.mark)
+        for fire, passage in zip(fires, judged, strict=True)
+    ]

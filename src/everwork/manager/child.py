@@ -24,7 +24,7 @@ import orjson
 
 from everwork.aio.loops import new_loop
 from everwork.aio.retrying import engine_outage
-from everwork.app.own import OwnStore
+from everwork.app.engine_host import OwnStore
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import configure, get_logger

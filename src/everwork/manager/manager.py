@@ -18,11 +18,10 @@ from everwork.exceptions import BadConfiguration
 from everwork.logs import LEVELS, configure, get_logger
 from everwork.manager.process import Process, ProcessGroup, Reconnect
 from everwork.manager.process_handle import Context
-from everwork.manager.program import require_importable_program
 from everwork.manager.run import Operation, Setup
 from everwork.manager.signals import INTERRUPTS
 from everwork.manager.stores import AbstractBackend, AbstractBroker
-from everwork.manager.validation import all_declared, flat
+from everwork.manager.validation import all_declared, flat, require_importable_program
 from everwork.service.service import JobService
 
 log = get_logger("everwork")

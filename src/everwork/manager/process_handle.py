@@ -20,7 +20,7 @@ import orjson
 
 from everwork.manager import child
 from everwork.runtime.ledger import Entry, Ledger, Phase, SlotState, bytes_for
-from everwork.runtime.workers_stacks import stuck_stack
+from everwork.runtime.stacks import stuck_stack
 
 ENDED_LOOK_SECONDS: Final = 0.05
 NAME_PREFIX: Final = "everwork-"

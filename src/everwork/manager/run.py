@@ -14,8 +14,7 @@ from typing import Any, Final, Literal
 
 from everwork.aio.loops import BackgroundLoop, first_of
 from everwork.aio.retrying import engine_outage
-from everwork.app.entries import trigger_cards, worker_card
-from everwork.app.subscribed import subscribe
+from everwork.app.entries import subscribe, trigger_cards, worker_card
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.manager.child import Orders
 from everwork.manager.cleanup import clear_up
@@ -23,7 +22,7 @@ from everwork.manager.leases import Keeper
 from everwork.manager.process import Process, Reconnect
 from everwork.manager.process_handle import Context, Spawned
 from everwork.manager.supervisor import Supervisor
-from everwork.manager.validation import Declared, rules_unheard
+from everwork.manager.validation import UNGUARDED_TEXT, Declared, rules_unheard
 from everwork.manager.watchdog import Watch
 from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import Post
@@ -43,10 +42,6 @@ SLOTS_SPARE: Final = 16
 FAREWELL_SECONDS: Final = 4.0
 LOST_SECONDS: Final = 0.5
 CANCELS_MAX: Final = 10
-UNGUARDED_TEXT: Final = (
-    "every new process imports the program, which must not run the manager again there: "
-    'put asyncio.run(manager.run()) under `if __name__ == "__main__":`'
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

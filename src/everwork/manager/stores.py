@@ -17,7 +17,7 @@ from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, InvalidInput, NotFound
 from everwork.runtime.events import Event
-from everwork.runtime.naming import WorkerName
+from everwork.runtime.runtime import WorkerName
 from everwork.service.fleet.fleet import Fleet, ProcessCard, TriggerView, WorkerView
 from everwork.service.service import JobService
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MethodType
 from typing import Final
 
@@ -14,9 +17,17 @@ from pydantic import ValidationError
 from everwork.app.settings import WorkerSettings
 from everwork.core.checks import shown
 from everwork.exceptions import BadConfiguration
+from everwork.manager.child import UNGUARDED
 from everwork.manager.process import Process, ProcessGroup
+from everwork.manager.process_handle import NAME_PREFIX
 from everwork.manager.worker import AbstractWorker
-from everwork.runtime.arguments import Arguments
+from everwork.runtime.handler import Arguments
+
+UNGUARDED_TEXT: Final = (
+    "every new process imports the program, which must not run the manager again there: "
+    'put asyncio.run(manager.run()) under `if __name__ == "__main__":`'
+)
+
 
 PROCESSES_MAX: Final = 1_000
 
@@ -118,3 +129,32 @@ def _told(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
     return f"{type(error).__name__}: {error}"
+
+
+def require_importable_program(workers: Iterable[type]) -> None:
+    """Refuse to run where processes cannot be started, before anything starts."""
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        if process.name.startswith(NAME_PREFIX):
+            os._exit(UNGUARDED)  # The manager that has started this process says it, once for all of them.
+        raise BadConfiguration(UNGUARDED_TEXT)
+    program = sys.modules["__main__"]
+    if getattr(program, "__spec__", None) is not None:
+        return  # Found by its name.
+    file = getattr(program, "__file__", None)
+    if file is None:
+        _require_elsewhere(workers)
+    elif not Path(file).exists():
+        raise BadConfiguration(
+            f"the process manager needs a program that new processes can import, and {file} is no file: "
+            "save it, and run that"
+        )
+
+
+def _require_elsewhere(workers: Iterable[type]) -> None:
+    for worker in workers:
+        if worker.__module__ == "__main__":
+            raise BadConfiguration(
+                f"worker {worker.__name__}: must be defined in a module that new processes can import, "
+                "not in a program that is no file (an interactive session, or python -c)"
+            )

@@ -14,8 +14,7 @@ from everwork.aio.retrying import pauses
 from everwork.app.settings import WorkerSettings
 from everwork.core.texts import error_text
 from everwork.manager.worker import AbstractWorker
-from everwork.runtime.arguments import Arguments
-from everwork.runtime.handler import Handler, Place
+from everwork.runtime.handler import Arguments, Handler, Place
 from everwork.runtime.middleware import MakeMiddleware, Middleware, require_middleware
 
 RETRY_SECONDS_MIN: Final = 1.0

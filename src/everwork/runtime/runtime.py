@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
@@ -12,6 +15,7 @@ from typing import Any, TypeVar
 
 from everwork.aio.loops import first_of, new_loop
 from everwork.aio.retrying import Pauses, pauses
+from everwork.core import checks
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
@@ -237,3 +241,32 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
             loop.set_exception_handler(lambda *_: None)
         asyncio.set_event_loop(None)
         loop.close()
+
+
+class WorkerName:
+    """A worker's name: the one that was given, or one of this very process. A fork has a name of its own."""
+
+    def __init__(self, given: str | None) -> None:
+        self._given = checks.name("worker", given) if given else None
+        self._of_process: dict[int, str] = {}
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether no other process can have this name."""
+        return self._given is None
+
+    @property
+    def text(self) -> str:
+        """The worker's name in this process."""
+        return self._given or self.process
+
+    @property
+    def process(self) -> str:
+        """Unique per process, also where host names and process ids repeat."""
+        pid = os.getpid()
+        return self._of_process.get(pid) or self._of_process.setdefault(pid, _new_name(pid))
+
+
+def _new_name(pid: int) -> str:
+    host = "".join(c for c in socket.gethostname() if c.isprintable())[:200] or "host"
+    return checks.name("worker", f"{host}-{pid}-{secrets.token_hex(3)}")

@@ -14,8 +14,8 @@ from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
 from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.server.errors import as_written
 from everwork.server.settings_file import DEFAULT_FILE, read_file
-from everwork.server.words import as_written
 from everwork.service.access.keys import require_environment_key
 from everwork.service.policies import DEFAULTED, NOTHING_DECLARED, OFF, PAUSED, Declared, default_from, types_from
 

@@ -21,11 +21,11 @@ from everwork.service.access.api_key import ApiKey, NewKey
 from everwork.service.access.audit import Audit, AuditEntry
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
+from everwork.service.bulk import walk
 from everwork.service.desk import Desk
 from everwork.service.fleet.admin import FleetOffice
 from everwork.service.policies import put_over, put_policy, said_of_stored
 from everwork.service.service import JobService
-from everwork.service.steps import walk
 
 
 class TypeView(NamedTuple):

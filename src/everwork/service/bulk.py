@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from everwork.aio.loops import to_the_end
+from everwork.aio.retrying import through_outage
 from everwork.core.job import Job
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import BulkChange, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
-from everwork.exceptions import InvalidInput
+from everwork.exceptions import EngineError, InvalidInput
 from everwork.service.access.principal import Permission
 from everwork.service.desk import Desk
 
@@ -195,3 +199,47 @@ def _change(desk: Desk, act: Act) -> Callable[[Sequence[int]], Awaitable[list[Ju
         Act.RUN_NOW: desk.run_now_many,
         Act.DELETE: desk.delete_many,
     }[act]
+
+
+T = TypeVar("T")
+Told = Callable[[BulkChange], None]
+Write = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+async def walk(steps: AsyncIterator[BulkChange], told: Told | None, write: Write | None) -> BulkChange:
+    """Take all steps, and write down after each what has been done so far, always in the same place.
+
+    When the caller goes away, the step that has begun is finished, and no other begins.
+    """
+    stop = asyncio.Event()
+    return await to_the_end(_walk(steps, told, write, stop), stop.set)
+
+
+async def _walk(
+    steps: AsyncIterator[BulkChange], told: Told | None, write: Write | None, stop: asyncio.Event
+) -> BulkChange:
+    change = written = BulkChange(0, 0)
+    try:
+        async for change in steps:
+            if told is not None:
+                told(change)
+            if stop.is_set():
+                break
+            if write is not None and change.changed > written.changed:
+                await write({**change._asdict(), "unfinished": True})
+                written = change
+    except EngineError:
+        await _break_off(change, write)
+        raise
+    if stop.is_set():
+        await _break_off(change, write)
+    elif write is not None:
+        await write(change._asdict())
+    return change
+
+
+async def _break_off(change: BulkChange, write: Write | None) -> None:
+    """What was done must be known, above all when the rest was not."""
+    if write is not None and change.matched:
+        with suppress(EngineError):
+            await through_outage(lambda: write({**change._asdict(), "broken_off": True}), None)

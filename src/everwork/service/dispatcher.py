@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import WAIT_MS_MAX, Activation, Demand, Judged, pause_ms
@@ -15,7 +15,6 @@ from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.base import Engine
 from everwork.exceptions import EngineError, TooManyRequests
-from everwork.service.reporting import SILENT, Reporter
 
 DEMANDS_MAX: Final = 128
 """How many callers of one place are served by one step."""
@@ -25,6 +24,29 @@ GATHER_SECONDS: Final = 0.002
 """In a crowd the next step waits a moment for the rest of it: half the commits, a fifth of the CPU."""
 IDLE_SECONDS: Final = 10.0
 BUSY_RETRY_MS: Final = 1_000
+
+
+class Reporter(Protocol):
+    """Hears of steps, never of single jobs: it is called on the hot path, and must not raise or wait."""
+
+    def committed(self, step: str, items: int, seconds: float) -> None:
+        """One step of the engine ("create", "settle", "activate") carried so many items, whoever they came from."""
+
+    def polled(self, seconds: float, jobs: int) -> None:
+        """Somebody who asked for jobs was answered after so long, with so many."""
+
+
+class _Silent:
+    """Tells nobody."""
+
+    def committed(self, step: str, items: int, seconds: float) -> None:
+        """Nothing."""
+
+    def polled(self, seconds: float, jobs: int) -> None:
+        """Nothing."""
+
+
+SILENT: Final[Reporter] = _Silent()
 
 
 class Answer(NamedTuple):

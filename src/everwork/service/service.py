@@ -37,11 +37,9 @@ from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
 from everwork.engines.rules import coming_back
 from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
-from everwork.service.absence import absent
-from everwork.service.blockades import Blockades
-from everwork.service.dispatcher import Exchange
+from everwork.service.dispatcher import SILENT, Exchange, Reporter
+from everwork.service.explain import Blockades, absent
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.reporting import SILENT, Reporter
 from everwork.service.result_waiter import Finishing
 
 SWEEP_SECONDS = 0.8

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from everwork.testing.injection import FailEveryNth, FailTypes, SimulatedFailure
     from everwork.testing.rehearse import rehearse
     from everwork.testing.simulation import Run
-    from everwork.testing.stage import Stage, StillBusy
-    from everwork.testing.sync_stage import SyncStage
+    from everwork.testing.stage import Stage, StillBusy, SyncStage
 
 __all__ = [
     "FailEveryNth",
@@ -33,7 +32,7 @@ _HOMES = {
     "SimulatedFailure": "everwork.testing.injection",
     "Stage": "everwork.testing.stage",
     "StillBusy": "everwork.testing.stage",
-    "SyncStage": "everwork.testing.sync_stage",
+    "SyncStage": "everwork.testing.stage",
     "VirtualClock": "everwork.testing.clock",
     "rehearse": "everwork.testing.rehearse",
 }

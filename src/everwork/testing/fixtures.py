@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everwork.testing.stage import Stage
-    from everwork.testing.sync_stage import SyncStage
+    from everwork.testing.stage import Stage, SyncStage
 
 
 @pytest.fixture

@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from everwork.app.app import Everwork
+from everwork.app.entries import subscribe
+from everwork.app.schedules import CronSchedule, scheduled_triggers
 from everwork.core.checks import shown
 from everwork.engines.base import Engine
 from everwork.engines.sqlite.store_url import Place as StorePlace
 from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker
+from everwork.manager.worker_pool import Post, handler_of
 from everwork.runtime.context import OwnTransactions
 from everwork.runtime.handler import Handler, Place
 from everwork.runtime.middleware import Middleware
 from everwork.runtime.portal import Portal, Use
 from everwork.service.fleet.fleet import Fleet
+from everwork.service.policies import declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
-from everwork.testing.cast import Cast
-from everwork.testing.clock import VirtualClock
+from everwork.testing.clock import VirtualClock, next_instants
 from everwork.testing.faults import Orders
-from everwork.testing.instants import next_instants
 from everwork.testing.store import RehearsalEngine
 
 HOLDER: Final = "rehearsal"
@@ -168,3 +170,45 @@ def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]
         given = ", ".join(shown(one) for one in what) or "nothing"
         raise BadConfiguration(f"rehearse: must be given one application, worker classes, or both, not {given}")
     return (apps[0] if apps else Everwork("sqlite:///:memory:")), classes
+
+
+class Cast:
+    """The worker classes of one rehearsal."""
+
+    def __init__(self, workers: Sequence[type[AbstractWorker]]) -> None:
+        self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - the name is a promise to users
+        self._posts: list[Post] = []
+        self._started: dict[type[AbstractWorker], AbstractWorker] = {}
+        self.triggers: list[Scheduled] = []
+
+    async def declare(self, service: JobService) -> None:
+        """Let the store know the workers' groups and policies, as a manager does."""
+        for index, (worker, settings) in enumerate(self._settings.items()):
+            subscribed = await subscribe(service.engine, settings)
+            self._posts.append(Post.of(settings, worker, subscribed.places, index))
+            await declare_policies(service.engine, subscribed.policies)
+            self.triggers += scheduled_triggers(settings, CronSchedule())
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the workers take jobs from."""
+        return [place for post in self._posts for place in post.places]
+
+    async def handlers(self) -> list[Handler]:
+        """The workers as the runtime sees them; those that were not started yet are."""
+        for post in self._posts:
+            if post.worker not in self._started:
+                worker = post.worker()
+                await worker.startup()
+                self._started[post.worker] = worker
+        return [handler_of(self._started[post.worker], self._settings[post.worker], post) for post in self._posts]
+
+    async def shutdown(self) -> None:
+        """Let every worker that was started clean up, the last first."""
+        while self._started:
+            await self._started.popitem()[1].shutdown()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether somebody must clean up."""
+        return bool(self._started)

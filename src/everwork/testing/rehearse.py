@@ -12,11 +12,9 @@ from typing import Any
 from everwork.app.app import Everwork
 from everwork.manager.worker import AbstractWorker
 from everwork.runtime.middleware import Middleware, require_middleware
-from everwork.testing.cast import Cast
 from everwork.testing.clock import START, VirtualClock
-from everwork.testing.harness import Backstage, parts_of
-from everwork.testing.stage import Stage
-from everwork.testing.sync_stage import SyncStage
+from everwork.testing.harness import Backstage, Cast, parts_of
+from everwork.testing.stage import Stage, SyncStage
 
 
 def rehearse(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, InvalidInput
@@ -90,3 +91,70 @@ class Stage(Questions):
 def _endless(runs: list[Run], most: int) -> str:
     last = "\n".join(f"  job {run.key} of type '{run.type}', attempt {run.attempt}" for run in runs[-RUNS_SHOWN:])
     return f"more than {most:,} jobs were run; pass max_jobs= if that is meant. The last ones:\n{last}"
+
+
+T = TypeVar("T")
+
+
+class SyncStage(Questions):
+    """`Stage` whose every call blocks; handlers run in an event loop of its own."""
+
+    def __init__(self, backstage: Backstage) -> None:
+        super().__init__(backstage)
+        self._stage = Stage(backstage)
+        self._runner = asyncio.Runner()
+
+    def drain(
+        self,
+        *,
+        until_empty: bool = False,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        max_jobs: int = JOBS_MAX,
+        raise_errors: bool = False,
+    ) -> list[Run]:
+        """Run every job that is due; see `Stage.drain`."""
+        return self._run(
+            self._stage.drain(
+                until_empty=until_empty,
+                days=days,
+                hours=hours,
+                minutes=minutes,
+                seconds=seconds,
+                max_jobs=max_jobs,
+                raise_errors=raise_errors,
+            )
+        )
+
+    def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Let time pass without workers; see `Stage.advance`."""
+        self._run(self._stage.advance(days=days, hours=hours, minutes=minutes, seconds=seconds))
+
+    def run_one(self) -> Run | None:
+        """Run the next job that is due; None if there is none."""
+        return self._run(self._stage.run_one())
+
+    def close(self) -> None:
+        """Let workers clean up and end the event loop."""
+        try:
+            if self._backstage.cast.is_started:
+                self._run(self._backstage.cast.shutdown())
+        finally:
+            self._runner.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if is_in_loop():
+            work.close()
+            raise BadConfiguration("an event loop runs here: use `async with rehearse(...)`, and await")
+        return self._runner.run(work)
+
+
+def is_in_loop() -> bool:
+    """Whether the caller must not block, but await."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from everwork.server.http.api.created import ANSWER_CHARS_MAX
+from everwork.server.http.api.create import ANSWER_CHARS_MAX
 from tests.server.http.serving import JOBS, Rest, problem
 
 JSON = {"Content-Type": "application/json"}

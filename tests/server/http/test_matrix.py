@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from everwork.server.http.framework.operations import Operation, PathDoor
-from everwork.server.http.framework.routes import SegmentRoute
+from everwork.server.http.framework.operations import Operation, PathDoor, SegmentRoute
 from everwork.server.http.ui.dashboard import is_under
 from tests.server.http.matrix import CALLS, status_of
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everwork.exceptions import InvalidInput
-from everwork.server.http.framework import outline as module
-from everwork.server.http.framework.body import SLOWLY_MAX, parse_json
-from everwork.server.http.framework.outline import VALUES_MAX, outline
+from everwork.server.http.framework import body as module
+from everwork.server.http.framework.body import SLOWLY_MAX, VALUES_MAX, outline, parse_json
 from tests.server.http.serving import JOBS, Rest
 
 TEXTS = st.text(st.sampled_from('a:,[{"\\}]0é\n'), max_size=8)

@@ -14,7 +14,7 @@ from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.service.access.audit import AuditEntry
-from everwork.service.admin_report import audit_report
+from everwork.service.reports import audit_report
 
 COLUMNS = (
     Column("AT", whole=True),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import orjson
 import typer
 
-from everwork.cli.commands import job_file
 from everwork.cli.options import AsJson, EngineUrl, moment, number, pairs
 from everwork.cli.output import tell, write, write_json
 from everwork.cli.session import use
@@ -22,11 +25,12 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.core.limits import CREATE_BATCH_MAX, PAYLOAD_BYTES_MAX
 from everwork.exceptions import EngineError, InvalidInput
-from everwork.service.report import job_report
+from everwork.service.reports import job_report
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
 
 COUNT_MAX = 1_000_000
 BATCH_BYTES_MAX = 64 * 1024 * 1024
@@ -101,7 +105,7 @@ def create(  # noqa: PLR0913 - what can be said of a job
     if file is not None:
         if given or copies > 1:
             raise InvalidInput("file", f"brings its own fields; {', '.join(given) or 'count'} cannot be given with it")
-        with job_file.checked(file) as jobs:
+        with checked(file) as jobs:
             _show_many(use(engine, lambda service: _create_many(service, jobs, jobs.total), creates=True), as_json)
         return
     job = _one_job(given, copies)
@@ -212,3 +216,69 @@ def _show_many(bulk: Bulk, as_json: bool) -> None:
     which = f", keys {keys[0]} to {keys[-1]}" if len(keys) > 1 else f", key {keys[0]}" if keys else ""
     known = f"; {deduplicated:,} were there already (dedupe key)" if deduplicated else ""
     write(f"created {len(keys):,} job{'' if len(keys) == 1 else 's'}{which}{known}\n")
+
+
+LINE_BYTES_MAX: Final = 4 * PAYLOAD_BYTES_MAX
+"""Room for a full payload and headers, written with escapes and spaces."""
+FIELDS: Final = (
+    "type", "variables", "tenant", "priority", "delay", "run_at", "max_attempts", "dedupe_key", "limit_key",
+    "correlation_id", "expires_at", "timeout", "headers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJobs:
+    """The jobs of a file whose lines have all been checked; read again from the file, not kept in memory."""
+
+    lines: IO[bytes]
+    total: int
+
+    def __iter__(self) -> Iterator[NewJob]:
+        self.lines.seek(0)
+        return _jobs(self.lines)
+
+
+@contextmanager
+def checked(path: str) -> Iterator[CheckedJobs]:
+    """Check every line; the first bad one is named."""
+    try:
+        source = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below
+    except (OSError, ValueError) as error:
+        raise InvalidInput("file", f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    with source, tempfile.TemporaryFile() as copy:
+        # Read from a copy, so that what was checked is what is created; a pipe can be read only once, too.
+        try:
+            shutil.copyfileobj(source, copy)
+        except OSError as error:
+            raise InvalidInput("file", f"cannot read {path}: {error.strerror}") from None
+        copy.seek(0)
+        total = sum(1 for _ in _jobs(copy))
+        if total == 0:
+            raise InvalidInput("file", f"{path} holds no jobs; it must have one JSON object a line")
+        yield CheckedJobs(copy, total)
+
+
+def _jobs(lines: IO[bytes]) -> Iterator[NewJob]:
+    number = 0
+    while line := lines.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if line.isspace():
+            continue
+        try:
+            yield _job(line)
+        except InvalidInput as error:
+            raise InvalidInput(f"line {number}: {error.field}", error.problem) from None
+
+
+def _job(line: bytes) -> NewJob:
+    said = decode_object("job", line, LINE_BYTES_MAX)
+    unknown = said.keys() - set(FIELDS)
+    if unknown:
+        raise InvalidInput(min(unknown), f"is no field of a job; allowed are {', '.join(FIELDS)}")
+    given: dict[str, Any] = {"variables": {}} | {name: value for name, value in said.items() if value is not None}
+    for field in ("run_at", "expires_at"):
+        if field in given:
+            given[field] = moment(field, given[field])
+    if "type" not in given:
+        raise InvalidInput("type", "must be given")
+    return new_job(**given)

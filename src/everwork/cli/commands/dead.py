@@ -20,7 +20,6 @@ from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, WrongState
-from everwork.service.admin_report import dead_report
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
     GROUPS_MAX,
@@ -33,7 +32,7 @@ from everwork.service.dead_letters import (
     require_fingerprint,
 )
 from everwork.service.desk import Desk
-from everwork.service.report import explanation_report, job_report
+from everwork.service.reports import dead_report, explanation_report, job_report
 from everwork.service.service import JobService
 
 SHOWN_MAX = 20

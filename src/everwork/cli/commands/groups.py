@@ -12,7 +12,7 @@ from everwork.cli.output import Column, one_line, span, table, write, write_json
 from everwork.cli.session import administer
 from everwork.core.states import State
 from everwork.service.admin import GroupView
-from everwork.service.admin_report import group_report
+from everwork.service.reports import group_report
 
 COLUMNS = (
     Column("TYPE", width_min=20),

@@ -32,7 +32,7 @@ from everwork.core.limits import (
 from everwork.core.queries import Explanation, JobFilter, Page
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobError
-from everwork.service.report import explanation_report, job_report
+from everwork.service.reports import explanation_report, job_report
 from everwork.service.service import JobService
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")

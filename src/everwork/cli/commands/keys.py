@@ -11,7 +11,7 @@ from everwork.cli.options import AsJson, EngineUrl, instant_from, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
 from everwork.service.access.api_key import ApiKey, KeyState, new_key
-from everwork.service.admin_report import key_report
+from everwork.service.reports import key_report
 
 COLUMNS = (
     Column("ID", whole=True),

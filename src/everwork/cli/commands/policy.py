@@ -14,8 +14,8 @@ from everwork.core import checks
 from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS
 from everwork.exceptions import InvalidInput
 from everwork.service.admin import PolicyView
-from everwork.service.admin_report import policy_report
 from everwork.service.policies import OFF, said_of_texts
+from everwork.service.reports import policy_report
 
 
 def policy(  # noqa: PLR0913 - what a policy may say

@@ -12,7 +12,7 @@ from everwork.cli.output import write_json, write_rich
 from everwork.cli.session import use
 from everwork.core import checks
 from everwork.core.limits import STATISTICS_KEEP_HOURS
-from everwork.service.report import stats_report
+from everwork.service.reports import stats_report
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 

@@ -13,8 +13,8 @@ from everwork.cli.output import Column, one_line, span, table, write, write_json
 from everwork.cli.session import administer
 from everwork.core.instants import utc_text
 from everwork.service.admin import Administration
-from everwork.service.admin_report import fired_report, fires_report, trigger_report, trigger_switch_report
 from everwork.service.fleet.entries import TriggerView
+from everwork.service.reports import fired_report, fires_report, trigger_report, trigger_switch_report
 from everwork.service.triggers.fires import TriggerFire
 
 COLUMNS = (

@@ -16,8 +16,8 @@ from everwork.core.breaker import BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.service.admin import TypeView
-from everwork.service.admin_report import type_report
 from everwork.service.policies import said_of_stored
+from everwork.service.reports import type_report
 
 COLUMNS = (
     Column("TYPE", width_min=20),

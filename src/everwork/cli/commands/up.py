@@ -14,8 +14,7 @@ import typer
 
 from everwork import Everwork
 from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, run_server, serving
-from everwork.cli.demo import Journal, Traffic, demo_app
-from everwork.cli.demo_view import Lines, Look, clock, view_for
+from everwork.cli.demo import Journal, Lines, Look, Traffic, clock, demo_app, view_for
 from everwork.cli.options import ConfigFile, number
 from everwork.cli.output import write
 from everwork.codec.urls import shown_url

@@ -12,7 +12,9 @@ from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
 from everwork.service.admin import Administration
-from everwork.service.admin_report import (
+from everwork.service.fleet.entries import ManagerCard, ProcessView, WorkerView, own_source
+from everwork.service.fleet.running import AtWork, RunningJob
+from everwork.service.reports import (
     forgotten_report,
     manager_report,
     process_report,
@@ -21,8 +23,6 @@ from everwork.service.admin_report import (
     worker_report,
     worker_switch_report,
 )
-from everwork.service.fleet.entries import ManagerCard, ProcessView, WorkerView, own_source
-from everwork.service.fleet.running import AtWork, RunningJob
 
 COLUMNS = (
     Column("WORKER", width_min=20),

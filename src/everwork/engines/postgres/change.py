@@ -8,7 +8,7 @@ from typing import Any
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.postgres.parts import Parts
+from everwork.engines.postgres.opened import Parts
 from everwork.exceptions import EngineBusy
 
 Judge = Callable[[State], Verdict]

@@ -14,14 +14,13 @@ from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
-from everwork.engines.postgres import change, leases, move, own_transaction, read, registry
+from everwork.engines.postgres import change, move, own_transaction, read, registry
 from everwork.engines.postgres.create import create_document, created_of
-from everwork.engines.postgres.opened import opened, stored_schema
-from everwork.engines.postgres.parts import Parts
-from everwork.engines.postgres.settle import activate, settle
+from everwork.engines.postgres.opened import Parts, opened, stored_schema
+from everwork.engines.postgres.registry import fire, trigger_marks
+from everwork.engines.postgres.settle import activate, check, extend, settle
 from everwork.engines.postgres.store_url import Address
 from everwork.engines.postgres.sweep import sweep
-from everwork.engines.postgres.triggers import fire, trigger_marks
 from everwork.engines.postgres.wake import POLL_ONLY_MS, Bell
 from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 from everwork.exceptions import EngineUnavailable
@@ -120,10 +119,10 @@ class PostgresEngine(Engine):
         return await settle(self._parts, outcomes, demands)
 
     async def extend(self, leases_held: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        return await leases.extend(self._parts, leases_held, lease_ms)
+        return await extend(self._parts, leases_held, lease_ms)
 
     async def check(self, leases_held: Sequence[Lease]) -> list[LeaseStatus]:
-        return await leases.check(self._parts, leases_held)
+        return await check(self._parts, leases_held)
 
     def mark(self) -> int:
         return self._parts.work.rings

@@ -9,7 +9,7 @@ from typing import Any
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.create import packed
-from everwork.engines.postgres.parts import Parts
+from everwork.engines.postgres.opened import Parts
 from everwork.engines.postgres.read import histories, job_of
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import rounds_in

@@ -12,9 +12,8 @@ from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, K
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.hours import portions
-from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
-from everwork.engines.postgres.parts import Parts
+from everwork.engines.portions import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted, portions
+from everwork.engines.postgres.opened import Parts
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 
 LOOK_STEP = 1_000

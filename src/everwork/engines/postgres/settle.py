@@ -13,13 +13,13 @@ import asyncpg
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Activation, Demand, Judged, Settlement, Verdict
+from everwork.core.leasing import Activation, Demand, Judged, Lease, LeaseStatus, Settlement, Verdict
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import State
-from everwork.engines.claims import Claim, claims_of, shared_out
+from everwork.engines.portions import Claim, claims_of, shared_out
 from everwork.engines.postgres.claims import Mark, Place
 from everwork.engines.postgres.create import events_of, packed
-from everwork.engines.postgres.parts import Parts
+from everwork.engines.postgres.opened import Parts
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import refused
 from everwork.exceptions import EngineBusy
@@ -318,3 +318,37 @@ def rounds_of(outcomes: Sequence[Outcome]) -> list[list[int]]:
             rounds.append([])
         rounds[number].append(place)
     return rounds
+
+
+async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+    """Let live leases end `lease_ms` from now."""
+    sql = parts.sql("extend")
+    ordered = sorted(set(leases))
+    held = await _extended(parts, sql["extend"], ordered, lease_ms)
+    late = [lease for lease in ordered if lease not in held]
+    if late:
+        held |= await _extended(parts, sql["extend_locked"], late, lease_ms)
+    return await _statuses(parts, leases, held)
+
+
+async def _extended(parts: Parts, sql: str, leases: Sequence[Lease], lease_ms: int) -> set[tuple[int, int]]:
+    keys, attempts = [lease.key for lease in leases], [lease.attempt for lease in leases]
+    return {tuple(row) for row in await parts.connections.rows(sql, keys, attempts, lease_ms, parts.now_ms())}
+
+
+async def check(parts: Parts, leases: Sequence[Lease]) -> list[LeaseStatus]:
+    """Look which leases hold, and change nothing."""
+    rows = await parts.connections.look(parts.sql("check")["held"], sorted({lease.key for lease in leases}))
+    return await _statuses(parts, leases, {tuple(row) for row in rows})
+
+
+async def _statuses(parts: Parts, leases: Sequence[Lease], held: set[tuple[int, int]]) -> list[LeaseStatus]:
+    gone = sorted({lease.key for lease in leases if lease not in held})
+    cancelled: set[tuple[int, int]] = set()
+    if gone:
+        rows = await parts.connections.look(parts.sql("check")["cancelled"], gone)
+        cancelled = {tuple(row) for row in rows}
+    return [
+        LeaseStatus.HELD if lease in held else LeaseStatus.CANCELLED if lease in cancelled else LeaseStatus.LOST
+        for lease in leases
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from everwork.core.decide import Known
 from everwork.core.limits import KEY_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
@@ -13,10 +13,10 @@ from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
 from everwork.engines.postgres import change, registry
-from everwork.engines.postgres.dead import Due, requeue_dead
-from everwork.engines.postgres.parts import START, Parts
+from everwork.engines.postgres.opened import START, Parts
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.settle import end_lapsed
+from everwork.engines.rules import BY_ITSELF
 from everwork.engines.values import Swept
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
@@ -159,3 +159,35 @@ async def _tidy(parts: Parts) -> None:
         parts.broom.tidied_at_ms = now_ms
         parts.broom.is_thorough = True
         await parts.connections.rows(sql["look_back"])
+
+
+class Due(NamedTuple):
+    """A queue, after how long its dead letters come back and how often, and the last of them that was looked at."""
+
+    queue: int
+    requeue_ms: int
+    rounds: int
+    at_ms: int
+    key: int
+
+
+async def requeue_dead(parts: Parts, due: Sequence[Due], now_ms: int) -> tuple[int, bool]:
+    """Bring back what was dead long enough; how many, and whether there may be more.
+
+    Each dead letter is looked at once by each rule, when its time has come: those that may not come back cost nothing.
+    """
+    columns = _columns([(one.queue, one.at_ms, one.key, now_ms - one.requeue_ms) for one in due])
+    rows = await parts.connections.look(parts.sql("sweep")["dead"], *columns, SWEEP_STEP_MAX)
+    if not rows:
+        return 0, False
+    rounds = {one.queue: one.rounds for one in due}
+    keys = [key for queue, _, key, past in rows if past < rounds[queue]]
+    back = await change.requeue_rows(parts, keys, said=BY_ITSELF) if keys else []
+    ends = {queue: (at_ms, key) for queue, at_ms, key, _ in rows}
+    seen = [(one.queue, one.at_ms, one.key, *ends[one.queue]) for one in due if one.queue in ends]
+    await parts.connections.rows(parts.sql("sweep")["looked_back"], *_columns(seen))
+    return len(back), len(rows) == SWEEP_STEP_MAX
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]

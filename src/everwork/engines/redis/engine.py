@@ -18,10 +18,10 @@ from everwork.engines.redis import move, read, registry
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.opened import Opened, opened, stored_schema
 from everwork.engines.redis.records import LETTERS, activation, created, demand_words, id_of, job_words
+from everwork.engines.redis.registry import fire, trigger_marks
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.store_url import Place
 from everwork.engines.redis.sweep import KEEP_MS, sweep
-from everwork.engines.redis.triggers import fire, trigger_marks
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Word
 from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks

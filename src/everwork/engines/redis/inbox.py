@@ -11,19 +11,28 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
+from everwork.codec.json import decode_object, encode_object
+from everwork.core import checks
+from everwork.core.instants import instant_ms
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.engines.redis.connection import Link
-from everwork.engines.redis.entries import BATCH_BYTES_MAX, job_of_entry, portions
+from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
+from everwork.engines.redis.connection import CONNECT_SECONDS, Link
 from everwork.engines.redis.records import job_words
-from everwork.engines.redis.streams import client_of
+from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.wire import SILENCE_SECONDS
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.logs import Outage, get_logger
 
@@ -236,3 +245,77 @@ class Inbox:
             owed = await self._client.xpending_range(source, GROUP, "-", "+", 1, self.consumer)
             if not owed:
                 await self._client.xgroup_delconsumer(source, GROUP, self.consumer)
+
+
+BATCH_BYTES_MAX: Final = 8_000_000
+"""Entries are read, and jobs created, in portions of about this size."""
+
+
+def portions(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """The jobs in their order, in portions of a bounded size; one that is larger stands alone."""
+    portion: list[NewJob] = []
+    taken = 0
+    for job in jobs:
+        size = len(job.variables) + len(job.headers or "")
+        if portion and taken + size > BATCH_BYTES_MAX:
+            yield portion
+            portion, taken = [], 0
+        portion.append(job)
+        taken += size
+    if portion:
+        yield portion
+
+
+def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> NewJob:
+    """The job that an entry asks for; what is wrong with it is an `InvalidInput`."""
+    payload = fields.get(b"payload")
+    if payload is None:
+        raise InvalidInput("payload", 'is missing; write XADD <type> * payload {"kwargs": {...}}')
+    told = decode_object("payload", payload, PAYLOAD_BYTES_MAX + HEADERS_BYTES_MAX)
+    if "kwargs" not in told:
+        raise InvalidInput("kwargs", "is missing in the payload; it must be a JSON object")
+    headers = told.get("headers")
+    if told.get("delay") is not None and told.get("run_at") is not None:
+        raise InvalidInput("delay", "must not be given together with run_at; give one of them")
+    return NewJob(
+        type,
+        encode_object("kwargs", told["kwargs"], PAYLOAD_BYTES_MAX),
+        dedupe_key=f"inbox:{entry_id}",
+        headers=None if headers is None else encode_object("headers", headers, HEADERS_BYTES_MAX),
+        delay_ms=checks.milliseconds("delay", told.get("delay") or 0, 0, DELAY_MS_MAX / 1000),
+        run_at_ms=_moment_ms("run_at", told.get("run_at")),
+        expires_at_ms=_moment_ms("expires", told.get("expires")),
+    )
+
+
+def _moment_ms(field: str, value: Any) -> int | None:
+    """A moment in ISO 8601 with a time zone, or in seconds since 1970."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return checks.milliseconds(field, value, 0, INSTANT_MS_MAX / 1000)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidInput(field, f"must be a moment in ISO 8601, not {checks.shown(value)}") from None
+    if moment.tzinfo is None:
+        raise InvalidInput(field, f"must have a time zone, like 2030-01-31T12:00:00Z, not {checks.shown(value)}")
+    return checks.whole_number(field, instant_ms(moment), 0, INSTANT_MS_MAX)
+
+
+def client_of(place: Place) -> Any:
+    """A client on the server or cluster of a store; it connects when it is used."""
+    settings: dict[str, Any] = {
+        "username": place.username, "password": place.password, "protocol": 3,
+        "socket_connect_timeout": CONNECT_SECONDS, "socket_timeout": SILENCE_SECONDS,
+    }  # fmt: skip
+    if place.tls is not None:
+        settings |= {"ssl": True, **place.tls}
+    if place.is_cluster:
+        return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **settings)
+    # One try more for a connection that was cut meanwhile; whoever asks is stubborn himself.
+    settings["retry"] = Retry(NoBackoff(), 1)
+    if place.socket_path is not None:
+        return Redis(unix_socket_path=place.socket_path, db=place.db, **settings)
+    [(host, port)] = place.hosts
+    return Redis(host=host, port=port, db=place.db, **settings)

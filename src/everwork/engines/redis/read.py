@@ -9,7 +9,7 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.states import State
-from everwork.engines.pages import Filling
+from everwork.engines.portions import Filling
 from everwork.engines.redis.connection import Link
 from everwork.engines.redis.records import (
     LETTER_OF,
@@ -22,7 +22,7 @@ from everwork.engines.redis.records import (
     lane_parts,
     queue_parts,
 )
-from everwork.engines.redis.traits import breaker_of, fields_of, rate_full_until_ms
+from everwork.engines.redis.registry import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, explained, states_sought
 

@@ -12,7 +12,7 @@ from everwork.core.leasing import Activation, Created, Demand
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
-from everwork.engines.claims import Claim, claims_of, shared_out
+from everwork.engines.portions import Claim, claims_of, shared_out
 from everwork.engines.redis.wire import Word
 
 SEPARATOR: Final = "\x1f"

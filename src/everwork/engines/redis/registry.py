@@ -1,18 +1,21 @@
-"""The registry: pauses, policies, groups, entries of any kind, turns."""
+"""The registry: pauses, policies, groups, entries of any kind, turns, triggers."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from everwork.codec.json import decode_policy
+from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
+from everwork.core.states import State
 from everwork.engines.redis.connection import Link
-from everwork.engines.redis.records import SEPARATOR
-from everwork.engines.redis.traits import Fields, breaker_of, fields_of, rate_full_until_ms, rules_text
+from everwork.engines.redis.records import SEPARATOR, created, job_words
 from everwork.engines.redis.wire import Word
-from everwork.engines.rules import TOP_NAME, if_ahead, told_breaker
-from everwork.engines.values import Registered
+from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, told_breaker
+from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 DROP_STEP = 10_000
 _BETWEEN = "\0"
@@ -146,3 +149,83 @@ def _entry(field: str, stored: str) -> Registered:
     kind, _, name = field.partition(_BETWEEN)
     until, _, body = stored.partition("\n")
     return Registered(kind, name, body, int(until) if until else None)
+
+
+_WINDOW: Final = "window\n"
+
+Fields = Mapping[str, str]
+"""A type's hash; parts/traits.lua says what stands there."""
+
+
+def fields_of(told: Sequence[Any]) -> Fields:
+    """A hash as a script answers it, flat."""
+    return {told[at].decode(): told[at + 1].decode() for at in range(0, len(told), 2)}
+
+
+def rules_text(policy: TypePolicy) -> str:
+    """The numbers of a policy, in the order in which parts/traits.lua reads them."""
+    breaker, rate, again_ms = policy.breaker, policy.rate, policy.failed_job_retry_ms
+    numbers = (
+        breaker and breaker.failures, breaker and breaker.open_ms, policy.max_running, policy.max_running_per_key,
+        rate and rate.jobs, rate and rate.window_ms, again_ms, again_ms and policy.failed_job_retry_rounds,
+        policy.keep_ms(State.COMPLETED), policy.keep_ms(State.FAILED),
+    )  # fmt: skip
+    return " ".join("-" if number is None else str(number) for number in numbers)
+
+
+def breaker_of(fields: Fields) -> Breaker:
+    """What a type's breaker remembers."""
+    probe, _, attempt = fields.get("probe", "").partition(" ")
+    return Breaker(
+        failures=int(fields.get("failures", 0)),
+        open_until_ms=int(fields["breaker"]) if "breaker" in fields else None,
+        probe_key=int(probe) if probe else None,
+        probe_attempt=int(attempt or 0),
+    )
+
+
+def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
+    """The end of the rate's window in which no more jobs may start; None while some may. Without a group: the last."""
+    rate = decode_policy(fields.get("policy")).rate
+    if rate is None:
+        return None
+    named = [name for name in fields if name.startswith(_WINDOW)] if group is None else [_WINDOW + group]
+    windows = [fields[name].split() for name in named if name in fields]
+    return max((int(since) + rate.window_ms for since, started in windows if int(started) >= rate.jobs), default=None)
+
+
+async def trigger_marks(link: Link, triggers: Sequence[str]) -> TriggerMarks:
+    """Where triggers stand; those that have not begun do so now, which is safe to say twice."""
+    now, *told = await link.read("registry", "trigger_marks", *triggers)
+    return TriggerMarks(int(now), [_mark(body.decode()) for body in told])
+
+
+async def fire(link: Link, fires: Sequence[Fire]) -> list[Fired]:
+    """Let time points pass that have not, and create their jobs."""
+    if not fires:
+        return []
+    reply = await link.run("fire", _words(fires))
+    judged = [_passage(told) for told in reply[: len(fires)]]
+    jobs = [told for told in reply[len(fires) :] if told]
+    return fired(fires, judged, created(jobs, len(jobs)))
+
+
+def _words(fires: Sequence[Fire]) -> list[Word]:
+    words: list[Word] = [len(fires)]
+    for fire in fires:
+        words += (fire.trigger, fire.point_ms)
+    jobs = [(fire.job, number) for number, fire in enumerate(fires, 1) if fire.job is not None]
+    if not jobs:
+        return [*words, "0"]
+    return [*words, "1", *job_words([job for job, _ in jobs], [number for _, number in jobs])]
+
+
+def _passage(told: Any) -> Passage:
+    passes, _, mark = told.decode().partition(" ")
+    return Passage(passes == "1", _mark(mark))
+
+
+def _mark(told: str) -> TriggerMark:
+    """A mark as the scripts tell it; what is none they have replaced."""
+    began, last = told.split()
+    return TriggerMark(int(began), int(last))

@@ -9,11 +9,10 @@ from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
-from everwork.engines.claims import Claim, claims_of, shared_out
-from everwork.engines.sqlite.lanes import LANE_SEPARATOR, lane_of, limit_key_of, tenant_of
-from everwork.engines.sqlite.room import FREE, Queue, Room, earlier, has_ready, next_due_ms, read_queue, room_of
+from everwork.engines.portions import Claim, claims_of, shared_out
+from everwork.engines.sqlite.capacity import FREE, Queue, Room, earlier, has_ready, next_due_ms, read_queue, room_of
 from everwork.engines.sqlite.shared import cancel_pending
-from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.statements import LANE_SEPARATOR, lane_of, limit_key_of, statements, tenant_of
 from everwork.engines.sqlite.transaction import Transaction
 
 SQL = statements("activate")

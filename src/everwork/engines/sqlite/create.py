@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.core.states import State
-from everwork.engines.sqlite.lanes import lane_of
-from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.statements import lane_of, statements
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
 SQL = statements("create")

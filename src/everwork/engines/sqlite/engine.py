@@ -16,21 +16,21 @@ from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
-from everwork.engines.hours import portions
-from everwork.engines.sqlite import breaker, change, leases, move, policies, read, registry
+from everwork.engines.portions import portions
+from everwork.engines.sqlite import capacity, change, move, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
-from everwork.engines.sqlite.calls import in_daemon
+from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.lock import FileLock
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
-from everwork.engines.sqlite.oldest import oldest
 from everwork.engines.sqlite.opened import Opened
 from everwork.engines.sqlite.own_transaction import complete_in, create_in
-from everwork.engines.sqlite.settle import settle
+from everwork.engines.sqlite.processes import FileLock
+from everwork.engines.sqlite.read import oldest
+from everwork.engines.sqlite.registry import begun_marks, fire, known_marks
+from everwork.engines.sqlite.settle import check, extend, settle
 from everwork.engines.sqlite.store_url import Place, check_place, connect, require_jobs
 from everwork.engines.sqlite.sweep import has_lapsed, look, look_at_counts, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.sqlite.triggers import begun_marks, fire, known_marks
 from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
 from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 from everwork.exceptions import EngineUnavailable
@@ -145,10 +145,10 @@ class SqliteEngine(Engine):
         return await self._parts.writer.submit(act)
 
     async def extend(self, leases_held: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        return await self._parts.writer.submit(lambda tx: leases.extend(tx, leases_held, lease_ms))
+        return await self._parts.writer.submit(lambda tx: extend(tx, leases_held, lease_ms))
 
     async def check(self, leases_held: Sequence[Lease]) -> list[LeaseStatus]:
-        return await self._parts.ask(lambda cursor, _: leases.check(cursor, leases_held))
+        return await self._parts.ask(lambda cursor, _: check(cursor, leases_held))
 
     def mark(self) -> int:
         return self._parts.work.rings
@@ -252,13 +252,13 @@ class SqliteEngine(Engine):
         await self._parts.writer.submit(lambda tx: registry.pause(tx, type, paused))
 
     async def open_breaker(self, type: str, open_ms: int) -> None:
-        await self._parts.writer.submit(lambda tx: breaker.open_breaker(tx, type, open_ms))
+        await self._parts.writer.submit(lambda tx: capacity.open_breaker(tx, type, open_ms))
 
     async def reset_breaker(self, type: str) -> bool:
-        return await self._parts.writer.submit(lambda tx: breaker.reset_breaker(tx, type))
+        return await self._parts.writer.submit(lambda tx: capacity.reset_breaker(tx, type))
 
     async def set_policy(self, type: str, policy: str | None) -> None:
-        await self._parts.writer.submit(lambda tx: policies.set_policy(tx, type, policy))
+        await self._parts.writer.submit(lambda tx: registry.set_policy(tx, type, policy))
 
     async def add_group(self, type: str, group: str) -> None:
         await self._parts.writer.submit(lambda tx: registry.add_group(tx, type, group))

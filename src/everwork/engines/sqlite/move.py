@@ -10,11 +10,10 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.rules import rounds_in
-from everwork.engines.sqlite.lanes import lane_of
 from everwork.engines.sqlite.read import get
 from everwork.engines.sqlite.registry import add_group
 from everwork.engines.sqlite.shared import ENDED, REQUEUED, Ended, Pending, enter_pending, record
-from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.statements import lane_of, statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import JobRecord
 

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from everwork.engines.base import Clock
-from everwork.engines.sqlite import forks
-from everwork.engines.sqlite.calls import Ask, Pause, T
-from everwork.engines.sqlite.lock import FileLock
-from everwork.engines.sqlite.reader import Reader
+from everwork.engines.sqlite import processes
+from everwork.engines.sqlite.connections import Ask, Pause, Reader, T
+from everwork.engines.sqlite.processes import DONE, WORK, Bell, FileLock, Poker
 from everwork.engines.sqlite.store_url import Place, connect
 from everwork.engines.sqlite.sweep import Broom
-from everwork.engines.sqlite.wake import DONE, WORK, Bell, Poker
 from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError
 
@@ -50,7 +48,7 @@ class Opened:
         self._data_version = self._read_data_version()
         self._timer: asyncio.TimerHandle | None = None
         if not place.in_memory:
-            forks.watch(self)
+            processes.watch(self)
 
     async def ask(self, question: Ask[T]) -> T:
         """Ask the reader; a store in memory has its writer's connection only."""
@@ -64,7 +62,7 @@ class Opened:
 
     async def close(self) -> None:
         """Let go of everything, after what was accepted is done."""
-        forks.forget(self)
+        processes.forget(self)
         if self._timer is not None:
             self._timer.cancel()
         for bell in (self.work, self.done):

@@ -10,7 +10,7 @@ from typing import TypeVar
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
-from everwork.engines.sqlite.calls import BUSY
+from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.store_url import Place, unavailable

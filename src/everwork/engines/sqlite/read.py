@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX
-from everwork.core.queries import Count, Explanation, JobFilter, Measure, Page, Stats, WorkerHour
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
+from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.hours import Hours
-from everwork.engines.pages import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted
+from everwork.engines.portions import Filling, Hours, asks_of_attempt, asks_of_job, first_step, next_step, parted
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
-from everwork.engines.sqlite.breaker import is_probe_live
-from everwork.engines.sqlite.lanes import limit_key_of, tenant_of
+from everwork.engines.sqlite.capacity import is_probe_live
 from everwork.engines.sqlite.shared import Where
-from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
 
 GET = statements("get")
 LIST = statements("list")
@@ -176,3 +174,29 @@ def _job(row: tuple[Any, ...]) -> Job:
         rejected=kind == Cause.REJECT.value, dedupe_key=dedupe_key, correlation_id=correlation_id, copy_of=copy_of,
         extra=extra,
     )  # fmt: skip
+
+
+OLDEST = statements("oldest")
+PAST_EVERY_MS: Final = 2**63 - 1
+
+
+def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
+    """The queues in which work waits, by type and group, and since when."""
+    queues = cursor.execute(OLDEST["queues"]).fetchall()
+    since = [(type, group, _since_ms(cursor, queue, now_ms)) for queue, type, group in queues]
+    return [Oldest(type, group, since_ms) for type, group, since_ms in since if since_ms is not None]
+
+
+def _since_ms(cursor: sqlite3.Cursor, queue: int, now_ms: int) -> int | None:
+    due = cursor.execute(OLDEST["due"], (queue, now_ms)).fetchone()
+    ready = [run_at_ms for run_at_ms in islice(_ready(cursor, queue), OLDEST_LOOK_MAX) if run_at_ms <= now_ms]
+    return min([*ready, *(due or ())], default=None)
+
+
+def _ready(cursor: sqlite3.Cursor, queue: int) -> Iterator[int]:
+    """The earliest instant of each lane and priority."""
+    row = cursor.execute(OLDEST["first_ready"], (queue,)).fetchone()
+    while row is not None:
+        lane, urgency, run_at_ms = row
+        yield run_at_ms
+        row = cursor.execute(OLDEST["next_ready"], (queue, lane, urgency, PAST_EVERY_MS)).fetchone()

@@ -1,21 +1,25 @@
-"""The registry: pauses, policies, groups, entries of any kind, turns."""
+"""The registry: pauses, policies, groups, entries of any kind, turns, triggers."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
 from everwork.core.limits import DEFAULT_GROUP
+from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
-from everwork.core.states import Cause
-from everwork.engines.rules import TOP_NAME, told_breaker
-from everwork.engines.sqlite.breaker import is_probe_live
+from everwork.core.states import Cause, State
+from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, told_breaker
+from everwork.engines.sqlite.capacity import Limited, count_anew, is_probe_live
+from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.values import Registered
+from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 SQL = statements("registry")
 
@@ -117,3 +121,66 @@ def turn_left_ms(cursor: sqlite3.Cursor, name: str, holder: str, now_ms: int) ->
     if row is None or row[1] <= now_ms:
         return 0
     return int(row[1] - now_ms) * (1 if row[0] == holder else -1)
+
+
+def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
+    """Keep a type's policy."""
+    tx.type(type)
+    tx.flush()  # What is counted anew below must not be added once more.
+    said = decode_policy(policy)
+    *limits, back_ms, rounds = tx.cursor.execute(SQL["limits"], (type,)).fetchone()
+    tx.cursor.execute(SQL["set_policy"], (type, policy, *_numbers(said)))
+    if (back_ms, rounds) != (said.failed_job_retry_ms, said.failed_job_retry_rounds):
+        tx.cursor.execute(SQL["look_back"], (type,))
+    tx.forget_type(type)
+    tx.holds.forget()
+    if limits != [said.max_running, said.max_running_per_key]:
+        for queue, solo in tx.cursor.execute(SQL["queues_of"], (type,)).fetchall():
+            count_anew(tx, Limited(queue, solo, type, said.max_running, said.max_running_per_key))
+    tx.woken = True
+
+
+def _numbers(said: TypePolicy) -> tuple[int | None, ...]:
+    breaker, rate = said.breaker, said.rate
+    return (
+        *((breaker.failures, breaker.open_ms) if breaker else (None, None)),
+        said.max_running,
+        said.max_running_per_key,
+        *((rate.jobs, rate.window_ms) if rate else (None, None)),
+        said.failed_job_retry_ms,
+        said.failed_job_retry_rounds,
+        said.keep_ms(State.COMPLETED),
+        said.keep_ms(State.FAILED),
+    )
+
+
+FIRE = statements("fire")
+REGISTRY = statements("registry")
+
+
+def known_marks(cursor: sqlite3.Cursor, triggers: Sequence[str], now_ms: int) -> TriggerMarks | None:
+    """Where triggers stand; None if one of them has not begun."""
+    marks = _marks(cursor, triggers)
+    if not all(trigger in marks for trigger in triggers):
+        return None
+    return TriggerMarks(now_ms, [marks[trigger] for trigger in triggers])
+
+
+def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
+    """Where triggers stand; those that have not begun do so now."""
+    body = mark_text(TriggerMark(tx.now_ms, tx.now_ms))
+    known = _marks(tx.cursor, triggers)
+    tx.cursor.executemany(FIRE["put_mark"], [(trigger, body) for trigger in triggers if trigger not in known])
+    marks = _marks(tx.cursor, triggers)
+    return TriggerMarks(tx.now_ms, [marks[trigger] for trigger in triggers])
+
+
+def fire(tx: Transaction, fires: Sequence[Fire]) -> list[Fired]:
+    """Let time points pass that have not, and create their jobs."""
+    judged = passages(fires, _marks(tx.cursor, {fire.trigger for fire in fires}))
+    tx.cursor.executemany(FIRE["put_mark"], list(marks_passed(fires, judged).items()))
+    return fired(fires, judged, create(tx, jobs_of(fires, judged)))
+
+
+def _marks(cursor: sqlite3.Cursor, triggers: Iterable[str]) -> dict[str, TriggerMark]:
+    return marks_of(cursor.execute(REGISTRY["marks"], (json.dumps(list(triggers)),)).fetchall())

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
-from everwork.core.leasing import Judged, Verdict
+from everwork.core.leasing import Judged, Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import Cause, State
 from everwork.engines.rules import refused
-from everwork.engines.sqlite.breaker import count_failures, count_successes
+from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.measure import EXECUTIONS, WAITS, measure_completed, measure_failed
 from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, record, where
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.sqlite.transaction import Transaction, Work
+from everwork.engines.sqlite.transaction import EXECUTIONS, WAITS, Transaction, Work, measure_completed, measure_failed
 
 SQL = statements("settle")
 SHARED = statements("shared")
@@ -221,3 +221,34 @@ def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
     row = tx.cursor.execute(SQL["past_end"], (outcome.key, outcome.attempt)).fetchone()
     ended = row[0] if row else found.kind if outcome.attempt == found.attempt else None
     return refused(outcome, State(found.state), found.attempt, ended)
+
+
+EXTEND = statements("extend")
+CHECK = statements("check")
+
+
+def extend(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+    """Let live leases end `lease_ms` from now."""
+    rows = tx.cursor.execute(EXTEND["extend"], (_document(leases), tx.now_ms + lease_ms)).fetchall()
+    return _statuses(tx.cursor, leases, set(rows))
+
+
+def check(cursor: sqlite3.Cursor, leases: Sequence[Lease]) -> list[LeaseStatus]:
+    """Look which leases hold, and change nothing."""
+    rows = cursor.execute(CHECK["held"], (_document(leases),)).fetchall()
+    return _statuses(cursor, leases, set(rows))
+
+
+def _statuses(cursor: sqlite3.Cursor, leases: Sequence[Lease], held: set[tuple[int, int]]) -> list[LeaseStatus]:
+    gone = [lease for lease in leases if lease not in held]
+    cancelled: set[tuple[int, int]] = set()
+    if gone:
+        cancelled = set(cursor.execute(CHECK["cancelled"], (_document(gone),)).fetchall())
+    return [
+        LeaseStatus.HELD if lease in held else LeaseStatus.CANCELLED if lease in cancelled else LeaseStatus.LOST
+        for lease in leases
+    ]
+
+
+def _document(leases: Sequence[Lease]) -> str:
+    return "{" + ",".join([f'"{lease.key}":{lease.attempt}' for lease in leases]) + "}"

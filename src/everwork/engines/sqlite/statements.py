@@ -6,6 +6,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from everwork.core.limits import DEFAULT_TENANT
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
@@ -21,3 +23,23 @@ def _bare(body: str) -> str:
     """A statement without its comments."""
     lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
     return "\n".join(lines).rstrip(";")
+
+
+LANE_SEPARATOR = "\x1f"
+
+
+def lane_of(tenant: str, limit_key: str | None) -> str:
+    """The lane of a tenant and limit key, as it is stored."""
+    if limit_key is None and tenant == DEFAULT_TENANT:
+        return ""
+    return f"{tenant}{LANE_SEPARATOR}{limit_key or ''}"
+
+
+def tenant_of(lane: str) -> str:
+    """The tenant of a stored lane."""
+    return lane.partition(LANE_SEPARATOR)[0] if lane else DEFAULT_TENANT
+
+
+def limit_key_of(lane: str) -> str | None:
+    """The limit key of a stored lane."""
+    return lane.partition(LANE_SEPARATOR)[2] or None if lane else None

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from everwork.engines.base import Clock
-from everwork.engines.sqlite.calls import (
+from everwork.engines.sqlite.connections import (
     BUSY,
     Act,
     Answer,
@@ -28,7 +28,7 @@ from everwork.engines.sqlite.calls import (
     reconnected,
     resolve,
 )
-from everwork.engines.sqlite.lock import FileLock
+from everwork.engines.sqlite.processes import FileLock
 from everwork.engines.sqlite.store_url import Place, identity, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable

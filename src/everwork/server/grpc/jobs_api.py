@@ -17,9 +17,8 @@ from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_requests as intake
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
 from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
-from everwork.server.grpc.jobs_replies import activated, int32, job_view, stats_view
+from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
-from everwork.server.grpc.refusals import of_state, refusal
 from everwork.service.access.principal import Permission
 from everwork.service.desk import Desk
 

@@ -11,9 +11,12 @@ import orjson
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import Job, LeasedJob
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.queries import Stats
+from everwork.core.states import State
+from everwork.exceptions import JobNotFound
 from everwork.proto import jobs_pb2
-from everwork.service.report import performance
+from everwork.service.reports import performance
 
 PROCESS_FIELDS: Final = (
     "process_instance_key",
@@ -182,3 +185,25 @@ def _largest(numbers: Mapping[str, int]) -> dict[str, int]:
 
 def _int32s(numbers: Mapping[str, int]) -> dict[str, int]:
     return {name: int32(number) for name, number in numbers.items()}
+
+
+def refusal(key: int, judged: Judged) -> str:
+    """Why an outcome was not accepted; that there is no such job is an error."""
+    if judged.verdict is Verdict.NOT_FOUND:
+        raise JobNotFound(key)
+    if judged.verdict is Verdict.LEASE_LOST:
+        return f"Job '{key}': lease lost, this attempt no longer holds it"
+    return of_state(key, judged.state)
+
+
+def of_state(key: int, state: State | None) -> str:
+    """What keeps a job in this state from taking an outcome."""
+    match state:
+        case State.CANCELLED:
+            return f"Job '{key}' was cancelled"
+        case State.PENDING:
+            return f"Job '{key}' is not activated"
+        case State.FAILED:
+            return f"Job '{key}' not found or already completed: it has failed"
+        case _:
+            return f"Job '{key}' not found or already completed"

@@ -25,9 +25,8 @@ from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
 from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
-from everwork.server.grpc.jobs_replies import chosen, process_fields
+from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
-from everwork.server.grpc.refusals import refusal
 from everwork.service.access.principal import Permission
 from everwork.service.desk import Desk
 

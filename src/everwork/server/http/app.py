@@ -14,12 +14,11 @@ from starlette.responses import Response
 
 from everwork.exceptions import EverworkError, InvalidInput
 from everwork.server.http.api import activate, admin, changes, dead_letters, fleet, jobs, outcomes, policies, probes
+from everwork.server.http.framework.context import Parts
 from everwork.server.http.framework.middleware import Front
 from everwork.server.http.framework.openapi import describe
-from everwork.server.http.framework.operations import Answer, Call, Operation, PathDoor
-from everwork.server.http.framework.parts import Parts
+from everwork.server.http.framework.operations import Answer, Call, Operation, PathDoor, SegmentRoute
 from everwork.server.http.framework.problems import Refusal, problem, problem_of
-from everwork.server.http.framework.routes import SegmentRoute
 from everwork.server.http.ui import live
 from everwork.server.http.ui.dashboard import Dashboard, is_under
 from everwork.server.http.ui.pages import ACTIONS, PAGES

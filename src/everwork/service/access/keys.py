@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core import checks
-from everwork.core.limits import API_KEY_CHARS_MAX, API_KEY_CHARS_MIN
+from everwork.core.limits import API_KEY_CHARS_MAX, API_KEY_CHARS_MIN, RATE_BUCKETS_MAX
 from everwork.engines.base import Clock, Engine
-from everwork.exceptions import BadConfiguration, NotFound, PermissionDenied, Unauthenticated
+from everwork.exceptions import BadConfiguration, NotFound, PermissionDenied, TooManyRequests, Unauthenticated
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
 from everwork.service.access.principal import ANYBODY, Permission, Principal
-from everwork.service.access.ratelimit import RateLimiter, Seconds
 
 REFRESH_SECONDS: Final = 0.8
 SECRET_BYTES: Final = 32
@@ -229,3 +229,48 @@ def _digest(text: str) -> bytes:
 def _id_in(text: str) -> str:
     """The part of a key's text that is no secret; anything else has none."""
     return text[3:].partition("_")[0] if text.startswith("ew_") else ""
+
+
+Seconds = Callable[[], float]
+"""A clock that never goes back."""
+
+
+class RateLimiter:
+    """Token buckets that hold one second's worth of requests, at least one.
+
+    Of each bucket only the time at which it will be full again is kept; one that is full needs no entry.
+    """
+
+    __slots__ = ("_clock", "_full_at", "_per_second")
+
+    def __init__(self, per_second: float = 0.0, clock: Seconds = time.monotonic) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._full_at: dict[str, float] = {}
+
+    def spend(self, id: str, per_second: float | None = None) -> None:
+        """Take one token, by the key's own rate or by the default one; 0 is no limit."""
+        rate = self._per_second if per_second is None else per_second
+        if rate <= 0:
+            return
+        now = self._clock()
+        full_at = max(self._full_at.get(id, now), now)
+        wait = full_at - now - (max(rate, 1.0) - 1.0) / rate
+        if wait > 1e-9:  # Sums of fractions are not exact, and nobody is to wait for that.
+            raise _refused(rate, wait)
+        if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
+            self._make_room(now)
+        self._full_at[id] = full_at + 1.0 / rate
+
+    def _make_room(self, now: float) -> None:
+        """Forget full buckets; if all are in use, the one that has been here longest."""
+        self._full_at = {id: full_at for id, full_at in self._full_at.items() if full_at > now}
+        if len(self._full_at) >= RATE_BUCKETS_MAX:
+            del self._full_at[next(iter(self._full_at))]
+
+
+def _refused(rate: float, wait: float) -> TooManyRequests:
+    retry_after_ms = max(1, math.ceil(wait * 1000))
+    return TooManyRequests(
+        f"the API key may make {rate:g} requests a second; try again in {retry_after_ms} ms", retry_after_ms
+    )

@@ -10,7 +10,7 @@ from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.engines.base import Engine
 from everwork.exceptions import NotFound
-from everwork.service.access.audit import Audit
+from everwork.service.access.audit import Audit, Office
 from everwork.service.access.principal import Principal
 from everwork.service.fleet.entries import (
     ManagerCard,
@@ -23,7 +23,6 @@ from everwork.service.fleet.entries import (
 )
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.fleet.running import RUNNING_JOBS_MAX, AtWork, at_work
-from everwork.service.office import Office
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
 
 FIRES_DEFAULT: Final = 5

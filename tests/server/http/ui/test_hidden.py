@@ -10,8 +10,16 @@ import pytest
 
 from everwork.core.job import Job
 from everwork.core.states import State
-from everwork.server.http.ui.hidden import FACTS, FILE_WORK_MAX, PAGE_WORK_MAX, SECRETS_MAX, Hidden
-from everwork.server.http.ui.redaction import MASK, SHOWN_CHARS_MAX, Masks
+from everwork.server.http.ui.redaction import (
+    FACTS,
+    FILE_WORK_MAX,
+    MASK,
+    PAGE_WORK_MAX,
+    SECRETS_MAX,
+    SHOWN_CHARS_MAX,
+    Hidden,
+    Masks,
+)
 from everwork.server.settings import MASKED
 
 MASKS = Masks(MASKED)

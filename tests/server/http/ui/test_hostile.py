@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from everwork.exceptions import EngineUnavailable
-from everwork.server.http.ui.assets import asset_url
 from everwork.server.http.ui.dashboard import UNKNOWN
+from everwork.server.http.ui.render import asset_url
 from everwork.service.access.audit import Audit
 from everwork.service.access.principal import ANYBODY
 from everwork.service.access.sessions import Sessions

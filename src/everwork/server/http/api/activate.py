@@ -20,9 +20,9 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.exceptions import Unauthenticated
 from everwork.server.http.api.schemas import ref
+from everwork.server.http.framework.context import DOOR
 from everwork.server.http.framework.fields import NAME, ListOf, Number, Text, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Operation, Shape
-from everwork.server.http.framework.parts import DOOR
 from everwork.service.access.principal import Permission
 from everwork.service.service import JobService
 

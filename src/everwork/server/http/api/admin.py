@@ -13,15 +13,14 @@ from everwork.core.limits import (
     RATE_PER_SECOND_MAX,
     STATISTICS_KEEP_HOURS,
 )
-from everwork.server.http.api.answers import NOTHING
+from everwork.server.http.api.changes import NOTHING
 from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import INSTANT, NAME, ListOf, Number, OneOf, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.service.access.api_key import RATE_PER_SECOND_MIN
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
-from everwork.service.admin_report import audit_report, group_report, key_report, type_report
-from everwork.service.report import stats_report
+from everwork.service.reports import audit_report, group_report, key_report, stats_report, type_report
 
 
 async def stats(call: Call) -> Response:

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
+import orjson
 from starlette.responses import Response
 
 from everwork.core.leasing import accepted
-from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, ERROR_CHARS_MAX, LEASE_MS_MAX, PRIORITY_MAX, PRIORITY_MIN
-from everwork.exceptions import InvalidInput
-from everwork.server.http.api.answers import ATTEMPT, CHANGED, NOTHING, changed
+from everwork.core.limits import (
+    ATTEMPT_MAX,
+    ATTEMPTS_MAX,
+    DELAY_MS_MAX,
+    ERROR_CHARS_MAX,
+    LEASE_MS_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
+from everwork.exceptions import EngineError, InvalidInput, JobNotFound
 from everwork.server.http.api.jobs import FILTER, job_filter
 from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import FLAG, INSTANT, Text, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.service.access.principal import Permission
+from everwork.service.reports import job_report
+
+NOTHING: Final = Shape("Nothing", ())
+ATTEMPT: Final = Field(
+    "attempt",
+    Whole(0, ATTEMPT_MAX),
+    "The attempt that is meant: unless it is the live one, nothing changes.",
+    default=0,
+)
+CHANGED: Final = {
+    200: Answer("The job after the change.", ref("Job")),
+    204: Answer("Done; with `Prefer: return=minimal`, or if the job cannot be read any more."),
+}
 
 
 async def cancel(call: Call) -> Response:
@@ -168,3 +190,11 @@ OPERATIONS: Final = (
         ),
     ),
 )
+
+
+async def changed(call: Call) -> Response:
+    """The job after a change; nothing, if little was asked for or it cannot be read: the change is made anyway."""
+    if not call.wants_little:
+        with suppress(JobNotFound, EngineError):
+            return answer(job_report(await call.desk.get(call.key), read=orjson.Fragment))
+    return Response(status_code=204)

@@ -12,8 +12,8 @@ from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SOUGHT, ListOf, Schema, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.service.access.principal import Permission
-from everwork.service.admin_report import dead_report
 from everwork.service.dead_letters import GROUPS_DEFAULT, GROUPS_MAX, Act, DeadFilter, grouped, require_fingerprint
+from everwork.service.reports import dead_report
 
 
 class Fingerprint:

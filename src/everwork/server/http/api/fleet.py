@@ -9,10 +9,12 @@ from starlette.responses import Response
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.server.http.api.admin import READS, done, row
-from everwork.server.http.api.answers import NOTHING
+from everwork.server.http.api.changes import NOTHING
 from everwork.server.http.framework.fields import Whole
 from everwork.server.http.framework.operations import Call, Field, answer
-from everwork.service.admin_report import (
+from everwork.service.fleet.admin import FIRES_DEFAULT
+from everwork.service.fleet.running import RUNNING_JOBS_MAX
+from everwork.service.reports import (
     fired_report,
     fires_report,
     forgotten_report,
@@ -25,8 +27,6 @@ from everwork.service.admin_report import (
     worker_report,
     worker_switch_report,
 )
-from everwork.service.fleet.admin import FIRES_DEFAULT
-from everwork.service.fleet.running import RUNNING_JOBS_MAX
 from everwork.service.triggers.fires import FIRES_MAX
 
 

@@ -12,14 +12,13 @@ from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Page
 from everwork.exceptions import InvalidInput
-from everwork.server.http.api.create import NEW_JOB, read_jobs
-from everwork.server.http.api.created import brief, full_answer
+from everwork.server.http.api.create import NEW_JOB, brief, full_answer, read_jobs
 from everwork.server.http.api.schemas import list_of, ref
 from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
 from everwork.server.http.framework.fields import INSTANT, NAME, SOUGHT, STATE, ListOf, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Operation, answer
 from everwork.service.access.principal import Permission
-from everwork.service.report import explanation_report, job_report
+from everwork.service.reports import explanation_report, job_report
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
 """With so much a page is full, whatever its limit."""

@@ -11,10 +11,10 @@ from everwork.core.leasing import accepted
 from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Fail, Outcome, Throw
 from everwork.exceptions import InvalidInput
-from everwork.server.http.api.answers import ATTEMPT, CHANGED, changed
+from everwork.server.http.api.changes import ATTEMPT, CHANGED, changed
+from everwork.server.http.framework.context import DOOR
 from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, JsonObject, Whole
 from everwork.server.http.framework.operations import Call, Field, Operation, Shape
-from everwork.server.http.framework.parts import DOOR
 from everwork.service.access.principal import Permission
 
 

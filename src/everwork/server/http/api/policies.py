@@ -25,10 +25,10 @@ from everwork.core.limits import (
 from everwork.core.policy import rules_from
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.admin import READS, done, row
-from everwork.server.http.api.answers import NOTHING
+from everwork.server.http.api.changes import NOTHING
 from everwork.server.http.framework.fields import FLAG, Number, Schema, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Shape, answer
-from everwork.service.admin_report import policy_report
+from everwork.service.reports import policy_report
 
 
 class ErrorRules:

@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 
 from everwork.exceptions import EngineError
 from everwork.server.http.api.schemas import ref
+from everwork.server.http.framework.context import Parts
 from everwork.server.http.framework.operations import Answer, Call, Operation, answer
-from everwork.server.http.framework.parts import Parts
 from everwork.server.http.framework.problems import problem
 from everwork.server.metrics import CONTENT_TYPE, Seen
 from everwork.server.readiness import ENGINE_SECONDS

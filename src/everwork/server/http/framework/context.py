@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from starlette.requests import Request
 
 from everwork.core import checks
 from everwork.server.http.framework.origin import origin_of
-from everwork.server.http.framework.parts import Parts
+from everwork.server.metrics import Metrics
+from everwork.server.readiness import Readiness
+from everwork.server.settings import Settings
+from everwork.service.access.audit import Audit
+from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
 from everwork.service.admin import Administration
 from everwork.service.desk import Desk
+from everwork.service.monitor.sampler import Pulse
+from everwork.service.service import JobService
 
 
 class Caller:
@@ -41,3 +50,25 @@ class Caller:
     def key(self) -> int:
         """The job key in the path."""
         return checks.job_key(self.request.path_params["key"])
+
+
+DOOR: Final = "rest"
+"""The door's name in figures and in the audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The service, the keys, and what else a handler may need. `stopping` is set when the server stops."""
+
+    service: JobService
+    keys: KeyRing
+    audit: Audit
+    settings: Settings
+    pulse: Pulse
+    readiness: Readiness
+    metrics: Metrics = field(default_factory=Metrics)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def administration(self, principal: Principal, origin: str) -> Administration:
+        """The verbs of operators for one caller."""
+        return Administration(self.service, self.keys, self.audit, principal, origin)

@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everwork.logs import get_logger
+from everwork.server.http.framework.context import DOOR, Parts
 from everwork.server.http.framework.origin import is_own_host
-from everwork.server.http.framework.parts import DOOR, Parts
 from everwork.server.http.framework.problems import problem
 
 log = get_logger("everwork")

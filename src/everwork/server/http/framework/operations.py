@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
-from everwork.server.http.framework.context import Caller
+from everwork.server.http.framework.context import Caller, Parts
 from everwork.server.http.framework.fields import Kind, ListOf, Schema
 from everwork.server.http.framework.origin import key_of
-from everwork.server.http.framework.parts import Parts
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
 
@@ -220,3 +220,42 @@ def _value(one: Field, value: object) -> Any:
             raise InvalidInput(one.name, "must be given")
         return one.default
     return one.kind.read(one.name, value)
+
+
+class SegmentRoute(BaseRoute):
+    """A path like `/types/{type}/pause`. A name is one segment; a slash inside it is sent as %2F."""
+
+    def __init__(self, path: str, app: ASGIApp) -> None:
+        self.path = path
+        self.app = app
+        self._segments = path.split("/")
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for this path, and which names stand in it."""
+        found = self._names(scope) if scope["type"] == "http" else None
+        return (Match.NONE, {}) if found is None else (Match.FULL, {"path_params": found})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self.app(scope, receive, send)
+
+    def _names(self, scope: Scope) -> dict[str, Any] | None:
+        sent = scope["raw_path"].split(b"/")
+        if len(sent) != len(self._segments):
+            return None
+        names: dict[str, Any] = {}
+        for expected, raw in zip(self._segments, sent, strict=True):
+            segment = _decoded(raw)
+            if expected.startswith("{") and segment:
+                names[expected[1:-1]] = segment
+            elif segment != expected:
+                return None
+        return names
+
+
+def _decoded(raw: bytes) -> str | None:
+    """A segment as a text; none if it is not one in UTF-8."""
+    try:
+        return unquote(raw.decode("ascii"), errors="strict")
+    except UnicodeDecodeError:
+        return None

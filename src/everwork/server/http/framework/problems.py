@@ -14,8 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
-from everwork.server.errors import wire
-from everwork.server.words import as_written
+from everwork.server.errors import as_written, wire
 
 PROBLEM_TYPE: Final = "application/problem+json"
 LINGER_SECONDS: Final = 5.0

@@ -13,7 +13,7 @@ import uvicorn
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import make_app
-from everwork.server.http.framework.parts import Parts
+from everwork.server.http.framework.context import Parts
 from everwork.server.http.framework.protocol import BoundedProtocol
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness

@@ -14,17 +14,14 @@ from starlette.types import Receive, Scope, Send
 
 from everwork.core.limits import SESSION_MS
 from everwork.exceptions import EverworkError, PermissionDenied, Unauthenticated
-from everwork.server.errors import wire
-from everwork.server.http.framework.operations import NOBODY
+from everwork.server.errors import as_written, wire
+from everwork.server.http.framework.context import Parts
+from everwork.server.http.framework.operations import NOBODY, SegmentRoute
 from everwork.server.http.framework.origin import is_encrypted, port_said
-from everwork.server.http.framework.parts import Parts
 from everwork.server.http.framework.problems import Refusal
-from everwork.server.http.framework.routes import SegmentRoute
-from everwork.server.http.ui import assets
 from everwork.server.http.ui.page import Action, Done, Download, Page, View
-from everwork.server.http.ui.render import address, render, render_live
+from everwork.server.http.ui.render import ASSET_PATH, address, asset, render, render_live
 from everwork.server.http.ui.visit import HOME, Visit, own_path
-from everwork.server.words import as_written
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import ANYBODY, Permission
 from everwork.service.access.sessions import Session, Sessions, holder_of
@@ -62,7 +59,7 @@ class Dashboard:
 
     def routes(self) -> Iterator[SegmentRoute]:
         """What answers under /ui; fixed paths first."""
-        yield SegmentRoute(assets.PATH, _Static())
+        yield SegmentRoute(ASSET_PATH, _Static())
         yield SegmentRoute(f"{HOME}/", RedirectResponse(HOME, 308))
         for path in sorted({*self.pages, *(action.path for action in self._actions)}, key=lambda one: "{" in one):
             found = {"GET": self.pages.get(path), "POST": self._action(path)}
@@ -159,7 +156,7 @@ class Dashboard:
 class _Static:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["everwork.operation"] = "ui.static"
-        found = assets.asset(**scope["path_params"])
+        found = asset(**scope["path_params"])
         if scope["method"] not in ("GET", "HEAD"):
             found = Response("this can only be read", 405, {"Allow": "GET, HEAD"}, "text/plain")
         response = found or Response("there is no such file", 404, media_type="text/plain")

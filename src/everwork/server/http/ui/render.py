@@ -4,22 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.responses import Response
 
 from everwork.core.instants import utc_text
 from everwork.core.states import State
-from everwork.server.http.ui.assets import asset_url
 from everwork.server.http.ui.redaction import one_line, visible
 
 NOTHING: Final = "\u2013"
 """What stands where there is no value."""
 LIVE: Final = "live"
 """The block of every page that is rendered again while it is looked at."""
+
+_FOLDER: Final = Path(__file__).parent / "static"
+_MEDIA: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES: Final = {file.name: file.read_bytes() for file in sorted(_FOLDER.iterdir()) if file.suffix in _MEDIA}
+VERSION: Final = sha256(b"".join(_FILES.values())).hexdigest()[:12]
+ASSET_PATH: Final = "/ui/static/{version}/{name}"
+
+
+def asset_url(name: str) -> str:
+    """Where an asset is: another place for every version of it."""
+    return f"/ui/static/{VERSION}/{name}"
+
+
+def asset(version: str, name: str) -> Response | None:
+    """An asset, if there is one of this name. Only what is asked for by its version is kept."""
+    content = _FILES.get(name)
+    if content is None:
+        return None
+    cached = "public, max-age=31536000, immutable" if version == VERSION else "no-store"
+    return Response(content, headers={"Cache-Control": cached}, media_type=_MEDIA[Path(name).suffix])
+
 
 environment: Final = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),

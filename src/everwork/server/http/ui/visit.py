@@ -11,8 +11,7 @@ from starlette.requests import Request
 
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.body import read_body
-from everwork.server.http.framework.context import Caller
-from everwork.server.http.framework.parts import Parts
+from everwork.server.http.framework.context import Caller, Parts
 from everwork.server.http.framework.problems import Refusal
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.sessions import Session

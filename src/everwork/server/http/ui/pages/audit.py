@@ -7,9 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core.instants import utc_text
 from everwork.exceptions import InvalidInput
-from everwork.server.http.ui.hidden import masks_of
 from everwork.server.http.ui.page import Action, Page, View
-from everwork.server.http.ui.redaction import Masks, pretty
+from everwork.server.http.ui.redaction import Masks, masks_of, pretty
 from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.audit import AuditEntry

@@ -12,12 +12,11 @@ from everwork.core.limits import ATTEMPTS_MAX, KEY_MAX, LIST_SCAN_MAX, PRIORITY_
 from everwork.core.queries import Explanation, Reason
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
 from everwork.exceptions import NotFound
-from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.page import Action, Done, Download, Page, View
 from everwork.server.http.ui.pages.jobs import now_of, shown_state
+from everwork.server.http.ui.redaction import Hidden, masks_of
 from everwork.server.http.ui.render import address, type_url
-from everwork.server.http.ui.timeline import timeline
-from everwork.server.http.ui.verdict import verdict
+from everwork.server.http.ui.timeline import timeline, verdict
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.principal import Permission
 

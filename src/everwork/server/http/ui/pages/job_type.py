@@ -17,7 +17,7 @@ from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.pages.failing import failing
+from everwork.server.http.ui.pages.dead_letters import failing
 from everwork.server.http.ui.pages.types import (
     RATE_MINUTES,
     limits_of,

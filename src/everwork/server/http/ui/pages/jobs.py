@@ -11,9 +11,8 @@ from everwork.core.limits import KEY_MAX
 from everwork.core.queries import Page as Found
 from everwork.core.states import FINISHED_STATES, State
 from everwork.exceptions import InvalidInput
-from everwork.server.http.ui.hidden import Hidden, masks_of
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.redaction import Masks
+from everwork.server.http.ui.redaction import Hidden, Masks, masks_of
 from everwork.server.http.ui.render import job_url
 from everwork.server.http.ui.search import DUE, SCHEDULED, Asked, asked_for
 from everwork.server.http.ui.timeline import gist

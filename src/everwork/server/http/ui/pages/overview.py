@@ -13,7 +13,7 @@ from everwork.core.states import State
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.page import Action, Page, View
-from everwork.server.http.ui.pages.failing import failing
+from everwork.server.http.ui.pages.dead_letters import failing
 from everwork.server.http.ui.pages.types import LATE_MS, RATE_MINUTES, unasked
 from everwork.server.http.ui.render import address, duration, number, type_url
 from everwork.server.http.ui.visit import Visit

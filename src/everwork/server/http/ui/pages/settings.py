@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.redaction import pretty
-from everwork.server.http.ui.verdict import pieces
+from everwork.server.http.ui.timeline import pieces
 from everwork.server.http.ui.visit import Visit
 from everwork.server.settings import PREFIX, Settings
 from everwork.service.access.keys import host_clock

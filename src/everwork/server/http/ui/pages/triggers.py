@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode
 from everwork.exceptions import InvalidInput
-from everwork.server.http.ui.hidden import masks_of
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.redaction import cut, pretty
+from everwork.server.http.ui.redaction import cut, masks_of, pretty
 from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.principal import Permission

@@ -1,14 +1,17 @@
-"""Why nobody takes a job although workers are declared for it: they are switched off, or do not start."""
+"""Why a job, or a whole type, is not running: what only the service knows, beside the engine's answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 from typing import Final
 
 from everwork.core.checks import shown
-from everwork.core.queries import Explanation, Reason
+from everwork.core.instants import utc_text
+from everwork.core.queries import Explanation, Reason, TypeInfo
+from everwork.engines.base import Engine
 from everwork.service.fleet.entries import WorkerCard, WorkerView
 
 TYPED_CHARS_MAX: Final = 60
@@ -19,14 +22,14 @@ BROKEN_CHARS_MAX: Final = 300
 
 def absent(explanation: Explanation, takers: Sequence[WorkerView]) -> Explanation:
     """Why a job waits, if all those for whom it waits are off or broken; as it was if there are none or some work."""
-    text = _told(takers)
+    text = _takers_text(takers)
     if text is None:
         return explanation
     # Others may take such jobs, too: whoever asks for them by the API, say.
     return replace(explanation, text=text if explanation.reason is Reason.NOT_ASKED else f"{explanation.text}; {text}")
 
 
-def _told(takers: Sequence[WorkerView]) -> str | None:
+def _takers_text(takers: Sequence[WorkerView]) -> str | None:
     off = [view.card for view in takers if not view.is_on]
     broken = [view for view in takers if view.is_on and view.broken and not view.processes]
     if not takers or len(off) + len(broken) < len(takers):
@@ -55,3 +58,38 @@ def _in_a_shell(card: WorkerCard) -> str:
     """What names a worker on a command line: its id, if its title could not be typed as it is."""
     is_plain = card.title.isprintable() and not card.title.startswith("-") and len(card.title) <= TYPED_CHARS_MAX
     return quote(card.title) if is_plain else card.id
+
+
+FRESH_SECONDS: Final = 1.0
+
+
+class Blockades:
+    """The paused types and the breakers that let nothing through, read at most once a second whoever asks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reading = asyncio.Lock()
+        self._types: Mapping[str, TypeInfo] = {}
+        self._read_at = float("-inf")
+
+    async def of(self, type: str) -> str | None:
+        """What keeps a type from being given out, and until when; None if nothing does."""
+        async with self._reading:
+            now = asyncio.get_running_loop().time()
+            if now - self._read_at > FRESH_SECONDS:
+                self._types = {info.type: info for info in await self._engine.types()}
+                self._read_at = now
+        info = self._types.get(type)
+        return None if info is None else _block_text(info)
+
+
+def _block_text(info: TypeInfo) -> str | None:
+    if info.paused:
+        return f"type '{info.type}' is paused until somebody resumes it"
+    if info.breaker_open_until_ms is not None:
+        until = utc_text(info.breaker_open_until_ms)
+        return f"type '{info.type}' is stopped by its circuit breaker until {until}"
+    if info.breaker_probe_key is not None:
+        probe = f"its probe, job '{info.breaker_probe_key}', to succeed"
+        return f"type '{info.type}' is stopped by its circuit breaker, which waits for {probe}"
+    return None

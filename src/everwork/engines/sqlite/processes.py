@@ -1,16 +1,83 @@
-"""Wake-ups: bells that ring in this process, and sockets beside the file that other processes poke."""
+"""Other processes on the same file: the lock that writers share, wake-ups, forks."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import secrets
 import socket
+import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
+
+if TYPE_CHECKING:
+    from everwork.engines.sqlite.connections import Pause
+    from everwork.engines.sqlite.opened import Opened
+
+
+class FileLock:
+    """A blocking flock. It belongs to the open file, so one thread at a time uses it."""
+
+    def __init__(self, path: str | None) -> None:
+        """The lock of a database file; None: a store in memory needs none."""
+        self._descriptor: int | None = None
+        if path is not None:
+            try:
+                self._descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise EngineUnavailable(f"cannot use {path}: no lock beside it ({error.strerror})") from None
+            _held.add(self)
+
+    def acquire(self) -> None:
+        """Wait in the queue for the lock."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def acquire_now(self) -> bool:
+        """Take the lock if it is free."""
+        try:
+            if self._descriptor is not None:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let the next one in."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    # A forked child shares the open file: if its parent died inside a transaction, the child would keep the lock.
+    for lock in list(_held):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
 
 log = get_logger("everwork.sqlite")
 
@@ -152,3 +219,45 @@ class _Folder:
 def _give_up(future: asyncio.Future[bool]) -> None:
     if not future.done():
         future.set_result(False)
+
+
+_opened: weakref.WeakSet[Opened] = weakref.WeakSet()
+_paused: list[tuple[Opened, list[Pause]]] = []
+_one_at_a_time = threading.Lock()
+
+
+def watch(opened: Opened) -> None:
+    """Take an open engine into account."""
+    _opened.add(opened)
+
+
+def forget(opened: Opened) -> None:
+    """An engine is being closed."""
+    with _one_at_a_time:
+        _opened.discard(opened)
+
+
+def _before() -> None:
+    _one_at_a_time.acquire()
+    _paused.extend((opened, opened.pause()) for opened in list(_opened) if opened.pid == os.getpid())
+    for _, pauses in _paused:
+        for pause in pauses:
+            pause.is_closed.wait()
+
+
+def _in_parent() -> None:
+    for opened, pauses in _paused:
+        opened.go_on()
+        for pause in pauses:
+            pause.goes_on.set()
+    _paused.clear()
+    _one_at_a_time.release()
+
+
+def _in_child() -> None:
+    _opened.clear()
+    _paused.clear()
+    _one_at_a_time.release()
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

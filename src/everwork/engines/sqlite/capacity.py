@@ -1,0 +1,254 @@
+"""How many jobs of a queue may start now: what pauses, breaker, rate and limits leave."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from everwork.core.breaker import CLOSED, Breaker, BreakerState, CircuitBreaker, after_failures, after_success, opened
+from everwork.core.leasing import Demand
+from everwork.core.limits import KEY_MAX
+from everwork.engines.sqlite.shared import where
+from everwork.engines.sqlite.statements import limit_key_of, statements
+from everwork.engines.sqlite.transaction import Transaction
+
+SQL = statements("activate")
+
+
+class Bounds(NamedTuple):
+    """What a queue's type allows, and what of it is used."""
+
+    max_running: int | None = None
+    lane_max_running: int | None = None
+    running: int = 0
+    rate_jobs: int | None = None
+    rate_ms: int = 0
+    rate_since_ms: int | None = None
+    rate_taken: int = 0
+    breaker_failures: int = 0
+    breaker_open_until_ms: int | None = None
+    breaker_probe_key: int | None = None
+    breaker_probe_attempt: int = 0
+
+    @property
+    def breaker(self) -> Breaker:
+        """The breaker of the type."""
+        return Breaker._make(self[-4:])
+
+    def window(self, now_ms: int) -> tuple[int, int]:
+        """Since when the rate's window lasts, and how many were leased in it; one that is over is followed by another.
+
+        A clock that was set back by more than a window begins one, too: nothing may wait for the old one.
+        """
+        since_ms = self.rate_since_ms
+        return (
+            (now_ms, 0) if since_ms is None or abs(now_ms - since_ms) >= self.rate_ms else (since_ms, self.rate_taken)
+        )
+
+
+UNBOUND: Final = Bounds()
+
+
+class Queue(NamedTuple):
+    """A queue as a claim finds it."""
+
+    id: int
+    solo: str | None
+    fair: int
+    turn: int
+    paused: int
+    asked_at_ms: int | None
+    is_bound: int = 0
+    bounds: Bounds = UNBOUND
+
+
+class Room(NamedTuple):
+    """How many jobs may start; if none, until when, as far as the clock decides it."""
+
+    jobs: int
+    until_ms: int | None = None
+
+
+FREE: Final = Room(KEY_MAX)
+NONE: Final = Room(0)
+
+
+def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
+    """The queue that a demand names, as the store has it."""
+    row = cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
+    if row is None:
+        return None
+    queue = Queue(*row)
+    if not queue.is_bound:
+        return queue
+    return queue._replace(bounds=Bounds._make(cursor.execute(SQL["read_bounds"], (queue.id,)).fetchone()))
+
+
+def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Room:
+    """The room that a queue has now."""
+    if queue.paused:
+        return NONE
+    if queue.bounds is UNBOUND:
+        return FREE
+    breaker = queue.bounds.breaker
+    match breaker.state(now_ms):
+        case BreakerState.OPEN:
+            return Room(0, breaker.open_until_ms)
+        case BreakerState.HALF_OPEN if is_probe_live(cursor, breaker):
+            return NONE
+        case BreakerState.HALF_OPEN:
+            return _limited(queue.bounds, now_ms, 1)
+        case _:
+            return _limited(queue.bounds, now_ms, KEY_MAX)
+
+
+def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, room: Room) -> int | None:
+    """When asking again may find more: at once if work is overdue, when the clock gives room, or when a job is due."""
+    if room.jobs:
+        return _next_future(cursor, queue.id)
+    if room.until_ms is None or not (has_ready(cursor, queue) or _next_future(cursor, queue.id) is not None):
+        return None
+    return room.until_ms
+
+
+def has_ready(cursor: sqlite3.Cursor, queue: Queue) -> bool:
+    """Whether a claim would find a job: of the lanes, only those are open that have ready work and room."""
+    return bool(cursor.execute(SQL["has_open" if queue.fair else "has_ready"], (queue.id,)).fetchone()[0])
+
+
+def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    """The earlier of two instants; None never comes."""
+    if one_ms is None or other_ms is None:
+        return other_ms if one_ms is None else one_ms
+    return min(one_ms, other_ms)
+
+
+def _limited(bounds: Bounds, now_ms: int, jobs: int) -> Room:
+    if bounds.rate_jobs is not None:
+        since_ms, taken = bounds.window(now_ms)
+        if taken >= bounds.rate_jobs:
+            return Room(0, since_ms + bounds.rate_ms)
+        jobs = min(jobs, bounds.rate_jobs - taken)
+    if bounds.max_running is not None:
+        jobs = min(jobs, max(0, bounds.max_running - bounds.running))
+    return Room(jobs)
+
+
+def _next_future(cursor: sqlite3.Cursor, queue: int) -> int | None:
+    row = cursor.execute(SQL["next_future"], (queue,)).fetchone()
+    return row[0] if row else None
+
+
+SHARED = statements("shared")
+USUAL_RULE = CircuitBreaker()
+
+Attempt = tuple[int, int, int]
+"""A queue, a job, and the number of its attempt."""
+
+
+def count_successes(tx: Transaction, queues: Iterable[int], completed: set[int]) -> None:
+    """Let the breakers of these queues know that jobs of theirs were completed."""
+    for queue in queues:
+        breaker = tx.holds.breaker(queue)
+        if breaker is not CLOSED:
+            is_probe = breaker.probe_key in completed and _is_probe(tx, breaker)
+            _change(tx, queue, after_success(breaker, is_probe=is_probe))
+
+
+def count_failures(tx: Transaction, counted: Sequence[Attempt]) -> None:
+    """Let each breaker know, at once, of all the attempts of its type that failed."""
+    by_type: dict[str, list[Attempt]] = {}
+    for attempt in counted:
+        by_type.setdefault(tx.holds.of(attempt[0]).type, []).append(attempt)
+    for attempts in by_type.values():
+        queue = attempts[0][0]
+        rule, breaker = tx.holds.of(queue).rule, tx.holds.breaker(queue)
+        if rule is None and breaker.open_until_ms is None:
+            continue
+        is_probe = any(breaker.is_probe(*attempt[1:]) for attempt in attempts)
+        rule = rule or USUAL_RULE
+        _change(tx, queue, after_failures(breaker, len(attempts), is_probe=is_probe, rule=rule, now_ms=tx.now_ms))
+
+
+def open_breaker(tx: Transaction, type: str, open_ms: int) -> None:
+    """Let a type's breaker be open for so long from now."""
+    queue = tx.type(type).queues[0][0]
+    _change(tx, queue, opened(tx.holds.breaker(queue), open_ms, tx.now_ms))
+
+
+def reset_breaker(tx: Transaction, type: str) -> bool:
+    """Close a type's breaker and forget its failures; whether it was open, or half-open."""
+    row = tx.cursor.execute(SHARED["breaker"], (type,)).fetchone()
+    if row is None:
+        return False
+    tx.holds.write_breaker(type, CLOSED)
+    tx.woken = True
+    return Breaker._make(row).state(tx.now_ms) is not BreakerState.CLOSED
+
+
+def is_probe_live(cursor: sqlite3.Cursor, breaker: Breaker) -> bool:
+    """Whether the job that tries whether things work again is still leased for that attempt."""
+    if breaker.probe_key is None:
+        return False
+    return bool(cursor.execute(SHARED["probe"], (breaker.probe_key, breaker.probe_attempt)).fetchone()[0])
+
+
+def _is_probe(tx: Transaction, breaker: Breaker) -> bool:
+    """Whether the probe's job was completed by the probe's attempt: who completes need not have named it."""
+    found = None if breaker.probe_key is None else where(tx, breaker.probe_key)
+    return found is not None and found.attempt == breaker.probe_attempt
+
+
+def _change(tx: Transaction, queue: int, breaker: Breaker) -> None:
+    before = tx.holds.breaker(queue)
+    if breaker != before:
+        tx.holds.write_breaker(tx.holds.of(queue).type, breaker)
+        if before.open_until_ms is not None and breaker.open_until_ms is None:
+            tx.woken = True
+
+
+RECOUNT = statements("recount")
+
+
+class Limited(NamedTuple):
+    """A queue, the only lane it ever had if so, and the limits of its type."""
+
+    queue: int
+    solo: str | None
+    type: str
+    max_running: int | None
+    lane_max_running: int | None
+
+
+def miscounted(cursor: sqlite3.Cursor) -> list[Limited]:
+    """Queues with limits of which the store says what is not so: an engine of an old version keeps no counts."""
+    return [Limited._make(row) for row in cursor.execute(RECOUNT["miscounted"]).fetchall()]
+
+
+def recount(tx: Transaction) -> None:
+    """Mend what is said of queues with limits."""
+    tx.flush()  # What is counted anew must not be added once more.
+    for wrong in miscounted(tx.cursor):
+        count_anew(tx, wrong)
+        tx.forget_type(wrong.type)
+        tx.woken = True
+
+
+def count_anew(tx: Transaction, limited: Limited) -> None:
+    """Count what runs; open and close lanes as the limits that hold now want it."""
+    queue, solo, _, most, per_key = limited
+    tx.cursor.execute(RECOUNT["count_running"], (queue, most is not None))
+    tx.cursor.execute(RECOUNT["forget_busy"], (queue,))
+    if per_key is not None:
+        if solo is not None:
+            tx.cursor.execute(SHARED["open_lane"], (queue, solo))
+        tx.cursor.execute(SHARED["set_fair"], (queue,))
+        tx.cursor.execute(RECOUNT["name_lanes"], (queue,))
+        _count_lanes(tx, queue)
+    tx.cursor.execute(RECOUNT["open_lanes"], (queue, KEY_MAX if per_key is None else per_key))
+
+
+def _count_lanes(tx: Transaction, queue: int) -> None:
+    leased = tx.cursor.execute(RECOUNT["leased_lanes"], (queue,)).fetchall()
+    tx.cursor.executemany(RECOUNT["count_busy"], [(queue, lane, jobs) for lane, jobs in leased if limit_key_of(lane)])
