@@ -56,10 +56,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 BEGIN = """
 import asyncio, sys, threading
 from everwork import Everwork, RetryPolicy
-from everwork.engines.sqlite import calls
+from everwork.engines.sqlite import connections
 from tests.app.waiting import until_sync
 from everwork.runtime import portal, runtime
-calls.CLOSE_SECONDS = portal.CLOSE_SECONDS = runtime.CANCEL_SECONDS = 1.0
+connections.CLOSE_SECONDS = portal.CLOSE_SECONDS = runtime.CANCEL_SECONDS = 1.0
 app = Everwork(URL, worker="program")
 def say(text):
     print(text, flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from everwork.testing.clock import VirtualClock
     from everwork.testing.injection import FailEveryNth, FailTypes, SimulatedFailure
-    from everwork.testing.rehearse import rehearse
+    from everwork.testing.rehearsal import rehearse
     from everwork.testing.simulation import Run
     from everwork.testing.stage import Stage, StillBusy, SyncStage
 
@@ -34,7 +34,7 @@ _HOMES = {
     "StillBusy": "everwork.testing.stage",
     "SyncStage": "everwork.testing.stage",
     "VirtualClock": "everwork.testing.clock",
-    "rehearse": "everwork.testing.rehearse",
+    "rehearse": "everwork.testing.rehearsal",
 }
 
 

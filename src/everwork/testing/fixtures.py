@@ -27,7 +27,7 @@ def everwork_app() -> Any:
 @pytest.fixture
 def everwork_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterator[Stage]:
     """A stage with the application of `everwork_app` on it, for `async def` tests."""
-    from everwork.testing.rehearse import rehearse  # noqa: PLC0415 - pytest loads this module at every start
+    from everwork.testing.rehearsal import rehearse  # noqa: PLC0415 - pytest loads this module at every start
 
     rehearsal = rehearse(*_listed(everwork_app))
     with _around(request.node, rehearsal.shutdown) as course:
@@ -39,7 +39,7 @@ def everwork_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterato
 @pytest.fixture
 def everwork_sync_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterator[SyncStage]:
     """The same for tests without an event loop."""
-    from everwork.testing.rehearse import rehearse  # noqa: PLC0415 - pytest loads this module at every start
+    from everwork.testing.rehearsal import rehearse  # noqa: PLC0415 - pytest loads this module at every start
 
     rehearsal = rehearse(*_listed(everwork_app))
     with _around(request.node) as course:
