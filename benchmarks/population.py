@@ -10,7 +10,7 @@ from benchmarks.bench import Bench
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_TENANT
-from everwork.core.outcome import Complete, Fail, Outcome
+from everwork.core.outcome import Complete, Failed, Outcome
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.values import JobRecord
@@ -169,7 +169,7 @@ async def _work(bench: Bench, engine: Engine) -> None:
 
 def _ended(leased: Sequence[LeasedJob]) -> list[Outcome]:
     return [
-        Fail(job.key, job.attempt, error_of(job.key * DEAD_EVERY), backoff_ms=30 * DAY_MS)
+        Failed(job.key, job.attempt, error_of(job.key * DEAD_EVERY), backoff_ms=30 * DAY_MS)
         if job.key % 10 == 0
         else Complete(job.key, job.attempt, f'{{"n":{job.key}}}')
         for job in leased

@@ -11,7 +11,7 @@ from everwork.engines.base import Engine
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import ANYBODY
-from everwork.service.fleet.entries import Card, ManagerCard, ProcessCard, TriggerCard, WorkerCard, card_body
+from everwork.service.fleet.entries import Card, ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, card_body
 from everwork.service.monitor.minutes import Minute, minute_body, minute_name
 
 LIVES_MS = 3_600_000
@@ -51,24 +51,24 @@ def _fleet(now_ms: int) -> list[tuple[str, str, Card]]:
     told: list[tuple[str, str, Card]] = []
     for n in range(WORKERS):
         name = worker_of(n)
-        process = ProcessCard(
+        process = ProcessEntry(
             name=name, manager=f"manager-{n % 2}", host=f"host-{n}", pid=n + 1, state="running", workers=workers,
             started_at_ms=now_ms - LIVES_MS, running=50, ended=10_000, memory_bytes=60_000_000,
         )  # fmt: skip
         told.append(("process", name, process))
     for n in range(2):
-        manager = ManagerCard(name=f"manager-{n}", host=f"host-{n}", pid=n + 1, version="1", workers=workers)
+        manager = ManagerEntry(name=f"manager-{n}", host=f"host-{n}", pid=n + 1, version="1", workers=workers)
         told.append(("manager", manager.name, manager))
     return told
 
 
 def _declared() -> list[tuple[str, str, Card]]:
     workers = [
-        WorkerCard(id=f"worker-{n}", title=f"Worker {n}", sources=(type_of(40 * n),), concurrency=50)
+        WorkerEntry(id=f"worker-{n}", title=f"Worker {n}", sources=(type_of(40 * n),), concurrency=50)
         for n in range(CLASSES)
     ]
     triggers = [
-        TriggerCard(worker_id=f"worker-{n % CLASSES}", id=f"every-{n}", title=f"Every {n} minutes",
+        TriggerEntry(worker_id=f"worker-{n % CLASSES}", id=f"every-{n}", title=f"Every {n} minutes",
                     schedule=f"every {n + 1} min", type=type_of(40 * n))
         for n in range(TRIGGERS)
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from everwork.codec.json import encode_said
 from everwork.core.job import Job, NewJob
 from everwork.core.leasing import Activation, Demand
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 
 if TYPE_CHECKING:
     from everwork.core.leasing import Judged
@@ -55,7 +55,7 @@ async def a_completed_job(engine: Engine, *, result: str | None = '{"sent":true}
 async def a_dead_letter(engine: Engine, *, error: str = "no such address", **fields: Any) -> Job:
     """A job that has failed for good."""
     job = await a_processing_job(engine, **fields)
-    return await settled(engine, Fail(job.key, job.attempt, error, final=True))
+    return await settled(engine, Failed(job.key, job.attempt, error, final=True))
 
 
 async def a_cancelled_job(engine: Engine, *, reason: str = "not needed", **fields: Any) -> Job:

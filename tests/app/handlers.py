@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from everwork import Everwork
-from everwork.runtime.handler import Arguments, Handler, Place
+from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.ledger import Ledger, bytes_for
 from everwork.runtime.runtime import Runtime, StopSignal
 from tests.app.waiting import DEADLINE_S, until
@@ -19,7 +19,7 @@ def a_handler(function: Callable[..., Any], *types: str, **settings: Any) -> Han
     """A handler as a worker has it: its name, and one or more places."""
     given = {"name": types[0], "is_final": True, "concurrency": 1, "timeout": 60.0, **settings}
     return Handler(
-        places=tuple(Place(type) for type in types),
+        places=tuple(QueueKey(type) for type in types),
         function=function,
         arguments=Arguments(function),
         is_async=inspect.iscoroutinefunction(function),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everwork import Everwork, JobContext
-from everwork.app.entries import trigger_cards, worker_card
+from everwork.app.entries import trigger_entries, worker_entry
 from everwork.app.settings import Interval, Trigger, WorkerSettings
 from everwork.exceptions import InvalidInput
 from everwork.service.fleet.fleet import Fleet
@@ -43,7 +43,7 @@ async def test_a_functions_schedule_can_be_seen_and_switched_off(app: Everwork) 
         fleet = Fleet(app.service.engine)
         assert await app._home.call(lambda _: fleet.switch_trigger("report", False))
         [seen] = await app._home.call(lambda _: fleet.triggers())
-    assert (seen.card.schedule, seen.card.type, seen.is_on) == ("every 1 min", "report", False)
+    assert (seen.entry.schedule, seen.entry.type, seen.is_on) == ("every 1 min", "report", False)
 
 
 async def test_a_functions_schedule_is_served_as_long_as_its_application_works(app: Everwork) -> None:
@@ -69,14 +69,14 @@ async def test_a_function_whose_schedule_is_gone_shows_none_and_a_worker_of_that
     async def report() -> None: ...
 
     settings = WorkerSettings(title="report", triggers=[Trigger(title="report", schedule=Interval(minutes=1))])
-    [foreign] = trigger_cards(settings)
+    [foreign] = trigger_entries(settings)
     async with working(app):
         fleet = Fleet(app.service.engine)
-        await app._home.call(lambda _: fleet.declare([worker_card(settings)], [foreign]))
+        await app._home.call(lambda _: fleet.declare([worker_entry(settings)], [foreign]))
         assert len(await app._home.call(lambda _: fleet.triggers())) == 2
     report.trigger = None
     async with working(app):
-        assert [view.card for view in await app._home.call(lambda _: fleet.triggers())] == [foreign]
+        assert [view.entry for view in await app._home.call(lambda _: fleet.triggers())] == [foreign]
 
 
 def test_a_function_that_needs_arguments_cannot_run_by_the_clock(app: Everwork) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from everwork import Everwork, State
 from everwork.exceptions import BadConfiguration
-from everwork.runtime.capacity import DRY_TURNS, Room
+from everwork.runtime.capacity import DRY_TURNS, Capacity
 from tests.app.handlers import a_handler, handling
 from tests.app.waiting import DEADLINE_S, finished
 
@@ -18,12 +18,12 @@ async def nothing() -> None:
     """Do nothing."""
 
 
-def a_room(*types: str, concurrency: int) -> Room:
+def a_room(*types: str, concurrency: int) -> Capacity:
     """A room whose places have not been asked yet."""
-    return Room(a_handler(nothing, *types, concurrency=concurrency))
+    return Capacity(a_handler(nothing, *types, concurrency=concurrency))
 
 
-def give(room: Room, has: dict[str, int], round: int = 1) -> dict[str, int]:
+def give(room: Capacity, has: dict[str, int], round: int = 1) -> dict[str, int]:
     """Ask in one step, and let each place give what it has; what was asked for."""
     asks = room.asks(1_000, round)
     for ask in asks:

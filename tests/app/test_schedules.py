@@ -237,8 +237,8 @@ def test_a_trigger_fires_into_its_workers_own_source_with_its_kwargs() -> None:
 
 def test_a_function_fires_into_its_own_type() -> None:
     [by_cron, by_interval] = [function_trigger("mail.send", cron) for cron in ("0 9 * * *", Interval(minutes=1))]
-    assert (by_cron.scheduled.type, by_cron.card.type, by_cron.card.title) == ("mail.send", "mail.send", "mail.send")
-    assert by_cron.card.name == by_cron.scheduled.name
+    assert (by_cron.scheduled.type, by_cron.entry.type, by_cron.entry.title) == ("mail.send", "mail.send", "mail.send")
+    assert by_cron.entry.name == by_cron.scheduled.name
     assert by_interval.scheduled.plan.schedule == Every(60_000)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everwork import CircuitBreaker, Everwork, Interval, JobContext, RetryPolicy, State
-from everwork.app.tick import Ticked
+from everwork.app.tick import TickResult
 from everwork.core.leasing import Demand
 from everwork.exceptions import BadConfiguration, InvalidInput
 from tests.app.waiting import until, working
@@ -30,11 +30,11 @@ async def test_a_tick_runs_so_many_due_jobs_in_equal_shares_and_says_how_they_en
         raise KeyError("figures")
 
     await app.enqueue_many([("many", {})] * 12 + [("broken", {})] * 2 + [("many", {"delay": 60})])
-    assert await app.run_once(max_jobs=6) == Ticked(ran=6, completed=4, retried=2)
+    assert await app.run_once(max_jobs=6) == TickResult(ran=6, completed=4, retried=2)
     assert Counter(ran) == {"many": 4, "broken": 2}
     clock.advance(ms=5_000)
-    assert await app.run_once() == Ticked(ran=10, completed=8, failed=2)
-    assert await app.run_once() == Ticked()
+    assert await app.run_once() == TickResult(ran=10, completed=8, failed=2)
+    assert await app.run_once() == TickResult()
 
 
 async def test_a_job_that_may_be_tried_again_at_once_is_in_the_same_tick_and_each_end_is_told(app: Everwork) -> None:
@@ -43,7 +43,7 @@ async def test_a_job_that_may_be_tried_again_at_once_is_in_the_same_tick_and_eac
         raise KeyError("figures")
 
     await app.enqueue("broken")
-    assert await app.run_once() == Ticked(ran=2, retried=1, failed=1)
+    assert await app.run_once() == TickResult(ran=2, retried=1, failed=1)
 
 
 async def test_a_tick_does_not_run_more_of_a_function_at_once_than_its_concurrency(app: Everwork) -> None:
@@ -58,7 +58,7 @@ async def test_a_tick_does_not_run_more_of_a_function_at_once_than_its_concurren
         return most
 
     keys = await app.enqueue_many([("work", {})] * 7)
-    assert await app.run_once(max_jobs=7) == Ticked(ran=7, completed=7)
+    assert await app.run_once(max_jobs=7) == TickResult(ran=7, completed=7)
     assert max([await app.result(key) for key in keys]) <= 2
 
 
@@ -66,9 +66,9 @@ async def test_a_tick_sweeps_first_and_runs_what_a_dead_worker_held(app: Everwor
     app.job("work", retry=RetryPolicy(max_attempts=3, base=0.0))(lambda: "done")
     key = await app.enqueue("work")
     await app._home.call(lambda service: service.lease(Demand("work", "dead", 1, 30_000)))
-    assert await app.run_once() == Ticked()
+    assert await app.run_once() == TickResult()
     clock.advance(ms=30_001)
-    assert await app.run_once() == Ticked(ran=1, completed=1)
+    assert await app.run_once() == TickResult(ran=1, completed=1)
     assert [entry.kind for entry in await app.history(key)] == ["lapse", "complete"]
 
 
@@ -81,17 +81,17 @@ async def test_a_tick_takes_nothing_past_an_open_breaker_and_one_probe_past_a_ha
 
     await app.enqueue_many([("broken", {})] * 20)
     assert 2 <= (await app.run_once(max_jobs=20)).retried <= 3  # One may have been fetched ahead.
-    assert await app.run_once() == Ticked()
+    assert await app.run_once() == TickResult()
     clock.advance(ms=60_000)
-    assert await app.run_once() == Ticked(ran=1, retried=1)
+    assert await app.run_once() == TickResult(ran=1, retried=1)
 
 
 async def test_a_tick_fires_the_triggers_that_are_due(app: Everwork, clock: VirtualClock) -> None:
     app.job("report", cron=Interval(minutes=1))(lambda: None)
-    assert await app.run_once() == Ticked()
+    assert await app.run_once() == TickResult()
     clock.advance(ms=60_000)
-    assert await app.run_once() == Ticked(ran=1, completed=1)
-    assert await app.run_once() == Ticked()
+    assert await app.run_once() == TickResult(ran=1, completed=1)
+    assert await app.run_once() == TickResult()
 
 
 async def test_ticks_at_once_never_run_a_job_twice(app: Everwork, url: str, clock: VirtualClock) -> None:
@@ -152,8 +152,8 @@ async def test_a_stop_before_the_first_step_of_a_tick_is_not_forgotten(app: Ever
     await app.enqueue("work")
     ticking = app.run_once()
     app.stop()
-    assert await ticking == Ticked()
-    assert await app.run_once() == Ticked(ran=1, completed=1)
+    assert await ticking == TickResult()
+    assert await app.run_once() == TickResult(ran=1, completed=1)
 
 
 async def test_a_job_that_was_cancelled_while_it_ran_is_told_as_lost(app: Everwork) -> None:
@@ -162,7 +162,7 @@ async def test_a_job_that_was_cancelled_while_it_ran_is_told_as_lost(app: Everwo
         await app.cancel(ctx.key)
 
     await app.enqueue("work")
-    assert await app.run_once() == Ticked(ran=1, lost=1)
+    assert await app.run_once() == TickResult(ran=1, lost=1)
 
 
 def test_a_tick_without_an_event_loop_runs_in_the_calling_thread(url: str, clock: VirtualClock) -> None:
@@ -174,7 +174,7 @@ def test_a_tick_without_an_event_loop_runs_in_the_calling_thread(url: str, clock
 
     with app.sync:
         key = app.sync.enqueue("where")
-        assert app.sync.run_once(max_jobs=1) == Ticked(ran=1, completed=1)
+        assert app.sync.run_once(max_jobs=1) == TickResult(ran=1, completed=1)
         assert app.sync.result(key) == threading.get_ident()
 
 

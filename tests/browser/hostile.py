@@ -10,7 +10,8 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Throw
 from everwork.service.access.audit import Audit
 from everwork.service.access.principal import ANYBODY, Principal
-from everwork.service.fleet.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
+from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, own_source
+from everwork.service.fleet.fleet import Fleet
 from tests.server.whole import Whole
 
 RUN: Final = "window.__pwned="
@@ -86,14 +87,14 @@ async def _huge(whole: Whole) -> int:
 async def _fleet(whole: Whole, name: str, text: str) -> None:
     """A worker, its trigger, and a process that cannot start it."""
     fleet, id = Fleet(whole.service.engine), name.replace(" ", "-").ljust(16, "0")
-    worker = WorkerCard(id=id, title=text, description=text, sources=(text, own_source(id)))
+    worker = WorkerEntry(id=id, title=text, description=text, sources=(text, own_source(id)))
     said = json.dumps({text: text})
-    trigger = TriggerCard(
+    trigger = TriggerEntry(
         worker_id=id, id="t", title=text, description=text, schedule=text, type=own_source(id), variables=said
     )
     await fleet.declare([worker], [trigger])
-    process = ProcessCard(name=f"{text}/0", manager=text, host=text, workers=(id,), broken={id: text}, state="running")
-    await fleet.beat(ManagerCard(name=text, uuid=text, host=text, version=text), [process])
+    process = ProcessEntry(name=f"{text}/0", manager=text, host=text, workers=(id,), broken={id: text}, state="running")
+    await fleet.beat(ManagerEntry(name=text, uuid=text, host=text, version=text), [process])
 
 
 async def _audit(whole: Whole) -> None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Throw
 from everwork.engines.base import Engine
 from tests.stores import HOUR_MS, MINUTE_MS, VirtualClock
 
@@ -117,4 +117,4 @@ def _failure(job: LeasedJob, kind: Kind) -> Outcome:
         return Reject(job.key, job.attempt, text)
     if kind.type == "invoice-render":
         return Throw(job.key, job.attempt, "ADDRESS_INCOMPLETE", f"{text}: order {job.key} has no street")
-    return Fail(job.key, job.attempt, text, classes=tuple(classes), is_counted=False)
+    return Failed(job.key, job.attempt, text, classes=tuple(classes), is_counted=False)

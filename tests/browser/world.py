@@ -18,15 +18,15 @@ from typing import Any, Final
 from everwork.app.settings import id_of
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import ANYBODY, Principal
-from everwork.service.admin import Administration
+from everwork.service.admin import Admin
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 from tests.app.waiting import until
 from tests.browser.past import Past
@@ -111,7 +111,7 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
     clock.now_ms = now_ms - DAY_MS - HOUR_MS
     keys = await _set_up(engine, clock)
     clock.now_ms = now_ms - PRESENT_MS
-    pulse, past = Pulse(engine, "past"), Past(engine, clock)
+    pulse, past = MetricsSampler(engine, "past"), Past(engine, clock)
     await past.write(minutes, pulse.fresh)
     jobs = await _the_present(engine, clock, past, pulse)
     await pulse.close()
@@ -122,7 +122,7 @@ async def _set_up(engine: Engine, clock: VirtualClock) -> dict[str, str]:
     """Policies and keys, as an administrator has made them."""
     boss = Principal("first", "ada (first key)", ANYBODY.permissions)
     keys, audit = KeyRing(engine, clock=clock), Audit(engine, clock)
-    desk = Administration(JobService(engine, "set-up"), keys, audit, boss, "10.20.0.7")
+    desk = Admin(JobService(engine, "set-up"), keys, audit, boss, "10.20.0.7")
     for type, said in _POLICIES.items():
         clock.advance(seconds=37)
         await desk.set_policy(type, said)
@@ -149,7 +149,7 @@ _KEYS: Final[Sequence[tuple[str, list[str], list[str], int | None]]] = (
 )
 
 
-async def _the_present(engine: Engine, clock: VirtualClock, past: Past, pulse: Pulse) -> dict[str, int]:
+async def _the_present(engine: Engine, clock: VirtualClock, past: Past, pulse: MetricsSampler) -> dict[str, int]:
     """The last minutes: work in every state, in no order, while work goes on."""
     await _open_the_breaker(engine)
     await engine.pause(PAUSED, True)
@@ -188,7 +188,7 @@ async def _open_the_breaker(engine: Engine) -> None:
     await engine.create([NewJob(STUCK, '{"order": 4710}')] * 3)
     leased = (await engine.activate([Demand(STUCK, "cashier@pay-1", 3, MINUTE_MS)])).jobs
     error = "GatewayError: 502 server error of pay.example.org"
-    await engine.settle([Fail(job.key, job.attempt, error, classes=("GatewayError",)) for job in leased])
+    await engine.settle([Failed(job.key, job.attempt, error, classes=("GatewayError",)) for job in leased])
 
 
 async def _a_hard_life(engine: Engine, clock: VirtualClock) -> tuple[int, int]:
@@ -207,7 +207,7 @@ async def _a_hard_life(engine: Engine, clock: VirtualClock) -> tuple[int, int]:
         mine = {job.key: job for job in leased}
         if completed in mine and mine[completed].attempts > 1:
             await engine.settle([Complete(completed, mine.pop(completed).attempt, '{"pages": 2, "file": "4711.pdf"}')])
-        await engine.settle([Fail(job.key, job.attempt, error, backoff_ms=1_000) for job in mine.values()])
+        await engine.settle([Failed(job.key, job.attempt, error, backoff_ms=1_000) for job in mine.values()])
         clock.advance(seconds=2)
     return failed, completed
 

@@ -24,7 +24,7 @@ from everwork.exceptions import (
     Unauthenticated,
 )
 from everwork.service.access.sessions import Sessions
-from everwork.service.store_copy import COPY_KIND, Mover
+from everwork.service.store_copy import COPY_KIND, StoreCopy
 from tests.app.waiting import until
 from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 from tests.conformance.lives import OWN_POLICY, every_stage, whole
@@ -305,7 +305,7 @@ class Forgetful:
 async def test_counts_that_differ_are_told(engine: Engine, file: str) -> None:
     await engine.create([a_new_job(tenant="acme") for _ in range(3)])
     async with store(file) as other:
-        copied = await Mover(engine, Forgetful(other), "source", lambda _: None).copy()  # type: ignore[arg-type]
+        copied = await StoreCopy(engine, Forgetful(other), "source", lambda _: None).copy()  # type: ignore[arg-type]
     [difference] = copied.differences
     assert difference == (f"pending jobs of '{TYPE}', tenant 'acme'", 3, 2)
 
@@ -333,7 +333,7 @@ async def test_only_a_store_that_may_come_back_is_waited_for(
     async def fail(*_: object, **__: object) -> None:
         raise error("something is wrong")
 
-    monkeypatch.setattr(Mover, "copy", fail)
+    monkeypatch.setattr(StoreCopy, "copy", fail)
     with pytest.raises(error) as told:
         await _copy(f"sqlite:///{cli.file}", f"sqlite:///{cli.folder}/target.db", {})
     assert ("when it is back" in str(told.value)) == (error in (EngineUnavailable, EngineBusy))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.app.tick import Ticked
+from everwork.app.tick import TickResult
 from everwork.cli.demo import QUICK_RETRY, Journal, demo_app
 from tests.cli.conftest import DEADLINE_SECONDS
 
@@ -63,7 +63,7 @@ async def test_what_fails_in_the_demo_is_tried_again_as_soon_as_it_says(cli: Cli
         jobs = [("email-send", {"number": number, "to": "ann"}) for number in range(5)]
         jobs += [("report-build", {"number": number}) for number in range(3)]
         keys = await app.enqueue_many(jobs)
-        assert await app.run_once(len(jobs)) == Ticked(ran=8, completed=6, retried=2)
+        assert await app.run_once(len(jobs)) == TickResult(ran=8, completed=6, retried=2)
         ends = [entry for key in keys for entry in await app.history(key) if entry.kind == "fail"]
     assert [(end.retry_at_ms or 0) - end.at_ms for end in ends] == [1_000 * QUICK_RETRY.base] * 2
 

@@ -44,13 +44,13 @@ async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli
 
 
 async def test_a_trigger_is_listed_switched_and_fired(cli: Cli, engine: Engine) -> None:
-    card = await a_trigger(engine)
+    entry = await a_trigger(engine)
     assert cli("triggers", "off", "nightly-report").out == "nightly-report: switched off\n"
     row = cli("triggers", "list").out.splitlines()[1].split()
-    assert row == ["nightly-report", "mailer", "off", "every", "day", "no", "never", "-", card.name]
-    fired = cli("triggers", "fire", card.name, "--json").json
-    assert (await the_job(engine, int(fired["key"]))).type == card.type
-    assert cli("triggers", "on", card.name).out == "nightly-report: switched on\n"
+    assert row == ["nightly-report", "mailer", "off", "every", "day", "no", "never", "-", entry.name]
+    fired = cli("triggers", "fire", entry.name, "--json").json
+    assert (await the_job(engine, int(fired["key"]))).type == entry.type
+    assert cli("triggers", "on", entry.name).out == "nightly-report: switched on\n"
     assert [one["on"] for one in cli("triggers", "list", "--json").json["triggers"]] == [True]
 
 
@@ -71,15 +71,15 @@ async def test_what_runs_is_listed_with_who_holds_it(cli: Cli, engine: Engine) -
 
 
 async def test_a_trigger_shows_when_it_fires_next_and_what_it_has_made(cli: Cli, engine: Engine) -> None:
-    card = await a_trigger(engine)
-    await engine.trigger_marks([card.name])
-    key = str(await Fleet(engine).fire(card.name))
+    entry = await a_trigger(engine)
+    await engine.trigger_marks([entry.name])
+    key = str(await Fleet(engine).fire(entry.name))
     head, _, row = cli("triggers", "show", "nightly-report").out.splitlines()
     assert head.startswith("nightly-report: on, every day; would fire at ")
     assert head.endswith(", but nobody runs it")
     assert (row.split()[:2], row.split()[-2:]) == ([key, "pending"], ["by", "hand"])
-    await Fleet(engine).tell_firing("app", [card.name])
-    shown = cli("triggers", "show", card.name, "--json").json
+    await Fleet(engine).tell_firing("app", [entry.name])
+    shown = cli("triggers", "show", entry.name, "--json").json
     assert (shown["served"], [fire["key"] for fire in shown["fires"]]) == (True, [key])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everwork.client import ActiveJob, Client
-from everwork.core.outcome import Complete, Fail, Outcome, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 
@@ -33,7 +33,7 @@ async def test_one_bad_outcome_is_one_refusal_and_the_rest_is_settled(client: Cl
 
 async def test_one_bad_outcome_of_a_call_is_named_by_its_place_and_nothing_happens(client: Client) -> None:
     good, bad, _ = await three_jobs(client)
-    failed = Fail(bad.key, 1, "boom", variables=f'{{"more":"{MORE["more"]}"}}')
+    failed = Failed(bad.key, 1, "boom", variables=f'{{"more":"{MORE["more"]}"}}')
     with pytest.raises(InvalidInput) as raised:
         await client.settle([Complete(good.key, 1), failed])
     assert raised.value.field == "outcomes[1].variables"
@@ -50,10 +50,10 @@ async def test_one_bad_outcome_of_a_call_is_named_by_its_place_and_nothing_happe
         (Complete(1, -1), "attempt"),
         (Complete(1, 1, "{"), "result"),
         (Complete(1, 1, None, (("", {}),)), "events[0].type"),  # type: ignore[arg-type]
-        (Fail(1, 1, "boom", retries=101), "retries"),
-        (Fail(1, 1, "boom", backoff_ms=-1), "backoff_ms"),
-        (Fail(1, 1, "boom", variables="[]"), "variables"),
-        (Fail(1, 1, "boom", classes=("A", 5)), "classes"),  # type: ignore[arg-type]
+        (Failed(1, 1, "boom", retries=101), "retries"),
+        (Failed(1, 1, "boom", backoff_ms=-1), "backoff_ms"),
+        (Failed(1, 1, "boom", variables="[]"), "variables"),
+        (Failed(1, 1, "boom", classes=("A", 5)), "classes"),  # type: ignore[arg-type]
         (Retry(1, 1, "boom", delay_ms=-1), "delay_ms"),
         (Throw(1, 1, ""), "code"),
         (Throw(1, 1, "C", variables="1"), "variables"),

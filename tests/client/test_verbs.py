@@ -12,7 +12,7 @@ from everwork.client import Client, SyncClient, new_job
 from everwork.codec.views import stats_view
 from everwork.codec.wire import stats_of
 from everwork.core.leasing import Created, Judged, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Release
+from everwork.core.outcome import Complete, Failed, Outcome, Release
 from everwork.core.queries import Count, Reason, Stats
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
@@ -159,7 +159,7 @@ async def test_outcomes_of_a_batch_are_judged_each_by_itself(client: Client) -> 
     await client.release(gone)
     outcomes: list[Outcome] = [
         Complete(job.key, job.attempt, "1"),
-        Fail(gone.key, gone.attempt, "x"),
+        Failed(gone.key, gone.attempt, "x"),
         Release(NOBODY, 1),
     ]
     assert await client.settle(outcomes) == [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.breaker import BreakerState
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from tests.conformance.test_registry import info_of
 from tests.factories import TYPE, a_new_job, a_policy, asked, settled
 from tests.stores import MINUTE_MS, WAYS
@@ -37,7 +37,7 @@ async def leased(engine: Engine, jobs: int = 1, *, lease_ms: int = 10 * MINUTE_M
 async def fail_finally(engine: Engine, *jobs: LeasedJob) -> None:
     """Fail jobs one by one, each for good, so that none comes back."""
     for job in jobs:
-        await settled(engine, Fail(job.key, job.attempt, "boom", final=True))
+        await settled(engine, Failed(job.key, job.attempt, "boom", final=True))
 
 
 async def failures(engine: Engine, times: int, **fields: Any) -> None:

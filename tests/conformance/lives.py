@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everwork.codec.json import encode_policy
-from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw, kind_of
+from everwork.core.outcome import Complete, Failed, Reject, Release, Retry, Throw, kind_of
 from everwork.core.retry import RetryPolicy
 from tests.conformance.observe import counted, every_job
 from tests.factories import (
@@ -68,11 +68,11 @@ async def _ended(engine: Engine) -> None:
     rejected = await a_processing_job(engine, type="rejected")
     await settled(engine, Reject(rejected.key, 1, "nonsense"))
     thrown = await a_processing_job(engine, type="thrown")
-    await settled(engine, Throw(thrown.key, 1, "NO_CREDIT", "the card was refused"))
+    await settled(engine, Throw(thrown.key, 1, "NO_CREDIT", "the entry was refused"))
 
 
 async def _failed_before(engine: Engine, clock: VirtualClock) -> None:
-    outcomes: list[Outcome] = [Fail(0, 1, "boom"), Retry(0, 1, "later", delay_ms=9_000), Release(0, 1)]
+    outcomes: list[Outcome] = [Failed(0, 1, "boom"), Retry(0, 1, "later", delay_ms=9_000), Release(0, 1)]
     for outcome in outcomes:
         job = await a_processing_job(engine, type=f"{kind_of(outcome)}-once", retry=OWN_POLICY)
         await settled(engine, outcome._replace(key=job.key))
@@ -89,7 +89,7 @@ async def _failed_before(engine: Engine, clock: VirtualClock) -> None:
     twice = await a_dead_letter(engine, type="requeued-and-dead")
     await engine.set_retries(twice.key, 1)
     await activated(engine, twice)
-    await settled(engine, Fail(twice.key, 2, "again"))
+    await settled(engine, Failed(twice.key, 2, "again"))
 
 
 async def _copies(engine: Engine) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.states import State
 from tests.conformance.observe import sight
 from tests.factories import (
@@ -93,7 +93,7 @@ async def test_every_activation_has_the_next_attempt_number(engine: Engine) -> N
     for attempt in (1, 2, 3):
         [leased] = (await asked(engine)).jobs
         assert (leased.key, leased.attempt, leased.attempts) == (job.key, attempt, attempt)
-        await settled(engine, Fail(job.key, attempt, "boom", backoff_ms=0))
+        await settled(engine, Failed(job.key, attempt, "boom", backoff_ms=0))
 
 
 async def test_a_job_created_with_three_attempts_shows_three_two_one_retries(engine: Engine) -> None:
@@ -102,7 +102,7 @@ async def test_a_job_created_with_three_attempts_shows_three_two_one_retries(eng
     for attempt in (1, 2, 3):
         await asked(engine)
         shown.append((await the_job(engine, job.key)).retries)
-        await settled(engine, Fail(job.key, attempt, "boom", backoff_ms=0))
+        await settled(engine, Failed(job.key, attempt, "boom", backoff_ms=0))
     assert shown == [3, 2, 1]
     assert (await the_job(engine, job.key)).state is State.FAILED
 
@@ -185,7 +185,7 @@ async def test_a_job_that_became_due_keeps_its_place_among_the_waiting(engine: E
 async def test_a_retried_job_queues_up_by_its_new_run_at(engine: Engine, clock: VirtualClock) -> None:
     retried = await a_processing_job(engine)
     clock.advance(seconds=1)
-    await settled(engine, Fail(retried.key, 1, "boom", backoff_ms=1_000))
+    await settled(engine, Failed(retried.key, 1, "boom", backoff_ms=1_000))
     waiting = await a_pending_job(engine)
     clock.advance(seconds=1)
     assert await leased_keys(engine) == [waiting.key, retried.key]
@@ -259,7 +259,7 @@ async def test_without_scheduled_jobs_there_is_no_instant_to_wait_for(engine: En
 
 async def test_a_retried_job_is_due_after_its_backoff(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     assert (await asked(engine)).next_due_ms == clock.now_ms + 5_000
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from everwork.core.breaker import BreakerState
 from everwork.core.leasing import Demand, Verdict
-from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Reject, Release, Retry, Throw
 from everwork.core.queries import Reason
 from everwork.core.states import State
 from tests.conformance.failing import (
@@ -36,8 +36,8 @@ pytestmark = where_it_is_decided
 CLOSED, OPEN = BreakerState.CLOSED, BreakerState.OPEN
 
 UNCOUNTED: list[Outcome] = [
-    Fail(0, 1, "told", backoff_ms=HOUR_MS, is_counted=False),
-    Fail(0, 1, "told", final=True, is_counted=False),
+    Failed(0, 1, "told", backoff_ms=HOUR_MS, is_counted=False),
+    Failed(0, 1, "told", final=True, is_counted=False),
     Retry(0, 1, "again", delay_ms=HOUR_MS),
     Reject(0, 1, "nonsense"),
     Throw(0, 1, "E42"),
@@ -61,7 +61,7 @@ async def test_one_job_that_fails_three_times_opens_the_breaker(engine: Engine, 
     job = await a_pending_job(engine)
     for attempt in (1, 2, 3):
         assert await leased_keys(engine) == [job.key]
-        await settled(engine, Fail(job.key, attempt, "boom"))
+        await settled(engine, Failed(job.key, attempt, "boom"))
         clock.advance(seconds=30)
     assert await standing(engine) == (OPEN, 3)
     assert await leased_keys(engine) == []
@@ -126,9 +126,9 @@ async def test_lapsed_leases_count(engine: Engine, clock: VirtualClock) -> None:
 async def test_failures_of_one_batch_all_count(engine: Engine) -> None:
     await a_policy(engine, **RULE)
     jobs = await leased(engine, 5)
-    await engine.settle([Fail(job.key, 1, "boom") for job in jobs[:2]])
+    await engine.settle([Failed(job.key, 1, "boom") for job in jobs[:2]])
     assert await standing(engine) == (CLOSED, 2)
-    await engine.settle([Fail(job.key, 1, "boom") for job in jobs[2:]])
+    await engine.settle([Failed(job.key, 1, "boom") for job in jobs[2:]])
     assert await standing(engine) == (OPEN, 5)
 
 
@@ -137,7 +137,7 @@ async def test_the_completions_of_a_batch_come_before_its_failures(engine: Engin
     await a_policy(engine, **RULE)
     await failures(engine, 2)
     done, *bad = await leased(engine, 6)
-    outcomes: list[Outcome] = [Complete(done.key, 1), *(Fail(job.key, 1, "boom") for job in bad[:2])]
+    outcomes: list[Outcome] = [Complete(done.key, 1), *(Failed(job.key, 1, "boom") for job in bad[:2])]
     await engine.settle(outcomes if order == "completions first" else outcomes[::-1])
     assert await standing(engine) == (CLOSED, 2)
 
@@ -145,7 +145,7 @@ async def test_the_completions_of_a_batch_come_before_its_failures(engine: Engin
 async def test_a_batch_of_many_failures_opens_it_whatever_was_completed(engine: Engine) -> None:
     await a_policy(engine, **RULE)
     done, *bad = await leased(engine, 4)
-    await engine.settle([*(Fail(job.key, 1, "boom") for job in bad), Complete(done.key, 1)])
+    await engine.settle([*(Failed(job.key, 1, "boom") for job in bad), Complete(done.key, 1)])
     assert await standing(engine) == (OPEN, 3)
 
 
@@ -153,14 +153,14 @@ async def test_a_batch_of_several_types_counts_for_each_of_them(engine: Engine) 
     for type in "ab":
         await a_policy(engine, type=type, **RULE)
     jobs = [*await leased(engine, 3, type="a"), *await leased(engine, 2, type="b"), *await leased(engine, 4)]
-    await engine.settle([Fail(job.key, 1, "boom") for job in jobs])
+    await engine.settle([Failed(job.key, 1, "boom") for job in jobs])
     assert [await standing(engine, type) for type in ("a", "b", TYPE)] == [(OPEN, 3), (CLOSED, 2), (CLOSED, 0)]
 
 
 async def test_an_outcome_reported_again_counts_once(engine: Engine) -> None:
     await a_policy(engine, **RULE)
     [job] = await leased(engine)
-    outcome = Fail(job.key, 1, "boom")
+    outcome = Failed(job.key, 1, "boom")
     await engine.settle([outcome, outcome])
     answers = (await engine.settle([outcome])).judged
     assert seen(answers) == [(Verdict.REPEATED, State.PENDING)]
@@ -171,7 +171,7 @@ async def test_a_refused_outcome_does_not_count(engine: Engine) -> None:
     await a_policy(engine, **RULE)
     [done] = await leased(engine)
     await settled(engine, Complete(done.key, 1))
-    await engine.settle([Fail(done.key, 1, "late"), Fail(999_999, 1, "never was"), Fail(done.key, 9, "not yet")])
+    await engine.settle([Failed(done.key, 1, "late"), Failed(999_999, 1, "never was"), Failed(done.key, 9, "not yet")])
     assert await standing(engine) == (CLOSED, 0)
 
 
@@ -243,7 +243,7 @@ async def test_the_failure_that_opens_it_gets_no_new_work_in_the_same_step(engin
     await a_policy(engine, **RULE)
     jobs = await leased(engine, 3)
     await engine.create([a_new_job() for _ in range(3)])
-    answer = await engine.settle([Fail(job.key, 1, "boom") for job in jobs], [Demand(TYPE, WORKER, 3)])
+    answer = await engine.settle([Failed(job.key, 1, "boom") for job in jobs], [Demand(TYPE, WORKER, 3)])
     assert answer.activation.jobs == []
 
 

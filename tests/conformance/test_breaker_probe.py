@@ -11,7 +11,7 @@ import pytest
 from everwork.core.breaker import BreakerState
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Reject, Release, Retry, Throw
 from everwork.core.queries import Reason
 from tests.conformance.failing import (
     RULE,
@@ -44,7 +44,7 @@ NO_ANSWER: list[Outcome] = [
     Reject(0, 1, "nonsense"),
     Throw(0, 1, "E42"),
     Retry(0, 1, "again", delay_ms=HOUR_MS),
-    Fail(0, 1, "told", backoff_ms=HOUR_MS, is_counted=False),
+    Failed(0, 1, "told", backoff_ms=HOUR_MS, is_counted=False),
 ]
 """Ends of a probe that do not tell whether things work."""
 
@@ -153,7 +153,7 @@ async def test_the_probe_s_failure_opens_the_breaker_for_another_minute(engine: 
     await a_half_open_breaker(engine, clock)
     probe = await a_probe(engine)
     clock.advance(seconds=3)
-    await settled(engine, Fail(probe.key, probe.attempt, "boom"))
+    await settled(engine, Failed(probe.key, probe.attempt, "boom"))
     assert (await info_of(engine)).breaker_open_until_ms == clock.now_ms + MINUTE_MS
     clock.advance(ms=59_999)
     assert await leased_keys(engine) == []
@@ -200,7 +200,7 @@ async def test_a_lapsed_probe_opens_the_breaker_again(engine: Engine, clock: Vir
 @pytest.mark.parametrize("end", ["complete", "fail"])
 async def test_what_is_not_the_probe_neither_closes_nor_opens_it(engine: Engine, clock: VirtualClock, end: str) -> None:
     old, probe = await an_old_attempt_beside_a_probe(engine, clock)
-    await settled(engine, Complete(old.key, 1) if end == "complete" else Fail(old.key, 1, "boom", final=True))
+    await settled(engine, Complete(old.key, 1) if end == "complete" else Failed(old.key, 1, "boom", final=True))
     assert await standing(engine) == (HALF_OPEN, 3)
     assert (await info_of(engine)).breaker_probe_key == probe.key
 
@@ -218,7 +218,7 @@ async def test_the_probe_s_later_attempts_are_as_any_other_s(engine: Engine, clo
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state"), [(Complete(0, 0), CLOSED), (Fail(0, 0, "boom"), OPEN)], ids=["complete", "fail"]
+    ("outcome", "state"), [(Complete(0, 0), CLOSED), (Failed(0, 0, "boom"), OPEN)], ids=["complete", "fail"]
 )
 async def test_the_probe_decides_also_when_its_attempt_is_not_named(
     engine: Engine, clock: VirtualClock, outcome: Outcome, state: BreakerState
@@ -242,13 +242,13 @@ async def an_old_attempt_beside_a_probe(engine: Engine, clock: VirtualClock) -> 
 
 async def test_a_batch_closes_it_by_its_probe_before_other_failures_count(engine: Engine, clock: VirtualClock) -> None:
     old, probe = await an_old_attempt_beside_a_probe(engine, clock)
-    await engine.settle([Fail(old.key, 1, "boom"), Complete(probe.key, 1)])
+    await engine.settle([Failed(old.key, 1, "boom"), Complete(probe.key, 1)])
     assert await standing(engine) == (CLOSED, 1)
 
 
 async def test_a_batch_with_the_probe_s_failure_opens_it(engine: Engine, clock: VirtualClock) -> None:
     old, probe = await an_old_attempt_beside_a_probe(engine, clock)
-    await engine.settle([Complete(old.key, 1), Fail(probe.key, 1, "boom")])
+    await engine.settle([Complete(old.key, 1), Failed(probe.key, 1, "boom")])
     assert (await info_of(engine)).breaker_open_until_ms == clock.now_ms + MINUTE_MS
 
 
@@ -261,7 +261,7 @@ async def test_who_reports_the_probe_gets_what_the_breaker_then_allows(
     ends: dict[str, Outcome] = {
         "complete": Complete(probe.key, 1),
         "release": Release(probe.key, 1),
-        "fail": Fail(probe.key, 1, "boom"),
+        "fail": Failed(probe.key, 1, "boom"),
     }
     answer = await engine.settle([ends[end]], [Demand(TYPE, WORKER, 10)])
     assert len(answer.activation.jobs) == jobs

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from everwork.core.breaker import BreakerState
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Reason
 from tests.conformance.failing import RULE, a_half_open_breaker, a_probe, an_open_breaker, failures, leased, standing
 from tests.conformance.test_registry import info_of
@@ -51,7 +51,7 @@ async def test_without_a_rule_the_probe_decides_by_the_usual_one(engine: Engine,
     await engine.open_breaker(TYPE, HOUR_MS)
     clock.advance(ms=HOUR_MS)
     probe = await a_probe(engine)
-    await settled(engine, Fail(probe.key, 1, "boom", final=True))
+    await settled(engine, Failed(probe.key, 1, "boom", final=True))
     assert (await info_of(engine)).breaker_open_until_ms == clock.now_ms + MINUTE_MS
     clock.advance(ms=MINUTE_MS)
     probe = await a_probe(engine)
@@ -91,7 +91,7 @@ async def test_a_reset_lets_everything_start_beside_a_probe(engine: Engine, cloc
     probe = await a_probe(engine)
     assert await engine.reset_breaker(TYPE)
     assert await leased_keys(engine) == keys[1:]
-    await settled(engine, Fail(probe.key, 1, "boom"))
+    await settled(engine, Failed(probe.key, 1, "boom"))
     assert await standing(engine) == (CLOSED, 1)
 
 

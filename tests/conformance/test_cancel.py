@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Verdict
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.states import State
 from tests.conformance.observe import seen, sight
 from tests.factories import (
@@ -60,7 +60,7 @@ async def test_the_history_keeps_the_reason(engine: Engine, clock: VirtualClock,
 
 async def test_a_retried_job_can_be_cancelled_before_its_next_attempt(engine: Engine) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     assert seen(await engine.cancel([job.key])) == [(Verdict.ACCEPTED, State.PENDING)]
     assert [event.kind for event in await engine.history(job.key)] == ["fail", "cancel"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.states import State
 from tests.conformance.failing import where_it_is_decided
 from tests.factories import a_policy, a_processing_job, activated, settled
@@ -31,7 +31,7 @@ RULES: list[dict[str, str]] = [
 async def failed(engine: Engine, error: str, **more: Any) -> tuple[State, int]:
     """A new job whose first attempt fails; its state then, and the delay in seconds."""
     job = await a_processing_job(engine)
-    after = await settled(engine, Fail(job.key, 1, error, **more))
+    after = await settled(engine, Failed(job.key, 1, error, **more))
     if after.state is State.FAILED:
         return after.state, 0
     history = await engine.history(job.key)
@@ -42,7 +42,7 @@ async def test_each_sort_of_error_has_its_own_delays(engine: Engine, clock: Virt
     for sort, (classes, text, delays) in STRATEGIES.items():
         job = await a_processing_job(engine, type=sort)
         for attempt, delay in enumerate(delays, 1):
-            again = await settled(engine, Fail(job.key, attempt, text, classes=classes))
+            again = await settled(engine, Failed(job.key, attempt, text, classes=classes))
             assert (again.state, again.run_at_ms) == (State.PENDING, clock.now_ms + delay * 1000), sort
             clock.advance(seconds=delay)
             await activated(engine, job)
@@ -88,7 +88,7 @@ async def test_each_failure_of_a_batch_is_decided_by_its_own_error_and_type(
     await a_policy(engine, type="strict", strict=True)
     texts = {"strict": "boom", "usual": "boom", "limited": "rate limit"}
     jobs = {type: await a_processing_job(engine, type=type) for type in texts}
-    await engine.settle([Fail(jobs[type].key, 1, text, classes=()) for type, text in texts.items()])
+    await engine.settle([Failed(jobs[type].key, 1, text, classes=()) for type, text in texts.items()])
     after = await engine.get([job.key for job in jobs.values()])
     assert [job and job.state for job in after] == [State.FAILED, State.PENDING, State.PENDING]
     assert [job and job.run_at_ms for job in after[1:]] == [clock.now_ms + 5_000, clock.now_ms + 60_000]

@@ -8,7 +8,7 @@ import pytest
 
 from everwork.core.leasing import Lease
 from everwork.core.limits import DEFAULT_TENANT
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.queries import Count, WorkerHour
 from everwork.core.states import State
 from tests.conformance.observe import assert_counts_add_up, count_of, counted
@@ -81,9 +81,9 @@ async def test_the_counts_add_up_after_every_operation(engine: Engine, clock: Vi
         engine.set_retries(job.key, 2),
         settled(engine, Release(job.key, 2)),
         activated(engine, job, lease_ms=SECOND_MS),
-        settled(engine, Fail(job.key, 3, "boom", backoff_ms=0)),
+        settled(engine, Failed(job.key, 3, "boom", backoff_ms=0)),
         activated(engine, job, lease_ms=SECOND_MS),
-        settled(engine, Fail(job.key, 4, "boom", final=True)),
+        settled(engine, Failed(job.key, 4, "boom", final=True)),
         engine.set_retries(job.key, 1),
         engine.cancel([job.key]),
         engine.create([a_new_job(dedupe_key="d"), a_new_job(dedupe_key="d")]),
@@ -137,10 +137,10 @@ async def test_a_completed_job_counts_for_its_worker_with_its_times(engine: Engi
 @pytest.mark.parametrize(
     ("outcome", "failed", "retried"),
     [
-        (Fail(0, 1, "boom", final=True), 1, 0),
+        (Failed(0, 1, "boom", final=True), 1, 0),
         (Reject(0, 1), 1, 0),
         (Throw(0, 1, "E42"), 1, 0),
-        (Fail(0, 1, "boom"), 0, 1),
+        (Failed(0, 1, "boom"), 0, 1),
         (Retry(0, 1), 0, 1),
     ],
     ids=str,
@@ -174,7 +174,7 @@ async def test_only_the_hours_asked_for_are_shown(engine: Engine, clock: Virtual
 
 async def test_what_was_refused_or_repeated_is_not_counted_again(engine: Engine) -> None:
     job = await a_completed_job(engine)
-    await engine.settle([Complete(job.key, 1, '{"sent":true}'), Fail(job.key, 1, "boom"), Complete(999_999, 1)])
+    await engine.settle([Complete(job.key, 1, '{"sent":true}'), Failed(job.key, 1, "boom"), Complete(999_999, 1)])
     assert [(hour.completed, hour.failed) for hour in (await engine.stats(1)).hours] == [(1, 0)]
 
 

@@ -11,7 +11,7 @@ from everwork.codec.json import encode_policy
 from everwork.core.job import Job, NewJob
 from everwork.core.leasing import Created
 from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, DEFAULT_TENANT
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from tests.conformance.observe import every_job
@@ -163,13 +163,13 @@ async def test_a_job_without_max_attempts_gets_those_of_its_type_s_policy(engine
 async def test_the_delay_after_a_failure_comes_from_the_type_s_policy(engine: Engine, clock: VirtualClock) -> None:
     await engine.set_policy(TYPE, encode_policy(RetryPolicy(base=7.0)))
     job = await a_processing_job(engine)
-    assert (await settled(engine, Fail(job.key, 1, "boom"))).run_at_ms == clock.now_ms + 7_000
+    assert (await settled(engine, Failed(job.key, 1, "boom"))).run_at_ms == clock.now_ms + 7_000
 
 
 async def test_a_policy_of_the_job_s_own_beats_its_type_s(engine: Engine, clock: VirtualClock) -> None:
     await engine.set_policy(TYPE, encode_policy(RetryPolicy(base=7.0)))
     job = await a_processing_job(engine, retry=encode_policy(RetryPolicy(base=2.0)))
-    assert (await settled(engine, Fail(job.key, 1, "boom"))).run_at_ms == clock.now_ms + 2_000
+    assert (await settled(engine, Failed(job.key, 1, "boom"))).run_at_ms == clock.now_ms + 2_000
 
 
 # Dedupe (G7) --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from everwork.core.outcome import Complete, Fail, Reject, Throw
+from everwork.core.outcome import Complete, Failed, Reject, Throw
 from everwork.core.states import State
 from everwork.engines.values import Swept
 from tests.conformance.failing import where_it_is_decided
@@ -45,7 +45,7 @@ DAILY: dict[str, Any] = {"failed_job_retry_hours": 24.0}
 async def died_again(engine: Engine, job: Job) -> Job:
     """The same job, tried once more, in vain."""
     running = await activated(engine, job)
-    return await settled(engine, Fail(running.key, running.attempt, "again in vain", final=True))
+    return await settled(engine, Failed(running.key, running.attempt, "again in vain", final=True))
 
 
 async def test_a_dead_letter_comes_back_after_its_hours(engine: Engine, clock: VirtualClock) -> None:
@@ -121,7 +121,7 @@ async def test_a_requeue_by_hand_uses_no_round_up_and_gives_none_back(engine: En
 
 
 @pytest.mark.parametrize(
-    "outcome", [Fail(0, 1, "boom", final=True), Fail(0, 1, "boom", retries=0), Throw(0, 1, "E42")], ids=str
+    "outcome", [Failed(0, 1, "boom", final=True), Failed(0, 1, "boom", retries=0), Throw(0, 1, "E42")], ids=str
 )
 async def test_every_failure_comes_back(engine: Engine, clock: VirtualClock, outcome: Outcome) -> None:
     await a_policy(engine, **DAILY)
@@ -228,7 +228,7 @@ async def test_the_dead_letters_of_every_group_come_back_to_it(engine: Engine, c
     await engine.create([a_new_job()])
     for group in ("", "audit"):
         for job in (await asked(engine, group=group)).jobs:
-            await settled(engine, Fail(job.key, 1, "boom", final=True))
+            await settled(engine, Failed(job.key, 1, "boom", final=True))
     clock.advance(ms=DAY_MS)
     assert await swept(engine) == Swept(requeued=2)
     assert [len(await leased_keys(engine, group=group)) for group in ("", "audit")] == [1, 1]
@@ -250,7 +250,7 @@ async def test_a_great_number_of_dead_letters_comes_back_in_bounded_steps_and_no
     await engine.create([a_new_job() for _ in range(1_200)])
     for _ in range(2):
         jobs = (await asked(engine, 1_000)).jobs
-        await engine.settle([Fail(job.key, 1, "boom", final=True) for job in jobs])
+        await engine.settle([Failed(job.key, 1, "boom", final=True) for job in jobs])
     clock.advance(ms=2 * DAY_MS)
     first = await engine.sweep("s")
     assert (0 < first.requeued <= 1_000, first.more) == (True, True)
@@ -325,7 +325,7 @@ async def test_dead_letters_of_a_dropped_group_stay_failed_until_the_group_is_th
     await engine.add_group(TYPE, "audit")
     await engine.create([a_new_job()])
     [copy] = (await asked(engine, group="audit")).jobs
-    dead = await settled(engine, Fail(copy.key, 1, "no such address", final=True))
+    dead = await settled(engine, Failed(copy.key, 1, "no such address", final=True))
     await engine.drop_group(TYPE, "audit")
     clock.advance(ms=2 * DAY_MS)
     assert [await swept(engine) for _ in range(2)] == [Swept(), Swept()]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.queries import Explanation, Reason
 from everwork.core.states import State
 from tests.conformance.observe import sight
@@ -50,7 +50,7 @@ async def test_a_scheduled_job_waits_for_its_instant(engine: Engine, clock: Virt
 
 async def test_a_retried_job_waits_for_its_backoff(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     why = await explained(engine, job.key)
     assert (why.reason, why.until_ms) == (Reason.SCHEDULED, clock.now_ms + 5_000)
 

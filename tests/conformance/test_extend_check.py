@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import State
 from tests.conformance.observe import sight
 from tests.factories import (
@@ -138,7 +138,7 @@ async def test_the_lease_of_a_finished_job_is_lost(engine: Engine, stage: Stage)
 
 async def test_the_lease_of_a_retried_attempt_is_lost(engine: Engine) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     assert await extended(engine, [Lease(job.key, 1)]) == [LOST]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.limits import PAGE_BYTES_MAX
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.portions import FIRST_STEP
@@ -71,7 +71,7 @@ async def test_list_shows_a_job_exactly_as_get_does(engine: Engine, stage: Stage
 
 async def test_a_retried_job_is_listed_as_get_shows_it(engine: Engine) -> None:
     job = await a_processing_job(engine)
-    again = await settled(engine, Fail(job.key, 1, "boom"))
+    again = await settled(engine, Failed(job.key, 1, "boom"))
     assert await every_job(engine) == [again]
 
 
@@ -169,7 +169,7 @@ async def test_jobs_are_found_by_a_part_of_their_error(engine: Engine) -> None:
 
 async def test_jobs_that_will_be_retried_are_found_by_their_error_too(engine: Engine) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "connection reset"))
+    await settled(engine, Failed(job.key, 1, "connection reset"))
     await a_pending_job(engine)
     assert await found(engine, JobFilter(error_text="reset")) == [job.key]
 

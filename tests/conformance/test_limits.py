@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Reject, Release, Retry, Throw
 from everwork.core.queries import Reason
 from tests.conformance.failing import another, where_it_is_decided
 from tests.conformance.test_lanes_turns import taken
@@ -41,8 +41,8 @@ pytestmark = where_it_is_decided
 
 ENDS: list[Outcome] = [
     Complete(0, 1),
-    Fail(0, 1, "boom", backoff_ms=HOUR_MS),
-    Fail(0, 1, "boom", final=True),
+    Failed(0, 1, "boom", backoff_ms=HOUR_MS),
+    Failed(0, 1, "boom", final=True),
     Retry(0, 1, "again", delay_ms=HOUR_MS),
     Reject(0, 1, "nonsense"),
     Throw(0, 1, "E42"),
@@ -209,7 +209,7 @@ async def test_an_outcome_that_changes_nothing_gives_no_room(engine: Engine, lim
     keys = await waiting(engine, 9)
     await leased_keys(engine, 9)
     done = Complete(keys[0], 1)
-    await engine.settle([done, done, Fail(keys[0], 1, "late"), Complete(keys[8], 1)])
+    await engine.settle([done, done, Failed(keys[0], 1, "late"), Complete(keys[8], 1)])
     await engine.settle([done])
     assert len(await leased_keys(engine, 9)) == 1
 

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from everwork.core.outcome import Complete, Fail, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from tests.conformance.failing import where_it_is_decided
 from tests.conformance.observe import every_job
@@ -44,7 +44,7 @@ def some_end(chance: random.Random, job: Job) -> Outcome:
     key, attempt = job.key, job.attempt
     ends: list[Outcome] = [
         Complete(key, attempt),
-        Fail(key, attempt, "boom", backoff_ms=chance.choice([0, 1_000])),
+        Failed(key, attempt, "boom", backoff_ms=chance.choice([0, 1_000])),
         Retry(key, attempt, delay_ms=0),
         Release(key, attempt),
         Reject(key, attempt),

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Throw
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.rules import matches
@@ -72,7 +72,7 @@ def _ended(job: LeasedJob, chance: Random) -> Outcome:
     error = chance.choice(ERRORS)
     outcomes: Sequence[Outcome] = (
         Complete(job.key, job.attempt),
-        Fail(job.key, job.attempt, error, retries=chance.choice([0, 3])),
+        Failed(job.key, job.attempt, error, retries=chance.choice([0, 3])),
         Reject(job.key, job.attempt, error),
         Throw(job.key, job.attempt, "CODE", error),
         Release(job.key, job.attempt),

@@ -8,7 +8,7 @@ import pytest
 
 from everwork.core import measures
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.queries import Measure, Oldest
 from tests.conformance.failing import where_it_is_decided
 from tests.factories import (
@@ -77,10 +77,10 @@ async def test_each_job_of_a_batch_is_in_a_bucket_of_its_own(engine: Engine, clo
 @pytest.mark.parametrize(
     ("outcome", "sort"),
     [
-        (Fail(0, 1, "boom"), measures.UNCLASSIFIED),
-        (Fail(0, 1, "boom", final=True), measures.UNCLASSIFIED),
-        (Fail(0, 1, "too many requests", classes=()), "rate_limited"),
-        (Fail(0, 1, "boom", classes=("TimeoutError",), final=True), "retryable"),
+        (Failed(0, 1, "boom"), measures.UNCLASSIFIED),
+        (Failed(0, 1, "boom", final=True), measures.UNCLASSIFIED),
+        (Failed(0, 1, "too many requests", classes=()), "rate_limited"),
+        (Failed(0, 1, "boom", classes=("TimeoutError",), final=True), "retryable"),
         (Reject(0, 1), measures.REJECTED),
         (Throw(0, 1, "E42"), measures.THROWN),
         (Retry(0, 1), measures.ASKED),
@@ -109,7 +109,7 @@ async def test_a_release_and_what_is_refused_or_repeated_are_not_measured(engine
     assert await counted_as(engine) == {}
     await activated(engine, job)
     await settled(engine, Complete(job.key, 2))
-    await engine.settle([Complete(job.key, 2), Fail(job.key, 1, "late"), Complete(999_999, 1)])
+    await engine.settle([Complete(job.key, 2), Failed(job.key, 1, "late"), Complete(999_999, 1)])
     assert await counted_as(engine) == {measures.execution(0): 1, measures.wait(0): 1}
 
 

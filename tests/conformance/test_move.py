@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Created, Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.values import Swept
@@ -196,7 +196,7 @@ async def test_a_scheduled_job_starts_when_it_is_due(engine: Engine, target: Eng
 
 async def test_the_next_attempt_has_the_next_number(engine: Engine, target: Engine) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "boom", backoff_ms=0))
+    await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0))
     await moved(engine, target)
     [leased] = (await asked(target)).jobs
     assert (leased.key, leased.attempt, leased.attempts) == (job.key, 2, 2)
@@ -220,7 +220,9 @@ async def test_a_job_that_was_running_lapses(engine: Engine, target: Engine, clo
 
 
 @pytest.mark.parametrize(
-    "outcome", [Complete(0, 1), Fail(0, 1, "boom"), Fail(0, 1, "boom", final=True)], ids=["complete", "retry", "fail"]
+    "outcome",
+    [Complete(0, 1), Failed(0, 1, "boom"), Failed(0, 1, "boom", final=True)],
+    ids=["complete", "retry", "fail"],
 )
 async def test_an_outcome_reported_before_the_move_is_a_repeat(
     engine: Engine, target: Engine, outcome: Outcome
@@ -238,7 +240,7 @@ async def test_a_dead_letter_comes_back_with_the_attempts_it_was_created_with(en
     job = await a_pending_job(engine, max_attempts=3)
     await engine.set_retries(job.key, 50)
     await asked(engine)
-    await settled(engine, Fail(job.key, 1, "boom", final=True))
+    await settled(engine, Failed(job.key, 1, "boom", final=True))
     await moved(engine, target)
     await target.requeue([job.key])
     again = await the_job(target, job.key)
@@ -249,7 +251,7 @@ async def test_a_dead_letter_comes_back_with_the_attempts_it_was_created_with(en
 async def test_a_job_keeps_its_own_retry_policy(engine: Engine, target: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine, retry=OWN_POLICY)
     await moved(engine, target)
-    again = await settled(target, Fail(job.key, 1, "boom"))
+    again = await settled(target, Failed(job.key, 1, "boom"))
     assert again.run_at_ms == clock.now_ms + 7_000
 
 
@@ -289,7 +291,7 @@ async def test_a_job_that_finished_before_older_ones_is_not_kept_as_long_as_they
     slow = await a_processing_job(engine)
     quick = await a_dead_letter(engine)
     clock.advance(ms=target.retention[State.FAILED] - SECOND_MS)
-    await settled(engine, Fail(slow.key, 1, "boom", final=True))
+    await settled(engine, Failed(slow.key, 1, "boom", final=True))
     await moved(engine, target)
     clock.advance(ms=2 * SECOND_MS)
     assert (await target.sweep("s")).deleted == 1

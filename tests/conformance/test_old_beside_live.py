@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry
 from everwork.core.states import State
 from tests.factories import a_processing_job, activated, settled, the_job
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 OLD: dict[str, Outcome] = {
     "retry": Retry(0, 1, "old", delay_ms=60_000),
-    "fail": Fail(0, 1, "old", backoff_ms=60_000),
+    "fail": Failed(0, 1, "old", backoff_ms=60_000),
     "release": Release(0, 1),
     "complete": Complete(0, 1, '"old"'),
 }
-LIVE: dict[str, Outcome] = {"reject": Reject(0, 2, "live"), "fail": Fail(0, 2, "live", final=True)}
+LIVE: dict[str, Outcome] = {"reject": Reject(0, 2, "live"), "fail": Failed(0, 2, "live", final=True)}
 every_pair = pytest.mark.parametrize(("old", "live"), [(old, live) for old in OLD for live in LIVE])
 
 

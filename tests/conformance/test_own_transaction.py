@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from everwork.core.leasing import Created, Judged, Verdict
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from tests.conformance.observe import counted, every_job, kinds, seen, sight
@@ -200,7 +200,7 @@ async def test_after_a_rollback_the_attempt_may_fail_instead(engine: Engine, beg
     async with begin() as own:
         await engine.complete_in(own.tx, [Complete(job.key, 1)])
         await own.rollback()
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     assert await kinds(engine, job.key) == [(1, "fail")]
 
 
@@ -219,7 +219,7 @@ async def test_each_completion_of_a_batch_is_judged_by_itself(engine: Engine, be
     cancelled = await a_processing_job(engine)
     await engine.cancel([cancelled.key])
     retried = await a_processing_job(engine, type="retried")
-    await settled(engine, Fail(retried.key, 1, "boom", backoff_ms=0))
+    await settled(engine, Failed(retried.key, 1, "boom", backoff_ms=0))
     await asked(engine, type="retried")
     good = await a_processing_job(engine)
     batch = [Complete(cancelled.key, 1), Complete(retried.key, 1), Complete(10**9, 1), Complete(good.key, 1)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.queries import Explanation, Reason
 from everwork.core.states import State
 from tests.conformance.failing import another, where_it_is_decided
@@ -92,7 +92,7 @@ async def test_fifty_workers_at_once_on_several_engines_share_a_window(engine: E
 
 
 @pytest.mark.parametrize(
-    "outcome", [Complete(0, 1), Release(0, 1), Fail(0, 1, "boom", backoff_ms=0)], ids=["complete", "release", "fail"]
+    "outcome", [Complete(0, 1), Release(0, 1), Failed(0, 1, "boom", backoff_ms=0)], ids=["complete", "release", "fail"]
 )
 async def test_a_job_that_has_started_counts_however_it_ends(
     engine: Engine, clock: VirtualClock, outcome: Outcome

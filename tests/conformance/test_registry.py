@@ -9,7 +9,7 @@ import pytest
 
 from everwork.codec.json import encode_policy
 from everwork.core.leasing import Created
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
@@ -81,7 +81,7 @@ async def test_a_paused_type_accepts_jobs_and_retries_and_leases_none_of_them(
 ) -> None:
     job = await a_processing_job(engine)
     await engine.pause(TYPE, True)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     await a_scheduled_job(engine, delay_ms=SECOND_MS)
     clock.advance(ms=MINUTE_MS)
     assert await leased_keys(engine) == []
@@ -139,7 +139,7 @@ async def test_a_policy_is_kept_until_it_is_taken_away(engine: Engine) -> None:
 async def test_a_new_policy_decides_the_delay_of_jobs_that_wait_already(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine)
     await engine.set_policy(TYPE, encode_policy(RetryPolicy(max_attempts=9, base=1.0)))
-    again = await settled(engine, Fail(job.key, 1, "boom"))
+    again = await settled(engine, Failed(job.key, 1, "boom"))
     assert (again.run_at_ms, again.max_attempts) == (clock.now_ms + 1_000, 5)
 
 
@@ -250,7 +250,7 @@ async def test_a_copy_is_requeued_by_its_own_key(engine: Engine) -> None:
     await engine.add_group(TYPE, "audit")
     job = await a_dead_letter(engine)
     [copy] = (await asked(engine, group="audit")).jobs
-    await settled(engine, Fail(copy.key, 1, "boom", final=True))
+    await settled(engine, Failed(copy.key, 1, "boom", final=True))
     await engine.requeue([copy.key])
     assert [await the_state(engine, key) for key in (copy.key, job.key)] == [State.PENDING, State.FAILED]
 

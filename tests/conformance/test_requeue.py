@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Verdict
-from everwork.core.outcome import Complete, Fail, Reject, Throw
+from everwork.core.outcome import Complete, Failed, Reject, Throw
 from everwork.core.states import State
 from tests.conformance.observe import kinds, seen, sight
 from tests.factories import (
@@ -72,7 +72,7 @@ async def test_a_job_can_fail_and_be_requeued_again_and_again(engine: Engine) ->
     for attempt in (2, 3):
         await engine.requeue([job.key])
         await activated(engine, job)
-        await settled(engine, Fail(job.key, attempt, "boom"))
+        await settled(engine, Failed(job.key, attempt, "boom"))
     ends = ["fail", "requeue", "fail", "requeue", "fail"]
     assert [kind for _, kind in await kinds(engine, job.key)] == ends
     assert [attempt for attempt, kind in await kinds(engine, job.key) if kind == "fail"] == [1, 2, 3]
@@ -80,9 +80,9 @@ async def test_a_job_can_fail_and_be_requeued_again_and_again(engine: Engine) ->
 
 async def test_the_attempts_are_those_of_the_creation_whatever_workers_asked_for(engine: Engine) -> None:
     job = await a_processing_job(engine, max_attempts=2)
-    await settled(engine, Fail(job.key, 1, "boom", retries=50, backoff_ms=0))
+    await settled(engine, Failed(job.key, 1, "boom", retries=50, backoff_ms=0))
     await activated(engine, job)
-    await settled(engine, Fail(job.key, 2, "boom", final=True))
+    await settled(engine, Failed(job.key, 2, "boom", final=True))
     await engine.requeue([job.key])
     assert (await the_job(engine, job.key)).max_attempts == 2
 

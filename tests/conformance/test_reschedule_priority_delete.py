@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Verdict
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
 from tests.conformance.observe import every_job, seen, sight
 from tests.factories import (
@@ -70,7 +70,7 @@ async def test_without_a_delay_a_scheduled_job_runs_now(engine: Engine, clock: V
 
 async def test_a_retry_that_waits_can_be_brought_forward(engine: Engine) -> None:
     job = await a_processing_job(engine)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     await engine.reschedule([job.key])
     after = await activated(engine, job)
     assert (after.attempt, after.attempts, after.last_error) == (2, 2, "boom")
@@ -135,7 +135,7 @@ async def test_the_priority_stays_from_attempt_to_attempt(engine: Engine) -> Non
     job = await a_pending_job(engine)
     await engine.set_priority([job.key], 42)
     assert (await asked(engine)).jobs[0].priority == 42
-    await settled(engine, Fail(job.key, 1, "boom", backoff_ms=0))
+    await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0))
     assert (await activated(engine, job)).priority == 42
     assert (await settled(engine, Complete(job.key, 2))).priority == 42
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Judged, Verdict
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.states import State
 from tests.conformance.observe import kinds, sight
 from tests.factories import (
@@ -36,7 +36,7 @@ async def a_job_that_has_used(engine: Engine, attempts: int) -> Job:
     job = await a_pending_job(engine, max_attempts=attempts + 1)
     for attempt in range(1, attempts + 1):
         await asked(engine)
-        await settled(engine, Fail(job.key, attempt, "boom", backoff_ms=0))
+        await settled(engine, Failed(job.key, attempt, "boom", backoff_ms=0))
     return await the_job(engine, job.key)
 
 
@@ -76,13 +76,13 @@ async def test_zero_retries_of_a_running_job_leave_it_the_attempt_that_runs(engi
     job = await a_processing_job(engine, max_attempts=3)
     assert (await engine.set_retries(job.key, 0)).verdict is Verdict.ACCEPTED
     assert (await the_job(engine, job.key)).retries == 1
-    assert (await settled(engine, Fail(job.key, 1, "boom"))).state is State.FAILED
+    assert (await settled(engine, Failed(job.key, 1, "boom"))).state is State.FAILED
 
 
 async def test_retries_given_while_the_last_attempt_runs_are_used_after_it(engine: Engine) -> None:
     job = await a_processing_job(engine, max_attempts=1)
     await engine.set_retries(job.key, 3)
-    again = await settled(engine, Fail(job.key, 1, "boom"))
+    again = await settled(engine, Failed(job.key, 1, "boom"))
     assert (again.state, again.retries) == (State.PENDING, 2)
 
 
@@ -106,7 +106,7 @@ async def test_a_requeue_after_that_gives_the_attempts_of_the_creation_again(eng
     job = await a_dead_letter(engine, max_attempts=5)
     await engine.set_retries(job.key, 1)
     await activated(engine, job)
-    await settled(engine, Fail(job.key, 2, "boom"))
+    await settled(engine, Failed(job.key, 2, "boom"))
     await engine.requeue([job.key])
     assert (await the_job(engine, job.key)).max_attempts == 5
 

@@ -9,7 +9,7 @@ import pytest
 
 from everwork.core.job import HistoryEntry
 from everwork.core.leasing import Demand, Judged, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from tests.conformance.observe import kinds, sight
 from tests.factories import (
@@ -61,8 +61,8 @@ def outcome(kind: str, key: int, attempt: int) -> Outcome:
     """An outcome of the kind; whatever is retried is due again at once."""
     made: dict[str, Outcome] = {
         "complete": Complete(key, attempt, '{"n":1}'),
-        "fail": Fail(key, attempt, "boom", backoff_ms=0),
-        "fail finally": Fail(key, attempt, "boom", final=True),
+        "fail": Failed(key, attempt, "boom", backoff_ms=0),
+        "fail finally": Failed(key, attempt, "boom", final=True),
         "reject": Reject(key, attempt, "nonsense"),
         "retry": Retry(key, attempt, "again", delay_ms=0),
         "release": Release(key, attempt),
@@ -105,7 +105,7 @@ async def test_a_job_may_complete_without_a_result(engine: Engine) -> None:
 
 async def test_a_failed_attempt_is_retried_after_the_default_backoff(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine)
-    again = await settled(engine, Fail(job.key, 1, "boom"))
+    again = await settled(engine, Failed(job.key, 1, "boom"))
     assert (again.state, again.run_at_ms) == (State.PENDING, clock.now_ms + 5_000)
     assert (again.last_error, again.attempt, again.attempts, again.retries) == ("boom", 1, 1, 4)
     assert (again.lease_until_ms, again.finished_at_ms) == (None, None)
@@ -116,11 +116,11 @@ async def test_the_backoff_doubles_with_every_attempt_until_the_job_is_a_dead_le
 ) -> None:
     job = await a_processing_job(engine)
     for attempt, delay_s in ((1, 5), (2, 10), (3, 20), (4, 40)):
-        again = await settled(engine, Fail(job.key, attempt, "boom"))
+        again = await settled(engine, Failed(job.key, attempt, "boom"))
         assert again.run_at_ms - clock.now_ms == delay_s * SECOND_MS
         clock.advance(seconds=delay_s)
         await activated(engine, again)
-    assert (await settled(engine, Fail(job.key, 5, "boom"))).state is State.FAILED
+    assert (await settled(engine, Failed(job.key, 5, "boom"))).state is State.FAILED
 
 
 async def test_a_dead_letter_shows_its_error_and_no_retries(engine: Engine, clock: VirtualClock) -> None:
@@ -131,7 +131,7 @@ async def test_a_dead_letter_shows_its_error_and_no_retries(engine: Engine, cloc
 
 async def test_the_worker_s_own_backoff_beats_the_default(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine)
-    assert (await settled(engine, Fail(job.key, 1, "boom", backoff_ms=1_234))).run_at_ms == clock.now_ms + 1_234
+    assert (await settled(engine, Failed(job.key, 1, "boom", backoff_ms=1_234))).run_at_ms == clock.now_ms + 1_234
 
 
 @pytest.mark.parametrize("kind", ["fail", "retry"])
@@ -143,13 +143,13 @@ async def test_a_retry_without_delay_is_due_at_once(engine: Engine, kind: str) -
 
 async def test_fail_with_retries_gives_that_many_more(engine: Engine) -> None:
     job = await a_processing_job(engine, max_attempts=1)
-    again = await settled(engine, Fail(job.key, 1, "boom", retries=7))
+    again = await settled(engine, Failed(job.key, 1, "boom", retries=7))
     assert (again.state, again.retries, again.max_attempts) == (State.PENDING, 7, 8)
 
 
 async def test_fail_with_zero_retries_is_final(engine: Engine) -> None:
     job = await a_processing_job(engine, max_attempts=9)
-    assert (await settled(engine, Fail(job.key, 1, "boom", retries=0))).state is State.FAILED
+    assert (await settled(engine, Failed(job.key, 1, "boom", retries=0))).state is State.FAILED
 
 
 async def test_counted_attempts_never_pass_a_hundred_whatever_workers_send(engine: Engine) -> None:
@@ -157,7 +157,7 @@ async def test_counted_attempts_never_pass_a_hundred_whatever_workers_send(engin
     for attempt in range(1, 101):
         [leased] = (await asked(engine)).jobs
         assert leased.attempts <= leased.max_attempts <= 100
-        await settled(engine, Fail(job.key, attempt, "boom", retries=100, backoff_ms=0))
+        await settled(engine, Failed(job.key, attempt, "boom", retries=100, backoff_ms=0))
     dead = await the_job(engine, job.key)
     assert (dead.state, dead.attempts, dead.max_attempts) == (State.FAILED, 100, 100)
 
@@ -211,7 +211,7 @@ async def test_any_number_of_releases_leaves_the_attempts_alone(engine: Engine) 
 async def test_the_history_tells_how_a_failed_attempt_ended(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine, worker="w7")
     clock.advance(seconds=2)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     now = clock.now_ms
     assert await engine.history(job.key) == [HistoryEntry(1, "fail", now, "w7", "boom", now - 2_000, now + 5_000)]
 
@@ -261,7 +261,7 @@ async def test_a_job_that_nobody_has_run_has_no_history(engine: Engine) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_outcome_of_an_old_attempt_is_refused_while_another_runs(engine: Engine, kind: str) -> None:
     job = await a_processing_job(engine, lease_ms=SECOND_MS)
-    await settled(engine, Release(job.key, 1) if kind != "release" else Fail(job.key, 1, "boom", backoff_ms=0))
+    await settled(engine, Release(job.key, 1) if kind != "release" else Failed(job.key, 1, "boom", backoff_ms=0))
     await activated(engine, job, worker="w2")
     assert await refused(engine, outcome(kind, job.key, 1)) == Judged(Verdict.LEASE_LOST, State.PROCESSING)
 
@@ -406,7 +406,7 @@ async def test_one_outcome_twice_in_a_batch_is_accepted_once(engine: Engine, kin
 
 async def test_of_two_outcomes_in_a_batch_the_first_counts(engine: Engine) -> None:
     job = await a_processing_job(engine)
-    answer = await engine.settle([Complete(job.key, 1), Fail(job.key, 1, "boom")])
+    answer = await engine.settle([Complete(job.key, 1), Failed(job.key, 1, "boom")])
     assert [item.ok for item in answer.judged] == [True, False]
     assert (await the_job(engine, job.key)).state is State.COMPLETED
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.leasing import Created
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.values import Swept
 from tests.conformance.observe import count_of, kinds, sight
@@ -159,7 +159,7 @@ async def test_a_job_handed_back_after_its_expiry_is_cancelled(engine: Engine, c
     assert await kinds(engine, job.key) == [(1, "release"), (1, "expire")]
 
 
-@pytest.mark.parametrize("outcome", [Release(0, 1), Fail(0, 1, "boom", backoff_ms=0)], ids=["release", "fail"])
+@pytest.mark.parametrize("outcome", [Release(0, 1), Failed(0, 1, "boom", backoff_ms=0)], ids=["release", "fail"])
 async def test_an_expiry_that_passed_a_sweep_while_the_job_ran_is_not_forgotten(
     engine: Engine, clock: VirtualClock, outcome: Outcome
 ) -> None:
@@ -296,7 +296,7 @@ async def test_an_empty_store_has_nothing_to_sweep(engine: Engine) -> None:
 
 async def test_every_way_of_failing_leads_to_the_next_attempt_by_itself(engine: Engine, clock: VirtualClock) -> None:
     job = await a_processing_job(engine, lease_ms=SECOND_MS)
-    await settled(engine, Fail(job.key, 1, "boom"))
+    await settled(engine, Failed(job.key, 1, "boom"))
     clock.advance(seconds=5)
     await activated(engine, job, lease_ms=SECOND_MS)
     clock.advance(seconds=5)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from everwork.core.leasing import Judged, Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import FINISHED_STATES, TRANSITIONS, Cause, State, after, is_allowed
 from tests.conformance.observe import assert_counts_add_up, sight
 from tests.factories import (
@@ -90,8 +90,8 @@ def settle(outcome: Outcome) -> Callable[[Bench], Awaitable[bool]]:
 OPERATIONS: list[tuple[str, Cause, Callable[[Bench], Awaitable[bool]]]] = [
     ("activate", Cause.ACTIVATE, activate),
     ("complete", Cause.COMPLETE, settle(Complete(0, 0))),
-    ("fail", Cause.FAIL, settle(Fail(0, 0, "boom"))),
-    ("fail finally", Cause.FAIL, settle(Fail(0, 0, "boom", final=True))),
+    ("fail", Cause.FAIL, settle(Failed(0, 0, "boom"))),
+    ("fail finally", Cause.FAIL, settle(Failed(0, 0, "boom", final=True))),
     ("retry without attempts left", Cause.FAIL, settle(Retry(0, 0))),
     ("reject", Cause.REJECT, settle(Reject(0, 0))),
     ("throw", Cause.THROW, settle(Throw(0, 0, "E42"))),
@@ -134,7 +134,7 @@ def test_every_cause_of_the_table_has_an_operation() -> None:
     assert {cause for _, cause, _ in OPERATIONS} | {Cause.RETRY} == {cause for _, cause in TRANSITIONS}
 
 
-@pytest.mark.parametrize("outcome", [Fail(0, 0, "boom"), Retry(0, 0)], ids=["fail", "retry"])
+@pytest.mark.parametrize("outcome", [Failed(0, 0, "boom"), Retry(0, 0)], ids=["fail", "retry"])
 async def test_a_retried_failure_is_two_transitions_in_one_step(
     engine: Engine, clock: VirtualClock, outcome: Outcome
 ) -> None:

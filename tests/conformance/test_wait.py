@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.engines.values import Fire
 from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, a_processing_job, settled
 from tests.stores import open_store
@@ -59,7 +59,7 @@ async def test_many_waiters_are_woken(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [Release(0, 1), Fail(0, 1, "boom", backoff_ms=0), Complete(0, 1, None, (a_new_job(),))]
+    "outcome", [Release(0, 1), Failed(0, 1, "boom", backoff_ms=0), Complete(0, 1, None, (a_new_job(),))]
 )
 async def test_a_waiter_is_woken_by_an_outcome_that_makes_work(engine: Engine, outcome: Release) -> None:
     job = await a_processing_job(engine)
@@ -134,7 +134,7 @@ async def completed(engine: Engine, job: Job) -> None:
 
 
 async def failed(engine: Engine, job: Job) -> None:
-    await settled(engine, Fail(job.key, 1, "boom", final=True))
+    await settled(engine, Failed(job.key, 1, "boom", final=True))
 
 
 async def cancelled(engine: Engine, job: Job) -> None:

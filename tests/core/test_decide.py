@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.limits import ATTEMPTS_MAX, ERROR_CHARS_MAX
-from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw
+from everwork.core.outcome import DecidedOutcome, Failed, Lapse, Reject, Retry, Throw
 from everwork.core.policy import DEFAULT_TYPE_POLICY as USUAL
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import RetryPolicy, raised_attempts, remaining_retries
@@ -17,18 +17,18 @@ from everwork.core.states import State
 KEY, ATTEMPT = 7, 3
 
 RETRYABLE: list[DecidedOutcome] = [
-    Fail(KEY, ATTEMPT, "boom"),
+    Failed(KEY, ATTEMPT, "boom"),
     Retry(KEY, ATTEMPT, "again"),
     Lapse(KEY, ATTEMPT, "w1"),
 ]
 FINAL: list[DecidedOutcome] = [
-    Fail(KEY, ATTEMPT, "boom", final=True),
-    Fail(KEY, ATTEMPT, "boom", retries=0),
+    Failed(KEY, ATTEMPT, "boom", final=True),
+    Failed(KEY, ATTEMPT, "boom", retries=0),
     Reject(KEY, ATTEMPT, "nonsense"),
     Throw(KEY, ATTEMPT, "E42", "no money"),
 ]
 KINDS: list[tuple[DecidedOutcome, str]] = [
-    (Fail(KEY, ATTEMPT, "boom"), "fail"),
+    (Failed(KEY, ATTEMPT, "boom"), "fail"),
     (Retry(KEY, ATTEMPT), "retry"),
     (Lapse(KEY, ATTEMPT, "w1"), "lapse"),
     (Reject(KEY, ATTEMPT), "reject"),
@@ -78,43 +78,43 @@ def test_a_final_outcome_fails_whatever_attempts_are_left(outcome: DecidedOutcom
 
 @pytest.mark.parametrize("retries", [1, 2, 50, 99])
 def test_fail_with_retries_leaves_that_many_more(retries: int) -> None:
-    decision = decided(Fail(KEY, ATTEMPT, "boom", retries=retries), attempts=1, max_attempts=1)
+    decision = decided(Failed(KEY, ATTEMPT, "boom", retries=retries), attempts=1, max_attempts=1)
     assert (decision.state, decision.max_attempts) == (State.PENDING, 1 + retries)
     assert remaining_retries(State.PENDING, 1, decision.max_attempts) == retries
 
 
 def test_fail_with_retries_may_also_leave_fewer() -> None:
-    assert decided(Fail(KEY, ATTEMPT, "boom", retries=1), attempts=1, max_attempts=50).max_attempts == 2
+    assert decided(Failed(KEY, ATTEMPT, "boom", retries=1), attempts=1, max_attempts=50).max_attempts == 2
 
 
 def test_fail_with_zero_retries_ends_the_job_at_the_attempts_it_used() -> None:
-    decision = decided(Fail(KEY, ATTEMPT, "boom", retries=0), attempts=2, max_attempts=9)
+    decision = decided(Failed(KEY, ATTEMPT, "boom", retries=0), attempts=2, max_attempts=9)
     assert (decision.state, decision.max_attempts) == (State.FAILED, 2)
 
 
 def test_final_beats_the_retries_that_came_with_it() -> None:
-    assert decided(Fail(KEY, ATTEMPT, "boom", retries=9, final=True)).state is State.FAILED
+    assert decided(Failed(KEY, ATTEMPT, "boom", retries=9, final=True)).state is State.FAILED
 
 
 def test_retries_cannot_lift_the_attempts_over_a_hundred() -> None:
-    decision = decided(Fail(KEY, ATTEMPT, "boom", retries=100), attempts=99, max_attempts=99)
+    decision = decided(Failed(KEY, ATTEMPT, "boom", retries=100), attempts=99, max_attempts=99)
     assert (decision.state, decision.max_attempts) == (State.PENDING, ATTEMPTS_MAX)
 
 
 def test_after_a_hundred_counted_attempts_no_wish_helps() -> None:
-    decision = decided(Fail(KEY, ATTEMPT, "boom", retries=100), attempts=100, max_attempts=100)
+    decision = decided(Failed(KEY, ATTEMPT, "boom", retries=100), attempts=100, max_attempts=100)
     assert (decision.state, decision.max_attempts) == (State.FAILED, ATTEMPTS_MAX)
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 86_400_000])
 def test_the_worker_s_own_delay_beats_the_policy(delay_ms: int) -> None:
-    assert decided(Fail(KEY, ATTEMPT, "boom", backoff_ms=delay_ms)).backoff_ms == delay_ms
+    assert decided(Failed(KEY, ATTEMPT, "boom", backoff_ms=delay_ms)).backoff_ms == delay_ms
     assert decided(Retry(KEY, ATTEMPT, delay_ms=delay_ms)).backoff_ms == delay_ms
 
 
 def test_the_delay_comes_from_the_policy_with_its_jitter() -> None:
     policy = TypePolicy(retry=RetryPolicy(base=10.0, jitter=0.9))
-    decision = decide(known(2, 5), Fail(KEY, ATTEMPT, "boom"), policy)
+    decision = decide(known(2, 5), Failed(KEY, ATTEMPT, "boom"), policy)
     assert decision.backoff_ms == policy.retry.backoff_ms(2, key=KEY, attempt=ATTEMPT)
     assert decision.backoff_ms != policy.retry.backoff_ms(2, key=KEY + 1, attempt=ATTEMPT)
 
@@ -145,7 +145,7 @@ def test_an_outcome_without_a_text_still_explains_itself(outcome: DecidedOutcome
 
 @pytest.mark.parametrize(
     "outcome",
-    [Fail(KEY, ATTEMPT, "x" * 9_000), Reject(KEY, ATTEMPT, "x" * 9_000), Throw(KEY, ATTEMPT, "E", "x" * 9_000)],
+    [Failed(KEY, ATTEMPT, "x" * 9_000), Reject(KEY, ATTEMPT, "x" * 9_000), Throw(KEY, ATTEMPT, "E", "x" * 9_000)],
     ids=kind,
 )
 def test_an_error_text_is_cut_at_its_limit(outcome: DecidedOutcome) -> None:
@@ -179,7 +179,9 @@ def test_raised_attempts_never_fall_below_what_was_used_nor_pass_a_hundred(attem
 
 delays = st.none() | st.integers(0, 1_000_000)
 any_outcome = st.one_of(
-    st.builds(Fail, st.just(KEY), st.just(ATTEMPT), st.text(), st.none() | st.integers(0, 100), delays, st.booleans()),
+    st.builds(
+        Failed, st.just(KEY), st.just(ATTEMPT), st.text(), st.none() | st.integers(0, 100), delays, st.booleans()
+    ),
     st.builds(Retry, st.just(KEY), st.just(ATTEMPT), st.text(), delays),
     st.builds(Lapse, st.just(KEY), st.just(ATTEMPT), st.text()),
     st.builds(Reject, st.just(KEY), st.just(ATTEMPT), st.text()),
@@ -203,7 +205,7 @@ def test_a_worker_that_always_asks_for_more_still_ends_after_a_hundred_attempts(
     attempts, max_attempts, state = 0, first, State.PENDING
     while state is State.PENDING and attempts <= ATTEMPTS_MAX:
         attempts += 1
-        decision = decide(known(attempts, max_attempts), Fail(KEY, ATTEMPT, "boom", retries=greedy), USUAL)
+        decision = decide(known(attempts, max_attempts), Failed(KEY, ATTEMPT, "boom", retries=greedy), USUAL)
         max_attempts, state = decision.max_attempts, decision.state
     assert (attempts, state) == (ATTEMPTS_MAX, State.FAILED)
 

@@ -13,13 +13,13 @@ from everwork.exceptions import Fail, Reject, Retry
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (Fail("no money"), o.Fail(7, 2, "no money", final=True, is_counted=False)),
-        (Fail(), o.Fail(7, 2, "failed by the handler", final=True, is_counted=False)),
+        (Fail("no money"), o.Failed(7, 2, "no money", final=True, is_counted=False)),
+        (Fail(), o.Failed(7, 2, "failed by the handler", final=True, is_counted=False)),
         (Reject("nonsense"), o.Reject(7, 2, "nonsense")),
         (Retry("later"), o.Retry(7, 2, "later")),
         (Retry("later", delay=1.5), o.Retry(7, 2, "later", 1_500)),
-        (KeyError(), o.Fail(7, 2, "KeyError", classes=("KeyError", "LookupError", "Exception"))),
-        (OSError("gone"), o.Fail(7, 2, "OSError: gone", classes=("OSError", "Exception"))),
+        (KeyError(), o.Failed(7, 2, "KeyError", classes=("KeyError", "LookupError", "Exception"))),
+        (OSError("gone"), o.Failed(7, 2, "OSError: gone", classes=("OSError", "Exception"))),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -29,15 +29,15 @@ def test_what_a_handler_raises_decides_how_its_attempt_ends(error: Exception, ou
 
 def test_a_retry_whose_delay_makes_no_sense_fails_for_good_and_no_breaker_counts_it() -> None:
     end = ending.raised(7, 2, Retry(delay=-5))
-    assert isinstance(end, o.Fail)
+    assert isinstance(end, o.Failed)
     assert (end.final, end.is_counted, end.error[:14]) == (True, False, "Retry: delay: ")
 
 
 def test_a_call_that_takes_too_long_ends_as_one_that_raised_a_timeout_error() -> None:
     end = ending.timed_out(7, 2, 1.5, "; it still runs")
-    assert end == o.Fail(7, 2, "timed out after 1.5 s; it still runs", classes=class_names(TimeoutError()))
+    assert end == o.Failed(7, 2, "timed out after 1.5 s; it still runs", classes=class_names(TimeoutError()))
 
 
 def test_whoever_has_no_retry_fails_for_good_by_errors_and_time_outs() -> None:
     ends = (ending.raised(7, 2, KeyError(), is_final=True), ending.timed_out(7, 2, 1.0, is_final=True))
-    assert [isinstance(end, o.Fail) and end.final for end in ends] == [True, True]
+    assert [isinstance(end, o.Failed) and end.final for end in ends] == [True, True]

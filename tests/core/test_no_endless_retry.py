@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from everwork.codec.json import encode_policy, policy_of
 from everwork.core.decide import Known, decide
 from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, FAILED_RETRY_ROUNDS_MAX
-from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Retry
+from everwork.core.outcome import DecidedOutcome, Failed, Lapse, Retry
 from everwork.core.policy import POLICY_FIELDS, TypePolicy, policy_from
 from everwork.core.retry import RetryPolicy, raised_attempts
 from everwork.core.states import State
@@ -38,7 +38,7 @@ CLASSES: list[tuple[str, ...] | None] = [None, (), ("TimeoutError",), ("CardUnkn
 class Step(NamedTuple):
     """What a worker does with one attempt: perhaps it gives the job retries, before and after the attempt ends."""
 
-    ends: Fail | Retry | None
+    ends: Failed | Retry | None
     """None: it does not report at all."""
     gives: int | None
     gives_later: int | None
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 retries = st.none() | st.integers(0, ATTEMPTS_MAX) | st.just(10**9)
 delays = st.none() | st.sampled_from([0, 1, 60_000])
 fails = st.builds(
-    Fail,
+    Failed,
     st.just(KEY),
     st.just(0),
     st.sampled_from(ERRORS),

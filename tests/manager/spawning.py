@@ -6,22 +6,22 @@ import multiprocessing
 from pathlib import Path
 
 from everwork import Reconnect
-from everwork.manager.child import Orders
-from everwork.manager.process_handle import Spawned
-from everwork.manager.worker_pool import Post
+from everwork.manager.child import ChildSpec
+from everwork.manager.process_handle import ProcessHandle
+from everwork.manager.worker_pool import WorkerSpec
 from tests.manager.crew import Echo
 
 
-def a_process(folder: Path) -> Spawned:
+def a_process(folder: Path) -> ProcessHandle:
     """A real one, which nobody waits for."""
-    orders = Orders(
+    orders = ChildSpec(
         url=f"sqlite:///{folder}/jobs.db",
         name="process",
-        posts=(Post(worker=Echo, places=(), index=0, id="echo", is_final=True),),
+        posts=(WorkerSpec(worker=Echo, places=(), index=0, id="echo", is_final=True),),
         shutdown_timeout=1,
         reconnect=Reconnect(),
         lease_ms=1_000,
         log_format=None,
         log_level="INFO",
     )
-    return Spawned(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
+    return ProcessHandle(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)

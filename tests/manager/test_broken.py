@@ -13,7 +13,7 @@ from everwork import AbstractWorker, State
 from everwork.app.settings import id_of
 from everwork.logs import get_logger
 from everwork.manager import worker_pool
-from everwork.manager.worker_pool import Crew, Post
+from everwork.manager.worker_pool import WorkerPool, WorkerSpec
 from everwork.service.fleet.fleet import Fleet
 from tests.app.waiting import until
 from tests.manager.conftest import Start
@@ -48,12 +48,12 @@ async def test_a_worker_whose_startup_does_not_end_is_shown_as_broken_and_not_wa
     monkeypatch.setattr(worker_pool, "RUNNING_SECONDS", 0.05)
     classes: list[type[AbstractWorker]] = [Endless, Echo]
     posts = [
-        Post(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
+        WorkerSpec(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
         for index, worker in enumerate(classes)
     ]
     told: dict[str, list[str | None]] = {post.id: [] for post in posts}
     ready: list[str] = []
-    workers = Crew(posts, get_logger("test"))
+    workers = WorkerPool(posts, get_logger("test"))
     starting = asyncio.ensure_future(
         workers.start(lambda handler: ready.append(handler.name), lambda worker, problem: told[worker].append(problem))
     )
@@ -90,11 +90,11 @@ async def test_a_cancellation_of_a_workers_own_is_neither_a_stop_nor_its_neighbo
     monkeypatch.setenv(LOG, str(said.path))
     classes: list[type[AbstractWorker]] = [Polling, CancelledStart, Echo]
     posts = [
-        Post(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
+        WorkerSpec(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
         for index, worker in enumerate(classes)
     ]
     told: dict[str, str | None] = {}
-    workers = Crew(posts, get_logger("test"))
+    workers = WorkerPool(posts, get_logger("test"))
     starting = asyncio.ensure_future(
         workers.start(lambda _: None, lambda worker, problem: told.update({worker: problem}))
     )

@@ -20,14 +20,15 @@ from everwork.manager import stores
 from everwork.manager.stores import AbstractBackend, AbstractBroker, PostgresBroker, RedisBroker, SqliteBroker
 from everwork.runtime.events import Event
 from everwork.service.access.keys import host_clock
-from everwork.service.fleet.fleet import Fleet, ManagerCard, ProcessCard, TriggerCard, WorkerCard, own_source
+from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, own_source
+from everwork.service.fleet.fleet import Fleet
 from tests.factories import the_job
 from tests.stores import VirtualClock, url_of
 
 KINDS = {"sqlite": "Sqlite", "postgres": "Postgres", "redis": "Redis"}
-WORKER = WorkerCard(id="a1", title="Mailer", sources=("email-send",))
-TRIGGER = TriggerCard(worker_id="a1", id="t1", title="Nightly", type=own_source("a1"))
-PROCESS = ProcessCard(name="p1", manager="m1", state="running", workers=("a1",))
+WORKER = WorkerEntry(id="a1", title="Mailer", sources=("email-send",))
+TRIGGER = TriggerEntry(worker_id="a1", id="t1", title="Nightly", type=own_source("a1"))
+PROCESS = ProcessEntry(name="p1", manager="m1", state="running", workers=("a1",))
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ async def test_a_backend_tells_how_workers_and_processes_are(
     clock.now_ms = host_clock()  # The backend's own engine goes by it.
     fleet = Fleet(engine)
     await fleet.declare([WORKER], [TRIGGER])
-    await fleet.beat(ManagerCard(name="m1"), [PROCESS])
+    await fleet.beat(ManagerEntry(name="m1"), [PROCESS])
     assert await backend.switch_worker("Mailer", False)
     assert await backend.switch_trigger("Nightly", False)
 
@@ -137,7 +138,7 @@ async def test_a_backend_tells_how_workers_and_processes_are(
     assert (worker.status, worker.processes) == ("off", 1)
     assert (await backend.get_process_status("p1")).state == "running"
     assert await backend.processes() == [PROCESS]
-    assert [(view.card, view.status) for view in await backend.triggers()] == [(TRIGGER, "off")]
+    assert [(view.entry, view.status) for view in await backend.triggers()] == [(TRIGGER, "off")]
     assert await backend.workers() == [worker]
     with pytest.raises(NotFound, match="worker 'Nobody' not found"):
         await backend.get_worker_status("Nobody")

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from everwork.core.ending import TIME_OUT
-from everwork.core.outcome import Fail, Outcome, Release
+from everwork.core.outcome import Failed, Outcome, Release
 from everwork.logs import get_logger
 from everwork.manager.cleanup import outcome_of
-from everwork.manager.process_handle import Spawned
-from everwork.manager.watchdog import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watch, is_sole
+from everwork.manager.process_handle import ProcessHandle
+from everwork.manager.watchdog import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watchdog, is_sole
 from everwork.runtime.ledger import Phase
 from tests.manager.spawning import a_process
 
 TIMEOUT = 10.0
 
 
-async def killed(process: Spawned) -> Spawned:
+async def killed(process: ProcessHandle) -> ProcessHandle:
     """It, when it has ended."""
     process.kill("was killed")
     await process.ended.wait()
@@ -28,27 +28,27 @@ async def killed(process: Spawned) -> Spawned:
 
 
 @pytest.fixture
-async def process(tmp_path: Path) -> AsyncIterator[Spawned]:
+async def process(tmp_path: Path) -> AsyncIterator[ProcessHandle]:
     """A process that was killed, so that nobody but the test writes into its table."""
     process = await killed(a_process(tmp_path))
     yield process
     process.close()
 
 
-def a_call(process: Spawned, begun_at: float) -> int:
+def a_call(process: ProcessHandle, begun_at: float) -> int:
     """A call that has begun; its slot."""
     slot = process.ledger.enter(len(process.entries()) + 1, 1, leased_at=begun_at, timeout=TIMEOUT, worker=0)
     process.ledger.begin(slot, begun_at)
     return slot
 
 
-def ends_of(process: Spawned) -> list[Outcome | None]:
+def ends_of(process: ProcessHandle) -> list[Outcome | None]:
     """How its attempts end with it, in their order."""
     return [outcome_of(process, entry) for entry in sorted(process.entries(), key=lambda entry: entry.key)]
 
 
-async def test_what_the_watch_itself_has_lost_is_not_taken_for_a_hang(process: Spawned) -> None:
-    watch, attentive, gap = Watch([], get_logger("test")), Watch([], get_logger("test")), 60.0
+async def test_what_the_watch_itself_has_lost_is_not_taken_for_a_hang(process: ProcessHandle) -> None:
+    watch, attentive, gap = Watchdog([], get_logger("test")), Watchdog([], get_logger("test")), 60.0
     a_call(process, 100.0)
     entries, judged_at = process.entries(), 100.0 + TIMEOUT + HUNG_SECONDS
     watch._gaps.turn(104.0)
@@ -60,8 +60,8 @@ async def test_what_the_watch_itself_has_lost_is_not_taken_for_a_hang(process: S
     assert watch._overdue(process, entries, judged_at + 2 * gap + AWAKE_SECONDS - 0.1) == []
 
 
-async def test_who_was_stopped_together_with_the_watch_is_not_taken_for_silent(process: Spawned) -> None:
-    watch, gap = Watch([], get_logger("test")), SILENT_SECONDS + 1
+async def test_who_was_stopped_together_with_the_watch_is_not_taken_for_silent(process: ProcessHandle) -> None:
+    watch, gap = Watchdog([], get_logger("test")), SILENT_SECONDS + 1
     process.ledger.enter_phase(Phase.RUNNING)
     process.ledger.turn_engine(100.0)
     process.ledger.turn_handlers(100.0)
@@ -73,8 +73,8 @@ async def test_who_was_stopped_together_with_the_watch_is_not_taken_for_silent(p
     assert watch._silence(process, [], 100.0 + gap + SILENT_SECONDS + 0.1) is not None
 
 
-async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(process: Spawned) -> None:
-    watch, now = Watch([], get_logger("test")), time.monotonic()
+async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(process: ProcessHandle) -> None:
+    watch, now = Watchdog([], get_logger("test")), time.monotonic()
     a_call(process, now - TIMEOUT - 1)
     a_call(process, now)
     process.cancel()
@@ -82,7 +82,7 @@ async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(
     assert watch._overdue(process, entries, now + 2 * TIMEOUT) == [late]
 
 
-async def test_nobody_is_replaced_while_a_predecessor_waits_for_it(process: Spawned, tmp_path: Path) -> None:
+async def test_nobody_is_replaced_while_a_predecessor_waits_for_it(process: ProcessHandle, tmp_path: Path) -> None:
     before = a_process(tmp_path)
     assert is_sole(process, [process])
     assert not is_sole(process, [before, process])
@@ -92,24 +92,24 @@ async def test_nobody_is_replaced_while_a_predecessor_waits_for_it(process: Spaw
     before.close()
 
 
-async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Spawned) -> None:
+async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: ProcessHandle) -> None:
     process.ledger.enter(1, 1, leased_at=100.0, timeout=TIMEOUT, worker=0)
     a_call(process, 100.0)
     process.ledger.mark_hung(a_call(process, 100.0))
     process.ledger.end(a_call(process, 100.0))
     assert ends_of(process) == [
         Release(1, 1),
-        Fail(2, 1, "its process was killed"),
-        Fail(3, 1, "timed out after 10 s", final=True, classes=TIME_OUT),
-        Fail(4, 1, "its process was killed before its outcome was stored"),
+        Failed(2, 1, "its process was killed"),
+        Failed(3, 1, "timed out after 10 s", final=True, classes=TIME_OUT),
+        Failed(4, 1, "its process was killed before its outcome was stored"),
     ]
 
 
-async def test_attempts_that_a_stop_has_cut_off_go_back_but_for_those_past_their_time(process: Spawned) -> None:
+async def test_attempts_that_a_stop_has_cut_off_go_back_but_for_those_past_their_time(process: ProcessHandle) -> None:
     now = time.monotonic()
     a_call(process, now - TIMEOUT - 1)
     a_call(process, now)
     process.ledger.end(a_call(process, now))
     process.cancel()
-    late = Fail(1, 1, "timed out after 10 s", final=True, classes=TIME_OUT)
+    late = Failed(1, 1, "timed out after 10 s", final=True, classes=TIME_OUT)
     assert ends_of(process) == [late, Release(2, 1), Release(3, 1)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from everwork.core.leasing import LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from tests.stores import DAY_MS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from everwork.core.job import LeasedJob, NewJob
     from everwork.core.leasing import Demand
 
-KINDS = {Complete: "complete", Fail: "fail", Reject: "reject", Retry: "retry", Release: "release", Throw: "throw"}
+KINDS = {Complete: "complete", Failed: "fail", Reject: "reject", Retry: "retry", Release: "release", Throw: "throw"}
 KEEP_MS = {State.COMPLETED: 7 * DAY_MS, State.CANCELLED: 7 * DAY_MS, State.FAILED: 90 * DAY_MS}
 FINISHED = frozenset(KEEP_MS)
 
@@ -188,7 +188,7 @@ class Model:
         """Apply an outcome that was accepted."""
         job = self.jobs[outcome.key]
         job.history.append((job.attempt, KINDS[type(outcome)]))
-        if isinstance(outcome, Fail | Throw) and outcome.variables is not None:
+        if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
             job.new = job.new._replace(variables=outcome.variables)
         match outcome:
             case Complete():
@@ -197,7 +197,7 @@ class Model:
             case Release():
                 job.state = State.PENDING
                 job.attempts -= 1
-            case Fail():
+            case Failed():
                 if outcome.retries is not None:
                     job.max_attempts = max(job.attempts, min(job.attempts + outcome.retries, 100))
                 self.fail(job, outcome.error, outcome.backoff_ms, final=outcome.final)

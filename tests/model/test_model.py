@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Demand, Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.engines.values import Fire
 from tests.model.model import Model
@@ -81,13 +81,13 @@ demands = st.fixed_dictionaries(
     }
 ).map(demand_for)
 every_outcome: list[Outcome] = [
-    Fail(0, 0, "boom"),
-    Fail(0, 0, "bang", backoff_ms=0),
-    Fail(0, 0, "bang", retries=1, backoff_ms=0),
-    Fail(0, 0, "bang", retries=100, backoff_ms=SECOND_MS),
-    Fail(0, 0, "boom", retries=0),
-    Fail(0, 0, "boom", final=True),
-    Fail(0, 0, "bang", backoff_ms=0, variables='{"tried":1}'),
+    Failed(0, 0, "boom"),
+    Failed(0, 0, "bang", backoff_ms=0),
+    Failed(0, 0, "bang", retries=1, backoff_ms=0),
+    Failed(0, 0, "bang", retries=100, backoff_ms=SECOND_MS),
+    Failed(0, 0, "boom", retries=0),
+    Failed(0, 0, "boom", final=True),
+    Failed(0, 0, "bang", backoff_ms=0, variables='{"tried":1}'),
     Release(0, 0),
     Retry(0, 0, "again", 0),
     Release(0, 0),

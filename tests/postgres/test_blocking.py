@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from everwork.core.leasing import Lease, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Release
+from everwork.core.outcome import Complete, Failed, Outcome, Release
 from everwork.core.states import State
 from everwork.engines.postgres import sweep
 from everwork.engines.postgres.engine import PostgresEngine
@@ -65,7 +65,7 @@ async def test_jobs_of_the_same_type_are_claimed_and_settled_while_another_trans
     await soon(engine.create([a_new_job() for _ in range(40)]))
     leased = [answer.jobs for answer in await soon(*(asked(engine, 5) for _ in range(8)))]
     outcomes: list[list[Outcome]] = [
-        [Complete(a.key, 1), Fail(b.key, 1, "boom"), Release(c.key, 1), Fail(d.key, 1, "end", final=True)]
+        [Complete(a.key, 1), Failed(b.key, 1, "boom"), Release(c.key, 1), Failed(d.key, 1, "end", final=True)]
         for a, b, c, d, _ in leased
     ]
     settled = await soon(*(engine.settle(some) for some in outcomes))

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.statements import COUNT_EVERY_MS, COUNT_PASSED_MAX
 from tests.factories import TYPE, WORKER, a_new_job, a_policy, a_processing_job, asked, leased_keys
@@ -33,7 +33,7 @@ async def test_under_a_held_snapshot_a_claim_counts_from_the_lowest_job_that_run
         holder = await asyncpg.connect(without_options(url))
         async with holder.transaction(isolation="repeatable_read"):
             await holder.fetchval("SELECT 1")
-            await engine.settle([Fail(retried.key, 1, "later")])
+            await engine.settle([Failed(retried.key, 1, "later")])
             await engine.reschedule([retried.key], delay_ms=1_000)
             await drain(engine, JOBS)
             await entries_counted(engine, watched)

@@ -10,7 +10,7 @@ import pytest
 
 from everwork.core.breaker import BreakerState
 from everwork.core.leasing import Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Fire
@@ -94,7 +94,7 @@ async def test_outcomes_beside_it_are_stored_and_its_own_is_refused(engine: Engi
     await own.execute(f"ALTER FUNCTION {schema_of(engine)}.step SET lock_timeout = '50ms'")
     async with own.transaction():
         await engine.complete_in(own, [Complete(held.key, 1)])
-        outcomes: list[Outcome] = [Fail(held.key, 1, "too late"), Complete(other.key, 1)]
+        outcomes: list[Outcome] = [Failed(held.key, 1, "too late"), Complete(other.key, 1)]
         settlement = await asyncio.wait_for(engine.settle(outcomes), DEADLINE_S)
         assert [judged.verdict for judged in settlement.judged] == [Verdict.LEASE_LOST, Verdict.ACCEPTED]
     assert await the_state(engine, held.key) is State.COMPLETED

@@ -10,7 +10,7 @@ import pytest
 
 from everwork.core import measures
 from everwork.core.limits import STATISTICS_KEEP_HOURS
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Measure, Oldest
 from everwork.engines.postgres import migrate, read, sweep
 from everwork.engines.postgres.engine import PostgresEngine
@@ -49,7 +49,7 @@ async def test_what_is_folded_is_added_to_what_was_folded_before_and_kept_for_so
 ) -> None:
     monkeypatch.setattr(sweep, "FOLD_FROM", 1)
     for _ in range(2):
-        for outcome in (Complete(0, 1), Fail(0, 1, "boom", final=True)):
+        for outcome in (Complete(0, 1), Failed(0, 1, "boom", final=True)):
             await settled(engine, outcome._replace(key=(await a_processing_job(engine)).key))
         await engine.sweep("s")
         assert await rows_of(engine, "measure_delta") == 0

@@ -14,7 +14,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.states import State
 from everwork.engines.postgres import migrate
 from everwork.engines.postgres import opened as opening
@@ -138,7 +138,7 @@ async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is
     own.execute(f"UPDATE {schema_of(url)}.type SET policy = %s, max_attempts = 7".encode(), [policy])
     async with opened(url, clock) as engine:
         assert [info.policy for info in await engine.types()] == [policy]
-        await engine.settle([Fail(dead.key, 1, "boom", final=True)])
+        await engine.settle([Failed(dead.key, 1, "boom", final=True)])
         await a_policy(engine, max_running=1, breaker_failures=1, failed_job_retry_hours=1)
         assert len((await asked_for(engine, 10)).jobs) == 1
         clock.advance(seconds=3_600)

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.engines.postgres.connections import Connections
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.wake import channel, payload
@@ -66,7 +66,7 @@ async def test_at_most_one_notification_is_under_way_however_many_create(url: st
 async def test_when_nobody_waits_nobody_is_notified(engine: PostgresEngine) -> None:
     counting = count_notifications(engine)
     job = await a_processing_job(engine)
-    await engine.settle([Fail(job.key, 1, "boom", backoff_ms=0)])
+    await engine.settle([Failed(job.key, 1, "boom", backoff_ms=0)])
     [key] = await leased_keys(engine)
     await engine.settle([Complete(key, 2, None, (a_new_job(),))])
     await told(engine)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from everwork.core.leasing import Demand, Verdict
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.exceptions import EngineError, EngineUnavailable
@@ -249,9 +249,9 @@ async def test_a_create_that_is_cancelled_anywhere_happened_as_a_whole_or_not_at
 
 
 @pytest.mark.parametrize("notify", ["on", "off"])
-@pytest.mark.parametrize("outcome", [Complete(0, 1, "1", (a_new_job(type="next"),)), Fail(0, 1, "boom", final=True)])
+@pytest.mark.parametrize("outcome", [Complete(0, 1, "1", (a_new_job(type="next"),)), Failed(0, 1, "boom", final=True)])
 async def test_a_settle_that_is_cancelled_anywhere_happened_as_a_whole_or_not_at_all(
-    url: str, notify: str, outcome: Complete | Fail
+    url: str, notify: str, outcome: Complete | Failed
 ) -> None:
     async with opened(f"{url}&pool=1&notify={notify}") as engine:
         for suspension in range(100):

@@ -12,7 +12,7 @@ import pytest
 
 from everwork.core.leasing import Lease
 from everwork.core.limits import PROMOTE_MAX
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.postgres.claims import Mark
@@ -54,7 +54,7 @@ HOT: Final = {
     "promote": Hot(lambda e: asked(e, 10, type="due"), "live_future", 2 * PROMOTE_MAX + SLACK),
     "complete": Hot(lambda e: e.settle([Complete(key, 1) for key in SOME]), "live_pkey", len(SOME) + SLACK),
     "release": Hot(lambda e: e.settle([Release(key, 1) for key in SOME]), "live_pkey", 3 * len(SOME) + SLACK),
-    "fail": Hot(lambda e: e.settle([Fail(key, 1, "boom") for key in SOME]), "live_pkey", 4 * len(SOME) + SLACK),
+    "fail": Hot(lambda e: e.settle([Failed(key, 1, "boom") for key in SOME]), "live_pkey", 4 * len(SOME) + SLACK),
     "extend": Hot(lambda e: e.extend([Lease(key, 1) for key in SOME], 1_000), "live_pkey", 2 * len(SOME) + SLACK),
     "check": Hot(lambda e: e.check([Lease(key, 1) for key in SOME]), "live_pkey", len(SOME) + SLACK),
     "create": Hot(lambda e: e.create([a_new_job(dedupe_key=str(n)) for n in range(50)]), "dedupe_pkey", 100 + SLACK),

@@ -9,7 +9,7 @@ import pytest
 
 from everwork import Everwork
 from everwork.core.leasing import Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration
@@ -103,7 +103,7 @@ async def test_a_failed_attempt_is_decided_and_written_behind_a_pooler(pooled: s
     async with opened(pooled) as engine:
         job = await a_pending_job(engine)
         await leased_keys(engine)
-        assert (await engine.settle([Fail(job.key, 1, "boom", final=True)])).judged[0].verdict is Verdict.ACCEPTED
+        assert (await engine.settle([Failed(job.key, 1, "boom", final=True)])).judged[0].verdict is Verdict.ACCEPTED
         assert await the_state(engine, job.key) is State.FAILED
 
 

@@ -18,7 +18,7 @@ from everwork.engines.open import open_engine
 from everwork.engines.postgres.connections import Connections
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.migrate import require_server
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable, InvalidInput
 from tests.app.waiting import finished, working
@@ -73,7 +73,7 @@ def database(server: PostgresServer, name: str) -> str:
     ],
 )
 def test_a_url_names_a_place_and_never_shows_the_password(url: str, shown: str) -> None:
-    address = Address.from_url(url)
+    address = StoreUrl.from_url(url)
     assert address.shown == shown
     assert "s3cr" not in repr(address) + repr(PostgresEngine(address))
 
@@ -100,7 +100,7 @@ def test_a_url_names_a_place_and_never_shows_the_password(url: str, shown: str) 
 )
 def test_a_setting_that_cannot_be_meant_is_refused_with_what_is_allowed(query: str, word: str) -> None:
     with pytest.raises(BadConfiguration, match=f"^engine URL: {word}"):
-        Address.from_url(f"postgresql://h/jobs?{query}")
+        StoreUrl.from_url(f"postgresql://h/jobs?{query}")
 
 
 @pytest.mark.parametrize(
@@ -287,12 +287,12 @@ async def test_a_real_replica_is_refused(server: PostgresServer) -> None:
 @pytest.mark.parametrize(("number", "shown"), [(130_014, "13.14"), (90_624, "9.6.24")])
 def test_a_server_that_is_too_old_is_refused(number: int, shown: str) -> None:
     with pytest.raises(BadConfiguration, match=f"is PostgreSQL {shown}; Everwork needs 14 or newer"):
-        require_server(Address.from_url("postgresql://h/jobs"), number, shown)
+        require_server(StoreUrl.from_url("postgresql://h/jobs"), number, shown)
 
 
 @pytest.mark.parametrize(("number", "shown"), [(140_000, "14.0"), (160_004, "16.4"), (180_001, "18.1")])
 def test_a_server_that_is_new_enough_will_do(number: int, shown: str) -> None:
-    require_server(Address.from_url("postgresql://h/jobs"), number, shown)
+    require_server(StoreUrl.from_url("postgresql://h/jobs"), number, shown)
 
 
 async def test_the_durability_is_that_of_the_servers_settings(server: PostgresServer, own_url: str) -> None:

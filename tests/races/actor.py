@@ -12,7 +12,7 @@ from typing import Any
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand, Lease
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
@@ -69,7 +69,7 @@ async def create_deduplicated(engine: Engine, *, type: str, names: list[str], se
 
 async def fail(engine: Engine, *, key: int, attempt: int, times: int) -> list[str]:
     """Report the failure of one attempt many times at once; the verdicts."""
-    outcome = Fail(key, attempt, "failed", backoff_ms=0)
+    outcome = Failed(key, attempt, "failed", backoff_ms=0)
     settled = await asyncio.gather(*(engine.settle([outcome]) for _ in range(times)))
     return [judged.verdict.value for done in settled for judged in done.judged]
 

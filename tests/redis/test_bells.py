@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.engines.redis.engine import RedisEngine
 from tests.factories import TYPE, WORKER, a_new_job, a_processing_job, asked
 
@@ -84,7 +84,7 @@ async def test_whoever_got_all_that_he_asked_for_is_told_nothing(engine: RedisEn
 
 
 @pytest.mark.parametrize(
-    "outcome", [Release(0, 1), Fail(0, 1, "boom", backoff_ms=500), Complete(0, 1, None, (a_new_job(),))]
+    "outcome", [Release(0, 1), Failed(0, 1, "boom", backoff_ms=500), Complete(0, 1, None, (a_new_job(),))]
 )
 async def test_nobody_is_told_of_work_that_he_has_made_and_seen_himself(
     engine: RedisEngine, ear: Ear, outcome: Release

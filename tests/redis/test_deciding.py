@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from everwork.core.leasing import Demand, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.core.states import State
 from everwork.engines.redis import settle
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.engine import RedisEngine
 from tests.conformance.observe import assert_counts_add_up
 from tests.factories import TYPE, WORKER, a_new_job, a_pending_job, a_processing_job, asked, the_job
@@ -21,7 +21,7 @@ async def test_retries_given_between_reading_and_writing_are_used(
 ) -> None:
     job = await a_processing_job(engine, max_attempts=1)
     act_after_the_first_read(monkeypatch, lambda: engine.set_retries(job.key, 3))
-    [judged] = (await engine.settle([Fail(job.key, 1, "boom")])).judged
+    [judged] = (await engine.settle([Failed(job.key, 1, "boom")])).judged
     after = await the_job(engine, job.key)
     assert (judged.verdict, after.state, after.retries) == (Verdict.ACCEPTED, State.PENDING, 2)
 
@@ -31,7 +31,7 @@ async def test_a_job_that_began_between_reading_and_writing_is_decided_too(
 ) -> None:
     job = await a_pending_job(engine, max_attempts=1)
     act_after_the_first_read(monkeypatch, lambda: asked(engine))
-    [judged] = (await engine.settle([Fail(job.key, 0, "boom")])).judged
+    [judged] = (await engine.settle([Failed(job.key, 0, "boom")])).judged
     after = await the_job(engine, job.key)
     assert (judged.verdict, after.state, after.last_error) == (Verdict.ACCEPTED, State.FAILED, "boom")
 
@@ -41,7 +41,7 @@ async def test_a_conflict_of_one_outcome_writes_none_of_the_others_twice(
 ) -> None:
     done, failed = await a_processing_job(engine), await a_processing_job(engine)
     act_after_the_first_read(monkeypatch, lambda: engine.set_retries(failed.key, 9))
-    outcomes: list[Outcome] = [Complete(done.key, 1, None, (a_new_job(type="event"),)), Fail(failed.key, 1, "boom")]
+    outcomes: list[Outcome] = [Complete(done.key, 1, None, (a_new_job(type="event"),)), Failed(failed.key, 1, "boom")]
     answer = await engine.settle(outcomes, [Demand("event", WORKER, 10)])
     assert [judged.verdict for judged in answer.judged] == [Verdict.ACCEPTED] * 2
     assert len(answer.activation.jobs) == 1
@@ -52,7 +52,7 @@ async def test_failures_against_changes_of_retries_lose_nothing(engine: RedisEng
     await engine.create([a_new_job(max_attempts=2) for _ in range(50)])
     jobs = (await asked(engine, 50)).jobs
     changes = asyncio.gather(*(engine.set_retries(job.key, n) for job in jobs for n in (1, 5, 2)))
-    answers = await asyncio.gather(*(engine.settle([Fail(job.key, 1, "boom", backoff_ms=0)]) for job in jobs))
+    answers = await asyncio.gather(*(engine.settle([Failed(job.key, 1, "boom", backoff_ms=0)]) for job in jobs))
     await changes
     assert {answer.judged[0].verdict for answer in answers} == {Verdict.ACCEPTED}
     await assert_counts_add_up(engine)
@@ -73,7 +73,7 @@ def act_after_the_first_read(monkeypatch: pytest.MonkeyPatch, act: object) -> No
     sound = settle._decided
     is_first = True
 
-    async def decided(link: Link, outcomes: object) -> object:
+    async def decided(link: Connection, outcomes: object) -> object:
         nonlocal is_first
         answer = await sound(link, outcomes)  # type: ignore[arg-type]
         if is_first:

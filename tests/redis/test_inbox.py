@@ -17,10 +17,10 @@ from everwork.core.leasing import Demand
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.queries import JobFilter
 from everwork.engines.redis import connection
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.inbox import BATCH_BYTES_MAX, GROUP, Inbox, job_of_entry, portions
-from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.store_url import StoreUrl
 from everwork.exceptions import InvalidInput
 from tests.app.waiting import until
 from tests.conformance.observe import every_job
@@ -303,7 +303,7 @@ def test_what_is_wrong_with_an_entry_is_named(payload: str, field: str) -> None:
 
 def an_inbox(url: str, source: str) -> Inbox:
     """The inbox of another process, which takes over at once and reads only when it is told to."""
-    inbox = Inbox(Link(Place.from_url(url), None), idle_ms=0, reads=False)
+    inbox = Inbox(Connection(StoreUrl.from_url(url), None), idle_ms=0, reads=False)
     inbox.types.add(source)
     return inbox
 

@@ -6,7 +6,7 @@ import redis
 
 from everwork.core.leasing import Demand
 from everwork.core.limits import LIST_SCAN_MAX
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.redis.engine import RedisEngine
@@ -23,7 +23,7 @@ async def worked_off(engine: RedisEngine, jobs: int, **fields: object) -> None:
     while leased := (await asked(engine, 500)).jobs:
         await engine.settle(
             [
-                Fail(job.key, job.attempt, "boom", backoff_ms=0)
+                Failed(job.key, job.attempt, "boom", backoff_ms=0)
                 if job.key % 5 == 0 and job.attempt == 1
                 else Complete(job.key, job.attempt, '{"n":1}')
                 for job in leased
@@ -111,7 +111,7 @@ async def test_one_call_of_list_looks_at_a_bounded_number_of_jobs(engine: RedisE
 async def test_failed_and_running_jobs_are_found_at_once_among_many_others(engine: RedisEngine) -> None:
     [failed, running] = (await engine.create([a_new_job(type="x"), a_new_job(type="x")]))[:2]
     jobs = (await engine.activate([Demand("x", WORKER, 2)])).jobs
-    await engine.settle([Fail(jobs[0].key, 1, "boom", final=True)])
+    await engine.settle([Failed(jobs[0].key, 1, "boom", final=True)])
     for _ in range(3):
         await engine.create([a_new_job() for _ in range(10_000)])
     wanted = JobFilter(states=frozenset({State.FAILED, State.PROCESSING}))

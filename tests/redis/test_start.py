@@ -10,7 +10,7 @@ import pytest
 from everwork.core.outcome import Complete
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.server import checked, parse_info
-from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput, SchemaMismatch
 from tests.factories import TYPE, a_new_job, a_pending_job, asked
@@ -42,7 +42,7 @@ INFO_REPLICA = "redis_version:7.0.15\r\nrole:slave\r\nmaster_host:10.0.0.1\r\nma
     ],
 )
 def test_a_url_names_a_place(url: str, text: str) -> None:
-    assert Place.from_url(url).text == text
+    assert StoreUrl.from_url(url).text == text
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,19 @@ def test_a_url_names_a_place(url: str, text: str) -> None:
 )
 def test_a_url_that_cannot_be_meant_is_refused_with_a_word_on_what_is_wrong(url: str, word: str) -> None:
     with pytest.raises(BadConfiguration, match=word.replace("+", r"\+")):
-        Place.from_url(url)
+        StoreUrl.from_url(url)
 
 
 def test_the_password_comes_from_the_url_or_else_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDISCLI_AUTH", "second")
-    assert Place.from_url("redis://h").password == "second"
+    assert StoreUrl.from_url("redis://h").password == "second"
     monkeypatch.setenv("EVERWORK_REDIS_PASSWORD", "first")
-    assert Place.from_url("redis://h").password == "first"
-    assert Place.from_url(f"redis://:{ENCODED}@h").password == SECRET
+    assert StoreUrl.from_url("redis://h").password == "first"
+    assert StoreUrl.from_url(f"redis://:{ENCODED}@h").password == SECRET
 
 
 def test_the_password_is_shown_nowhere() -> None:
-    place = Place.from_url(f"redis://ann:{ENCODED}@h/0")
+    place = StoreUrl.from_url(f"redis://ann:{ENCODED}@h/0")
     assert "s3cr" not in repr(place) + place.text + str(place)
 
 
@@ -267,7 +267,7 @@ async def test_entries_of_an_everwork_that_kept_them_in_no_order_are_found(serve
     async with opened(server.url) as engine:
         for name in ("a", "b", "c"):
             await engine.register("kind", name, "{}")
-        server.ask("DEL", f"{Place.from_url(server.url).tag}:registered")
+        server.ask("DEL", f"{StoreUrl.from_url(server.url).tag}:registered")
         await engine.register("kind", "d", "{}")
         assert [entry.name for entry in await engine.registered("kind")] == ["d"]
     async with opened(server.url) as engine:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from everwork.core.leasing import Demand, Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.redis.engine import RedisEngine
@@ -184,7 +184,7 @@ async def test_a_full_server_still_hears_what_is_done_and_still_forgets_the_old(
     async with opened(server.url) as engine:
         done, failed = await a_processing_job(engine), await a_processing_job(engine)
         server.ask("CONFIG", "SET", "maxmemory", "1")
-        judged = (await engine.settle([Complete(done.key, 1), Fail(failed.key, 1, "boom", final=True)])).judged
+        judged = (await engine.settle([Complete(done.key, 1), Failed(failed.key, 1, "boom", final=True)])).judged
         assert [one.verdict for one in judged] == [Verdict.ACCEPTED] * 2
         assert [one.verdict for one in await engine.delete([done.key])] == [Verdict.ACCEPTED]
 
@@ -236,7 +236,7 @@ async def test_a_full_server_still_takes_word_of_who_waits(server: RedisServer) 
 async def test_whatever_a_full_server_refuses_changes_nothing(server: RedisServer, name: str) -> None:
     async with opened(server.url) as engine:
         failed, running = await a_processing_job(engine), await a_processing_job(engine)
-        await engine.settle([Fail(failed.key, 1, "boom", final=True)])
+        await engine.settle([Failed(failed.key, 1, "boom", final=True)])
         waiting = await a_pending_job(engine)
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "activate": lambda: engine.activate([Demand(TYPE, WORKER, 5), Demand("never seen", WORKER, 5)]),
@@ -244,7 +244,7 @@ async def test_whatever_a_full_server_refuses_changes_nothing(server: RedisServe
             "reschedule": lambda: engine.reschedule([waiting.key], delay_ms=5_000),
             "requeue": lambda: engine.requeue([failed.key]),
             "extend": lambda: engine.extend([], 1_000),
-            "settle": lambda: engine.settle([Fail(running.key, 1, "boom")], [Demand(TYPE, WORKER, 1)]),
+            "settle": lambda: engine.settle([Failed(running.key, 1, "boom")], [Demand(TYPE, WORKER, 1)]),
         }
         before = await every_job(engine)
         server.ask("CONFIG", "SET", "maxmemory", "1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.states import State
 from everwork.engines.redis.scripts import SCHEMA_VERSION
 from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, a_policy, leased_keys, settled, the_job
@@ -29,7 +29,7 @@ async def test_jobs_and_policies_of_version_1_are_worked_off_as_before(
     become_old(server, OLD_POLICY)
     async with opened(server.url, clock) as engine:
         assert await leased_keys(engine) == [job.key]
-        failed = await settled(engine, Fail(job.key, 1, "boom"))
+        failed = await settled(engine, Failed(job.key, 1, "boom"))
         assert (failed.state, failed.run_at_ms) == (State.PENDING, clock.now_ms + SECOND_MS)
         assert (await a_pending_job(engine)).max_attempts == 2
         assert (await engine.schema()).stored == (await engine.health()).schema_version == SCHEMA_VERSION

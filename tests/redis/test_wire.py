@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everwork.engines.redis import wire as wires
-from everwork.engines.redis.connection import Link
-from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.connection import Connection
+from everwork.engines.redis.store_url import StoreUrl
 from tests.app.waiting import until
 from tests.factories import TYPE
 from tests.redis.conftest import opened
@@ -52,7 +52,7 @@ def swallow_everything(proxy: Proxy) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_connection_that_only_listens_is_given_up_when_nothing_comes_through(proxy: Proxy) -> None:
-    link = Link(Place.from_url(f"redis://127.0.0.1:{await proxy.start()}"), None)
+    link = Connection(StoreUrl.from_url(f"redis://127.0.0.1:{await proxy.start()}"), None)
     wire = await link.connect(lambda _: None)
     swallow_everything(proxy)
     await asyncio.wait_for(wire.ended, DEADLINE_S)
@@ -60,7 +60,7 @@ async def test_a_connection_that_only_listens_is_given_up_when_nothing_comes_thr
 
 @pytest.mark.usefixtures("often_tried")
 async def test_a_connection_that_only_listens_is_kept_while_the_server_answers(server: RedisServer) -> None:
-    wire = await Link(Place.from_url(server.url), None).connect(lambda _: None)
+    wire = await Connection(StoreUrl.from_url(server.url), None).connect(lambda _: None)
     before = pings_at(server)
     await until(lambda: pings_at(server) >= before + 3)
     assert wire.is_open

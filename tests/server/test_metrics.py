@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from everwork.core.breaker import BreakerState
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Count, Oldest, TypeInfo
 from everwork.core.states import State
 from everwork.server.metrics import OTHER_TYPES, TYPES_MAX, Metrics, Seen
 from everwork.server.readiness import UPKEEP_SECONDS
-from everwork.service.monitor.sampler import Reading
+from everwork.service.monitor.sampler import Sample
 from tests.app.waiting import until
 from tests.server.whole import KEY, TYPE
 
@@ -30,10 +30,10 @@ AT_MS: Final = 1_700_000_000_000
 HOSTILE: Final = 'a"b\\c{}%d%s \u2066<script>,le="1"'
 
 
-def a_reading(jobs: dict[str, int], **said: Any) -> Reading:
+def a_reading(jobs: dict[str, int], **said: Any) -> Sample:
     counts = [Count("t", type, "", State.PENDING, number) for type, number in jobs.items()]
     types = [TypeInfo(type, **said) for type in sorted(jobs)]
-    return Reading(1, AT_MS, counts, types, [Oldest(type, "", AT_MS - 1_500) for type in jobs])
+    return Sample(1, AT_MS, counts, types, [Oldest(type, "", AT_MS - 1_500) for type in jobs])
 
 
 def samples(metrics: Metrics, seen: Seen | None = None) -> dict[tuple[str, ...], float]:
@@ -144,7 +144,7 @@ async def test_every_figure_is_in_the_documentation_and_the_other_way_round(sqli
     await sqlite_whole.create(2)
     for job in await sqlite_whole.service.lease(Demand(TYPE, "w1", 2)):
         is_first = job.attempt == 1 and job.key % 2
-        outcome = Complete(job.key, 1) if is_first else Fail(job.key, 1, "no", final=True)
+        outcome = Complete(job.key, 1) if is_first else Failed(job.key, 1, "no", final=True)
         await sqlite_whole.service.settle([outcome])
     await sqlite_whole.service.lease(Demand(TYPE, "w1", 1))
     sqlite_whole.server.metrics.unfenced("rest")

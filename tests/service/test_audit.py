@@ -23,7 +23,7 @@ from everwork.service import bulk
 from everwork.service.access.audit import AUDIT_KIND, UNREADABLE, Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.admin import Administration
+from everwork.service.admin import Admin
 from everwork.service.reports import audit_report, group_report, key_report, policy_report, type_report
 from everwork.service.service import JobService
 from tests.app.waiting import until
@@ -34,7 +34,7 @@ from tests.stores import START_MS
 if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
-Act = Callable[[Administration], Awaitable[Any]]
+Act = Callable[[Admin], Awaitable[Any]]
 
 CHANGES: dict[str, Act] = {
     "pause": lambda desk: desk.pause(TYPE),
@@ -67,7 +67,7 @@ READS: dict[str, Act] = {
     "fires": lambda desk: desk.fires("nightly-report"),
     "fires_of_many": lambda desk: desk.fires_of_many([], 1),
 }
-OF_ONE_JOB: dict[str, Callable[[Administration, int], Awaitable[Any]]] = {
+OF_ONE_JOB: dict[str, Callable[[Admin, int], Awaitable[Any]]] = {
     "delete_job": lambda desk, key: desk.delete_job(key),
     "cancel_job": lambda desk, key: desk.cancel_job(key),
     "requeue_job": lambda desk, key: desk.requeue_job(key),
@@ -88,10 +88,10 @@ class Office:
         self.log = Audit(service.engine, clock)
         self._service = service
 
-    def of(self, *permissions: Permission, tenants: tuple[str, ...] = ()) -> Administration:
+    def of(self, *permissions: Permission, tenants: tuple[str, ...] = ()) -> Admin:
         """Whoever holds such a key."""
         principal = Principal("k1", "ann", frozenset(permissions), tenants)
-        return Administration(self._service, self.keys, self.log, principal, "10.0.0.7")
+        return Admin(self._service, self.keys, self.log, principal, "10.0.0.7")
 
     async def said(self) -> list[tuple[str, str, dict[str, Any]]]:
         """The log, oldest first."""
@@ -105,7 +105,7 @@ def office(service: JobService, clock: VirtualClock) -> Office:
 
 
 @pytest.fixture
-def admin(office: Office) -> Administration:
+def admin(office: Office) -> Admin:
     """An administrator with nothing but that permission."""
     return office.of(Permission.ADMIN)
 
@@ -114,7 +114,7 @@ def admin(office: Office) -> Administration:
 
 
 def test_every_act_stands_in_the_tables_below() -> None:
-    public = {name for name, _ in inspect.getmembers(Administration, inspect.isfunction) if not name.startswith("_")}
+    public = {name for name, _ in inspect.getmembers(Admin, inspect.isfunction) if not name.startswith("_")}
     assert public == set(CHANGES) | set(READS) | OF_THE_DESK
 
 
@@ -152,14 +152,16 @@ async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Offic
         with pytest.raises(PermissionDenied):
             await refused.requeue_matching(JobFilter())
         with pytest.raises(PermissionDenied):
-            await refused.change_jobs(bulk.Act.REQUEUE, [job.key])
+            await refused.change_jobs(bulk.BulkAction.REQUEUE, [job.key])
         with pytest.raises(PermissionDenied):
-            await refused.change_matching(bulk.Act.REQUEUE, bulk.Search(JobFilter()))
+            await refused.change_matching(bulk.BulkAction.REQUEUE, bulk.BulkFilter(JobFilter()))
     for act in OF_ONE_JOB.values():
         for refused in (office.of(Permission.JOBS_READ), office.of(Permission.JOBS, tenants=("globex",))):
             with pytest.raises(PermissionDenied):
                 await act(refused, job.key)
-    assert (await office.of(Permission.JOBS, tenants=("globex",)).change_jobs(bulk.Act.REQUEUE, [job.key])).changed == 0
+    assert (
+        await office.of(Permission.JOBS, tenants=("globex",)).change_jobs(bulk.BulkAction.REQUEUE, [job.key])
+    ).changed == 0
     assert [entry[0] for entry in await office.said()] == ["jobs.requeue"]
     assert await the_state(office.engine, job.key) is State.FAILED
 
@@ -167,7 +169,7 @@ async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Offic
 # What is done -------------------------------------------------------------------------------------------
 
 
-async def test_a_type_is_paused_and_resumed(office: Office, admin: Administration) -> None:
+async def test_a_type_is_paused_and_resumed(office: Office, admin: Admin) -> None:
     await admin.pause("not-seen-before")
     assert [info.paused for info in await office.engine.types()] == [True]
     await admin.resume("not-seen-before")
@@ -175,7 +177,7 @@ async def test_a_type_is_paused_and_resumed(office: Office, admin: Administratio
     assert await office.said() == [("types.pause", "not-seen-before", {}), ("types.resume", "not-seen-before", {})]
 
 
-async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, admin: Administration) -> None:
+async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, admin: Admin) -> None:
     assert (await admin.set_policy(TYPE, {"base": 2, "cap": 9})).policy.retry == RetryPolicy(base=2, cap=9)
     changed = await admin.set_policy(TYPE, {"max_attempts": 7}, changes_only=True)
     assert changed.policy.retry == RetryPolicy(7, base=2, cap=9)
@@ -200,7 +202,7 @@ async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, adm
     ids=["off", "another policy", "clear"],
 )
 async def test_a_breaker_goes_with_its_rule(
-    office: Office, admin: Administration, clock: VirtualClock, take_away: Act, is_half_open: bool
+    office: Office, admin: Admin, clock: VirtualClock, take_away: Act, is_half_open: bool
 ) -> None:
     await admin.set_policy(TYPE, {"breaker_failures": 1})
     await a_dead_letter(office.engine)
@@ -214,9 +216,7 @@ async def test_a_breaker_goes_with_its_rule(
     assert (await office.engine.types())[0].breaker is BreakerState.CLOSED
 
 
-async def test_a_breaker_that_was_opened_by_hand_without_a_rule_stays_open(
-    office: Office, admin: Administration
-) -> None:
+async def test_a_breaker_that_was_opened_by_hand_without_a_rule_stays_open(office: Office, admin: Admin) -> None:
     await a_pending_job(office.engine)
     await admin.open_breaker(TYPE, 60)
     await admin.set_policy(TYPE, {"base": 1})
@@ -236,15 +236,13 @@ async def test_a_breaker_that_was_opened_by_hand_without_a_rule_stays_open(
     ],
     ids=str,
 )
-async def test_a_wrong_policy_is_refused_by_its_field(
-    office: Office, admin: Administration, said: Any, complaint: str
-) -> None:
+async def test_a_wrong_policy_is_refused_by_its_field(office: Office, admin: Admin, said: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         await admin.set_policy(TYPE, said)
     assert (await office.engine.types(), await office.said()) == ([], [])
 
 
-async def test_null_takes_a_field_of_a_policy_back(office: Office, admin: Administration) -> None:
+async def test_null_takes_a_field_of_a_policy_back(office: Office, admin: Admin) -> None:
     await admin.set_policy(TYPE, {"factor": 3, "max_running": 5})
     view = await admin.set_policy(TYPE, {"factor": None}, changes_only=True)
     assert (dict(view.said), view.policy.retry.factor) == ({"max_running": 5}, 2.0)
@@ -252,9 +250,7 @@ async def test_null_takes_a_field_of_a_policy_back(office: Office, admin: Admini
     assert [info.policy for info in await office.engine.types()] == [None]
 
 
-async def test_a_breaker_is_opened_by_hand_and_reset_and_that_is_written_down(
-    office: Office, admin: Administration
-) -> None:
+async def test_a_breaker_is_opened_by_hand_and_reset_and_that_is_written_down(office: Office, admin: Admin) -> None:
     await a_pending_job(office.engine)
     for seconds in (0, -1, 86_401, "soon", float("nan")):
         with pytest.raises(InvalidInput, match="seconds: must be a number from 1 to "):
@@ -267,12 +263,12 @@ async def test_a_breaker_is_opened_by_hand_and_reset_and_that_is_written_down(
     assert await office.said() == [("types.breaker-open", TYPE, {"seconds": 600}), ("types.breaker-reset", TYPE, {})]
 
 
-async def test_a_breaker_that_is_not_open_needs_no_reset(office: Office, admin: Administration) -> None:
+async def test_a_breaker_that_is_not_open_needs_no_reset(office: Office, admin: Admin) -> None:
     await a_pending_job(office.engine)
     assert await admin.reset_breaker(TYPE) is False
 
 
-async def test_groups_are_listed_with_their_jobs_and_dropped(office: Office, admin: Administration) -> None:
+async def test_groups_are_listed_with_their_jobs_and_dropped(office: Office, admin: Admin) -> None:
     for group in ("reporting", "audit"):
         await office.engine.add_group(TYPE, group)
     await a_pending_job(office.engine)
@@ -283,7 +279,7 @@ async def test_groups_are_listed_with_their_jobs_and_dropped(office: Office, adm
     assert await office.said() == [("groups.drop", f"{TYPE}/reporting", {})]
 
 
-async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office, admin: Administration) -> None:
+async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office, admin: Admin) -> None:
     await office.engine.add_group(TYPE, "reporting")
     await a_pending_job(office.engine)
     [view] = await admin.types()
@@ -291,16 +287,14 @@ async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office
 
 
 @pytest.mark.parametrize("act", ["resume", "open_breaker", "reset_breaker", "clear_policy", "drop_group", "revoke_key"])
-async def test_what_is_not_there_is_not_found_and_not_written_down(
-    office: Office, admin: Administration, act: str
-) -> None:
+async def test_what_is_not_there_is_not_found_and_not_written_down(office: Office, admin: Admin, act: str) -> None:
     with pytest.raises(NotFound, match="not found"):
         await CHANGES[act](admin)
     assert (await office.engine.types(), await office.said()) == ([], [])
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", "a\nb", 5, None])
-async def test_a_name_that_is_none_is_refused_by_its_field(admin: Administration, name: Any) -> None:
+async def test_a_name_that_is_none_is_refused_by_its_field(admin: Admin, name: Any) -> None:
     for act in (admin.pause, admin.resume, admin.open_breaker, admin.reset_breaker, admin.clear_policy, admin.policy):
         with pytest.raises(InvalidInput, match="type: must "):
             await act(name)
@@ -310,7 +304,7 @@ async def test_a_name_that_is_none_is_refused_by_its_field(admin: Administration
         await admin.revoke_key(name)
 
 
-async def test_keys_are_made_and_revoked(office: Office, admin: Administration) -> None:
+async def test_keys_are_made_and_revoked(office: Office, admin: Admin) -> None:
     new = await admin.create_key("ci", ["jobs"], tenants=["acme"], expires_at_ms=START_MS + 5, rate_per_second=3)
     assert office.keys.authenticate(new.text).tenants == ("acme",)
     await admin.revoke_key(new.key.id)
@@ -323,7 +317,7 @@ async def test_keys_are_made_and_revoked(office: Office, admin: Administration) 
     assert new.text.split("_", 2)[2] not in str(await office.log.last(10))
 
 
-async def test_an_administrator_cannot_grant_more_than_administration(office: Office, admin: Administration) -> None:
+async def test_an_administrator_cannot_grant_more_than_administration(office: Office, admin: Admin) -> None:
     with pytest.raises(PermissionDenied, match="cannot grant it"):
         await admin.create_key("ops", ["*"])
     assert (list(await office.keys.list()), await office.said()) == ([], [])
@@ -349,7 +343,7 @@ async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
 ) -> None:
     for _ in range(2):
         await a_dead_letter(office.engine)
-    monkeypatch.setattr("everwork.service.desk.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.jobs.LIST_LIMIT_MAX", 1)
     requeue, times = office.engine.requeue, itertools.count(1)
 
     async def away_the_second_time(keys: Any) -> Any:
@@ -369,7 +363,7 @@ async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_ste
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [await a_dead_letter(office.engine) for _ in range(3)]
-    monkeypatch.setattr("everwork.service.desk.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.jobs.LIST_LIMIT_MAX", 1)
     requeue, times, go_on = office.engine.requeue, itertools.count(1), asyncio.Event()
 
     async def waits_the_second_time(keys: Any) -> Any:
@@ -395,7 +389,7 @@ async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_ste
 # The log ------------------------------------------------------------------------------------------------
 
 
-async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, admin: Administration) -> None:
+async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, admin: Admin) -> None:
     await admin.pause(TYPE)
     [entry] = await office.log.last(10)
     assert (entry.key_id, entry.who, entry.at_ms, entry.origin) == ("k1", "ann", START_MS, "10.0.0.7")
@@ -405,12 +399,12 @@ async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, ad
 
 async def test_a_name_that_no_store_can_keep_does_not_stop_an_entry(office: Office, service: JobService) -> None:
     who = Principal("cli", "\udcff\nann", frozenset([Permission.ALL]))
-    await Administration(service, office.keys, office.log, who, "cli").pause(TYPE)
+    await Admin(service, office.keys, office.log, who, "cli").pause(TYPE)
     assert [entry.who for entry in await office.log.last(10)] == ["??ann"]
 
 
 async def test_the_log_is_read_in_pages_newest_first_also_inside_one_millisecond(
-    office: Office, admin: Administration, clock: VirtualClock
+    office: Office, admin: Admin, clock: VirtualClock
 ) -> None:
     for number in range(7):
         await admin.pause(f"type-{number}")
@@ -423,7 +417,7 @@ async def test_the_log_is_read_in_pages_newest_first_also_inside_one_millisecond
     assert seen == [f"type-{number}" for number in reversed(range(7))]
 
 
-async def test_entries_go_after_ninety_days(office: Office, admin: Administration, clock: VirtualClock) -> None:
+async def test_entries_go_after_ninety_days(office: Office, admin: Admin, clock: VirtualClock) -> None:
     await admin.pause(TYPE)
     clock.advance(ms=AUDIT_KEEP_MS - 1)
     assert len(await office.log.last(10)) == 1
@@ -431,7 +425,7 @@ async def test_entries_go_after_ninety_days(office: Office, admin: Administratio
     assert await office.log.last(10) == []
 
 
-async def test_a_spoilt_entry_is_shown_as_such(office: Office, admin: Administration) -> None:
+async def test_a_spoilt_entry_is_shown_as_such(office: Office, admin: Admin) -> None:
     await admin.pause(TYPE)
     bodies = ["", "[]", "{}", '{"at_ms": "noon"}', '{"at_ms": 1e300}']
     for number, body in enumerate(bodies):
@@ -440,12 +434,12 @@ async def test_a_spoilt_entry_is_shown_as_such(office: Office, admin: Administra
 
 
 @pytest.mark.parametrize("limit", [0, 1_001, True, "10"])
-async def test_a_page_that_is_too_large_is_refused(admin: Administration, limit: Any) -> None:
+async def test_a_page_that_is_too_large_is_refused(admin: Admin, limit: Any) -> None:
     with pytest.raises(InvalidInput, match="limit: must be a whole number from 1 to 1000"):
         await admin.audit(limit)
 
 
-async def test_a_cursor_that_is_none_is_refused(admin: Administration) -> None:
+async def test_a_cursor_that_is_none_is_refused(admin: Admin) -> None:
     with pytest.raises(InvalidInput, match="cursor: must "):
         await admin.audit(10, "a\0b")
 
@@ -458,7 +452,7 @@ async def test_whatever_is_said_of_the_origin_an_entry_is_written(office: Office
     assert dict(entry.detail) == {"cut": "too long to keep"}
 
 
-async def test_an_act_whose_caller_goes_away_is_done_and_written_down(office: Office, admin: Administration) -> None:
+async def test_an_act_whose_caller_goes_away_is_done_and_written_down(office: Office, admin: Admin) -> None:
     acting = asyncio.create_task(admin.pause(TYPE))
     await asyncio.sleep(0)
     acting.cancel()
@@ -472,7 +466,7 @@ async def test_an_act_whose_caller_goes_away_is_done_and_written_down(office: Of
 # Reports ------------------------------------------------------------------------------------------------
 
 
-async def test_reports_are_json_with_times_in_rfc_3339(office: Office, admin: Administration) -> None:
+async def test_reports_are_json_with_times_in_rfc_3339(office: Office, admin: Admin) -> None:
     await office.engine.add_group(TYPE, "reporting")
     await admin.set_policy(TYPE, {"base": 2})
     new = await admin.create_key("ci", ["jobs"], expires_at_ms=START_MS + 1)

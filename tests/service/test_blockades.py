@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from everwork.core.outcome import Complete
-from everwork.service.explain import Blockades
+from everwork.service.explain import BlockedTypes
 from tests.factories import TYPE, a_pending_job, asked
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 async def test_a_breaker_is_told_while_it_is_open_and_while_its_probe_runs(engine: Engine, clock: VirtualClock) -> None:
     first, _ = await a_pending_job(engine), await a_pending_job(engine)
-    assert await Blockades(engine).of(TYPE) is None
+    assert await BlockedTypes(engine).of(TYPE) is None
     await engine.open_breaker(TYPE, 60_000)
     stopped = f"type '{TYPE}' is stopped by its circuit breaker"
-    assert await Blockades(engine).of(TYPE) == f"{stopped} until 2023-11-14T22:01:00.000Z"
+    assert await BlockedTypes(engine).of(TYPE) == f"{stopped} until 2023-11-14T22:01:00.000Z"
     clock.advance(seconds=60)
-    assert await Blockades(engine).of(TYPE) is None  # Whoever asks now gets the probe.
+    assert await BlockedTypes(engine).of(TYPE) is None  # Whoever asks now gets the probe.
     [probe] = (await asked(engine)).jobs
     waiting = f"{stopped}, which waits for its probe, job '{first.key}', to succeed"
-    assert await Blockades(engine).of(TYPE) == waiting
+    assert await BlockedTypes(engine).of(TYPE) == waiting
     await engine.settle([Complete(probe.key, probe.attempt)])
-    assert await Blockades(engine).of(TYPE) is None
+    assert await BlockedTypes(engine).of(TYPE) is None

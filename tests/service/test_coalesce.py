@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from everwork.aio.batcher import Coalescer
+from everwork.aio.batcher import Batcher
 from everwork.core.job import NewJob
 from everwork.engines.base import Engine
 from everwork.exceptions import EngineUnavailable
@@ -21,7 +21,7 @@ class Store:
     def __init__(self, items_max: int = 1_000) -> None:
         self.batches: list[list[int]] = []
         self.gates: list[asyncio.Future[None]] = []
-        self.coalescer: Coalescer[int, int] = Coalescer(self._flush, items_max)
+        self.coalescer: Batcher[int, int] = Batcher(self._flush, items_max)
 
     async def _flush(self, items: Sequence[int]) -> list[int]:
         self.batches.append(list(items))

@@ -14,9 +14,9 @@ from everwork.service import dead_letters
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.admin import Administration
-from everwork.service.dead_letters import Act, DeadFilter, grouped
-from everwork.service.desk import Desk
+from everwork.service.admin import Admin
+from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, grouped
+from everwork.service.jobs import Jobs
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 
-def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Administration:
+def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Admin:
     """Whoever holds such a key."""
     principal = Principal("k1", "ann", frozenset([permission]), tenants)
-    return Administration(service, KeyRing(service.engine), Audit(service.engine), principal, "10.0.0.7")
+    return Admin(service, KeyRing(service.engine), Audit(service.engine), principal, "10.0.0.7")
 
 
-def desk(service: JobService, *tenants: str) -> Desk:
+def desk(service: JobService, *tenants: str) -> Jobs:
     """The same for questions."""
-    return Desk(service, Principal("k1", "ann", frozenset([Permission.JOBS_READ]), tenants))
+    return Jobs(service, Principal("k1", "ann", frozenset([Permission.JOBS_READ]), tenants))
 
 
 async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
@@ -46,30 +46,30 @@ async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
     await a_dead_letter(engine, error="refused")
     await a_dead_letter(engine, error="refused", type="other")
     await a_completed_job(engine)
-    found = await grouped(desk(service), DeadFilter())
+    found = await grouped(desk(service), DeadLetterFilter())
     timed_out = found.groups[0]
     assert (timed_out.type, timed_out.jobs, timed_out.fingerprint) == (TYPE, 2, fingerprint("timed out after 1 s"))
     assert (timed_out.first_ms, timed_out.last_ms) == (START_MS, START_MS + HOUR_MS)
     assert (timed_out.key, timed_out.error) == (latest.key, "timed out after 30 s")
     assert [(one.type, one.jobs) for one in found.groups[1:]] == [(TYPE, 1), ("other", 1)]
     assert (found.looked_at, found.is_cut, found.left_out) == (4, False, 0)
-    assert (await grouped(desk(service), DeadFilter(), 1)).left_out == 2
+    assert (await grouped(desk(service), DeadLetterFilter(), 1)).left_out == 2
 
 
 @pytest.mark.parametrize(
     ("wanted", "matched"),
     [
-        (DeadFilter(type="other"), 1),
-        (DeadFilter(tenants=("acme",)), 1),
-        (DeadFilter(error_text="TIMED"), 2),
-        (DeadFilter(fingerprint=fingerprint("timed out after 9 s")), 2),
-        (DeadFilter(failed_after_ms=START_MS + HOUR_MS), 2),
-        (DeadFilter(failed_before_ms=START_MS + HOUR_MS), 1),
+        (DeadLetterFilter(type="other"), 1),
+        (DeadLetterFilter(tenants=("acme",)), 1),
+        (DeadLetterFilter(error_text="TIMED"), 2),
+        (DeadLetterFilter(fingerprint=fingerprint("timed out after 9 s")), 2),
+        (DeadLetterFilter(failed_after_ms=START_MS + HOUR_MS), 2),
+        (DeadLetterFilter(failed_before_ms=START_MS + HOUR_MS), 1),
     ],
     ids=str,
 )
 async def test_a_filter_requeues_what_it_shows_and_nothing_else(
-    engine: Engine, service: JobService, clock: VirtualClock, wanted: DeadFilter, matched: int
+    engine: Engine, service: JobService, clock: VirtualClock, wanted: DeadLetterFilter, matched: int
 ) -> None:
     jobs = [await a_dead_letter(engine, error="timed out after 5 s", type="other")]
     clock.advance(ms=HOUR_MS)
@@ -77,21 +77,21 @@ async def test_a_filter_requeues_what_it_shows_and_nothing_else(
     jobs.append(await a_dead_letter(engine, error="refused", tenant="acme"))
     shown = sum(group.jobs for group in (await grouped(desk(service), wanted)).groups)
     admin = office(service)
-    assert await admin.change_dead(Act.REQUEUE, wanted, dry_run=True) == BulkChange(matched, 0)
-    assert await admin.change_dead(Act.REQUEUE, wanted) == BulkChange(matched, matched)
+    assert await admin.change_dead(DeadLetterAction.REQUEUE, wanted, dry_run=True) == BulkChange(matched, 0)
+    assert await admin.change_dead(DeadLetterAction.REQUEUE, wanted) == BulkChange(matched, matched)
     states = [await the_state(engine, job.key) for job in jobs]
     assert (shown, states.count(State.PENDING), states.count(State.FAILED)) == (matched, matched, 3 - matched)
 
 
 async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Engine, service: JobService) -> None:
     admin = office(service, permission=Permission.ALL)
-    for act in Act:
+    for act in DeadLetterAction:
         with pytest.raises(NothingMatches, match="no dead letter matches"):
-            await admin.change_dead(act, DeadFilter(type=TYPE))
+            await admin.change_dead(act, DeadLetterFilter(type=TYPE))
     await a_dead_letter(engine)
-    await admin.change_dead(Act.PURGE, DeadFilter(type=TYPE), dry_run=True)
+    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), dry_run=True)
     steps: list[BulkChange] = []
-    await admin.change_dead(Act.PURGE, DeadFilter(type=TYPE), told=steps.append)
+    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), told=steps.append)
     assert steps == [BulkChange(1, 1)]
     [entry] = await admin.audit(10)
     assert (entry.action, entry.target) == ("dead.purge", TYPE)
@@ -100,27 +100,29 @@ async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Eng
 
 async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, service: JobService) -> None:
     job = await a_dead_letter(engine)
-    for wanted, all in ((DeadFilter(), False), (DeadFilter(type=TYPE), True)):
+    for wanted, all in ((DeadLetterFilter(), False), (DeadLetterFilter(type=TYPE), True)):
         with pytest.raises(InvalidInput, match="all: must "):
-            await office(service).change_dead(Act.PURGE, wanted, all=all)
-    for act in Act:
+            await office(service).change_dead(DeadLetterAction.PURGE, wanted, all=all)
+    for act in DeadLetterAction:
         with pytest.raises(InvalidInput, match="error: must "):
-            await office(service).change_dead(act, DeadFilter(error_text=""))
+            await office(service).change_dead(act, DeadLetterFilter(error_text=""))
     assert await the_state(engine, job.key) is State.FAILED
-    assert await office(service).change_dead(Act.REQUEUE, DeadFilter(), all=True) == BulkChange(1, 1)
+    assert await office(service).change_dead(DeadLetterAction.REQUEUE, DeadLetterFilter(), all=True) == BulkChange(1, 1)
 
 
 async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: Engine, service: JobService) -> None:
     mine, other = await a_dead_letter(engine, tenant="acme"), await a_dead_letter(engine, tenant="umbrella")
-    assert [group.key for group in (await grouped(desk(service, "acme"), DeadFilter())).groups] == [mine.key]
+    assert [group.key for group in (await grouped(desk(service, "acme"), DeadLetterFilter())).groups] == [mine.key]
     ann = office(service, "acme")
     with pytest.raises(PermissionDenied):
-        await ann.change_dead(Act.PURGE, DeadFilter(tenants=("umbrella",)))
+        await ann.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(tenants=("umbrella",)))
     with pytest.raises(PermissionDenied):
         await ann.purge_one(other.key)
     with pytest.raises(PermissionDenied):
-        await office(service, permission=Permission.JOBS_READ).change_dead(Act.REQUEUE, DeadFilter(), all=True)
-    assert await ann.change_dead(Act.PURGE, DeadFilter(), all=True) == BulkChange(1, 1)
+        await office(service, permission=Permission.JOBS_READ).change_dead(
+            DeadLetterAction.REQUEUE, DeadLetterFilter(), all=True
+        )
+    assert await ann.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(), all=True) == BulkChange(1, 1)
     assert [job and job.tenant for job in await engine.get([mine.key, other.key])] == [None, "umbrella"]
 
 
@@ -141,7 +143,7 @@ async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
     monkeypatch.setattr(dead_letters, "LOOKED_AT_MAX", 2)
     for error in ("old", "new", "newest"):
         await a_dead_letter(engine, error=error)
-    found = await grouped(desk(service), DeadFilter())
+    found = await grouped(desk(service), DeadLetterFilter())
     assert ({group.error for group in found.groups}, found.looked_at, found.is_cut) == ({"new", "newest"}, 2, True)
 
 

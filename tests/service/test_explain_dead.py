@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Fail, Outcome, Reject
+from everwork.core.outcome import Failed, Outcome, Reject
 from everwork.engines.base import Engine
 from everwork.service.service import JobService
 from tests.factories import TYPE, a_policy, a_processing_job
 from tests.stores import HOUR_MS, VirtualClock
 
 
-async def _dead(engine: Engine, outcome: type[Outcome] = Fail) -> int:
+async def _dead(engine: Engine, outcome: type[Outcome] = Failed) -> int:
     job = await a_processing_job(engine)
-    await engine.settle([Fail(job.key, 1, "boom", final=True) if outcome is Fail else Reject(job.key, 1, "boom")])
+    await engine.settle([Failed(job.key, 1, "boom", final=True) if outcome is Failed else Reject(job.key, 1, "boom")])
     return job.key
 
 
@@ -30,11 +30,11 @@ async def test_a_dead_letter_says_when_it_comes_back_by_itself_and_in_which_roun
     clock.advance(ms=24 * HOUR_MS)
     await engine.sweep("holder")
     assert (await engine.activate([Demand(TYPE, "w1", 1)])).jobs[0].key == key
-    await engine.settle([Fail(key, 2, "boom", final=True)])
+    await engine.settle([Failed(key, 2, "boom", final=True)])
     assert (await service.explain(key)).text.endswith("(round 2 of 2)")
 
 
-@pytest.mark.parametrize("outcome", [Fail, Reject])
+@pytest.mark.parametrize("outcome", [Failed, Reject])
 async def test_a_dead_letter_that_does_not_come_back_says_so(
     service: JobService, engine: Engine, outcome: type[Outcome]
 ) -> None:

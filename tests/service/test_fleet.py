@@ -11,30 +11,28 @@ from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.exceptions import InvalidInput, NotFound
-from everwork.service.fleet.entries import PROBLEM_CHARS_MAX
-from everwork.service.fleet.fleet import (
-    FLEET_TTL_MS,
-    Fleet,
-    ManagerCard,
+from everwork.service.fleet.entries import (
+    PROBLEM_CHARS_MAX,
+    ManagerEntry,
     Off,
-    ProcessCard,
-    TriggerCard,
-    WorkerCard,
-    function_id,
+    ProcessEntry,
+    TriggerEntry,
+    WorkerEntry,
     own_source,
 )
+from everwork.service.fleet.fleet import FLEET_TTL_MS, Fleet, function_id
 from everwork.service.service import JobService
 from tests.factories import a_new_job, a_pending_job, asked, the_job, the_state
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
-MAILER = WorkerCard(id="a1", title="Mailer", sources=("email-send",), concurrency=4, execution_timeout_ms=30_000)
-AUDITOR = WorkerCard(id="b2", title="Auditor", sources=("email-send", "login"), has_retry=True)
-NIGHTLY = TriggerCard(
+MAILER = WorkerEntry(id="a1", title="Mailer", sources=("email-send",), concurrency=4, execution_timeout_ms=30_000)
+AUDITOR = WorkerEntry(id="b2", title="Auditor", sources=("email-send", "login"), has_retry=True)
+NIGHTLY = TriggerEntry(
     worker_id="a1", id="t1", title="Nightly", schedule="every 30 s", type=own_source("a1"), variables='{"n":1}'
 )
 HOURLY = replace(NIGHTLY, id="t2", title="Hourly", lifetime_ms=60_000, is_catchup=True)
-MANAGER = ManagerCard(name="host-1", uuid="u", host="host", pid=1, version="1.0", started_at_ms=START_MS)
-PROCESS = ProcessCard(
+MANAGER = ManagerEntry(name="host-1", uuid="u", host="host", pid=1, version="1.0", started_at_ms=START_MS)
+PROCESS = ProcessEntry(
     name="host-1/0",
     manager="host-1",
     host="host",
@@ -60,7 +58,7 @@ async def test_what_a_manager_declares_is_seen_as_it_was_told(fleet: Fleet) -> N
         (AUDITOR, True, 0, ("host-1/0: RuntimeError: no database",)),
         (MAILER, True, 1, ()),
     ]
-    assert [view.card for view in await fleet.triggers()] == [NIGHTLY, HOURLY]
+    assert [view.entry for view in await fleet.triggers()] == [NIGHTLY, HOURLY]
     assert await fleet.processes() == [PROCESS]
     assert await fleet.managers() == [MANAGER]
 
@@ -95,7 +93,7 @@ async def test_a_new_declaration_replaces_the_cards_and_the_triggers_of_its_work
 
     await fleet.declare([MAILER], [replace(NIGHTLY, title="Daily")])
 
-    assert [view.card.title for view in await fleet.triggers()] == ["Daily", "Hourly"]
+    assert [view.entry.title for view in await fleet.triggers()] == ["Daily", "Hourly"]
     assert [entry.until_ms for entry in await engine.registered("worker")] == [START_MS + HOUR_MS, None], (
         "a card that has not changed was written again"
     )
@@ -155,7 +153,7 @@ async def test_switching_on_what_is_on_does_not_let_time_points_pass(
 
 @pytest.mark.parametrize("was", [replace(NIGHTLY, schedule="every 4 weeks"), None], ids=["another", "none"])
 async def test_a_schedule_that_is_new_has_missed_nothing(
-    fleet: Fleet, engine: Engine, clock: VirtualClock, was: TriggerCard | None
+    fleet: Fleet, engine: Engine, clock: VirtualClock, was: TriggerEntry | None
 ) -> None:
     await fleet.declare([MAILER], [HOURLY, *([was] if was else [])])
     await engine.trigger_marks([NIGHTLY.name, HOURLY.name])
@@ -221,7 +219,7 @@ async def test_a_function_without_schedule_leaves_its_trigger_and_one_that_is_go
 
     await fleet.declare([], [report], ["report", "Mailer", "other"])
 
-    assert [view.card for view in await fleet.triggers()] == [NIGHTLY, report]
+    assert [view.entry for view in await fleet.triggers()] == [NIGHTLY, report]
     await engine.trigger_marks([report.name])
     assert await fleet.forget_worker("report") == 0
     assert {entry.name for entry in await engine.registered(None)} == {"a1", NIGHTLY.name}
@@ -277,8 +275,8 @@ async def test_what_somebody_else_wrote_into_the_registry_is_left_out(
         await engine.register(kind, "zz", body)
     await engine.register("trigger-mark", NIGHTLY.name, body)
 
-    assert [view.card for view in await fleet.workers()] == [MAILER]
-    assert [(view.card, view.began_ms) for view in await fleet.triggers()] == [(NIGHTLY, None)]
+    assert [view.entry for view in await fleet.workers()] == [MAILER]
+    assert [(view.entry, view.began_ms) for view in await fleet.triggers()] == [(NIGHTLY, None)]
     assert [*await fleet.processes(), *await fleet.managers()] == []
     assert "cannot be read" in caplog.text
 
@@ -286,7 +284,7 @@ async def test_what_somebody_else_wrote_into_the_registry_is_left_out(
 async def test_cards_of_a_newer_version_are_read(fleet: Fleet, engine: Engine) -> None:
     await engine.register("worker", "a1", '{"id":"a1","title":"Mailer","colour":{"hue":3}}')
 
-    assert [view.card for view in await fleet.workers()] == [WorkerCard(id="a1", title="Mailer")]
+    assert [view.entry for view in await fleet.workers()] == [WorkerEntry(id="a1", title="Mailer")]
 
 
 async def test_a_job_whose_worker_is_switched_off_says_so(fleet: Fleet, engine: Engine, service: JobService) -> None:

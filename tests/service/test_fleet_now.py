@@ -11,7 +11,7 @@ from everwork.core.schedule import Every, Plan
 from everwork.core.states import State
 from everwork.engines.base import Engine
 from everwork.exceptions import InvalidInput, NotFound
-from everwork.service.fleet.entries import ManagerCard, ProcessCard
+from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
 from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet
 from everwork.service.fleet.running import at_work
 from everwork.service.service import JobService
@@ -35,7 +35,7 @@ async def test_a_process_was_heard_of_when_it_last_gave_a_sign_of_life(
 
     [view] = await fleet.process_views()
 
-    assert (view.card.name, view.beat_ms, view.is_restarting) == ("m1/0", START_MS - 1_500, False)
+    assert (view.entry.name, view.beat_ms, view.is_restarting) == ("m1/0", START_MS - 1_500, False)
 
 
 async def test_a_restart_is_a_wish_that_is_taken_once_and_does_not_last(
@@ -84,21 +84,21 @@ async def test_what_runs_is_told_with_its_process_or_as_held_by_another(engine: 
 async def test_a_trigger_is_served_while_its_manager_or_application_lives(
     fleet: Fleet, engine: Engine, clock: VirtualClock
 ) -> None:
-    card = await a_trigger(engine)
-    await engine.trigger_marks([card.name])
+    entry = await a_trigger(engine)
+    await engine.trigger_marks([entry.name])
 
     async def seen() -> tuple[int | None, bool]:
         [view] = await fleet.triggers()
         return view.next_ms, view.is_served
 
     assert await seen() == (START_MS + DAY_MS, False)
-    await fleet.tell_firing("app-1", [card.name])
+    await fleet.tell_firing("app-1", [entry.name])
     assert await seen() == (START_MS + DAY_MS, True)
     await fleet.end_firing("app-1")
     assert await seen() == (START_MS + DAY_MS, False)
-    await fleet.beat(ManagerCard(name="m", workers=(card.worker_id,)), [])
+    await fleet.beat(ManagerEntry(name="m", workers=(entry.worker_id,)), [])
     assert await seen() == (START_MS + DAY_MS, True)
-    await fleet.switch_trigger(card.name, False)
+    await fleet.switch_trigger(entry.name, False)
     [view] = await fleet.triggers()
     assert (view.next_ms, view.next_unknown) == (None, "it is switched off")
 
@@ -111,14 +111,14 @@ async def test_what_somebody_else_wrote_about_firing_is_left_out(fleet: Fleet, e
 
 
 async def test_the_latest_fires_of_a_trigger_are_found_among_the_jobs_of_its_type(fleet: Fleet, engine: Engine) -> None:
-    card = await a_trigger(engine)
-    one = Scheduled(worker_id=card.worker_id, trigger_id=card.id, type=card.type, plan=Plan(Every(1_000)))
+    entry = await a_trigger(engine)
+    one = Scheduled(worker_id=entry.worker_id, trigger_id=entry.id, type=entry.type, plan=Plan(Every(1_000)))
     other = replace(one, trigger_id="nightly-2")
     await engine.fire([one.fire(START_MS + 1), other.fire(START_MS + 1), one.fire(START_MS + 2)])
-    await engine.create([a_new_job(type=card.type)])
-    key = await fleet.fire(card.name)
+    await engine.create([a_new_job(type=entry.type)])
+    key = await fleet.fire(entry.name)
 
-    fires = await fleet.last_fires(card.title, 5)
+    fires = await fleet.last_fires(entry.title, 5)
 
     assert [(fire.point_ms, fire.state) for fire in fires] == [
         (None, State.PENDING),
@@ -126,7 +126,7 @@ async def test_the_latest_fires_of_a_trigger_are_found_among_the_jobs_of_its_typ
         (START_MS + 1, State.PENDING),
     ]
     assert fires[0].key == key
-    assert await fleet.last_fires(card.name, 2) == fires[:2]
+    assert await fleet.last_fires(entry.name, 2) == fires[:2]
 
 
 async def test_a_job_whose_worker_does_not_start_says_so(fleet: Fleet, engine: Engine, service: JobService) -> None:
@@ -141,6 +141,6 @@ async def test_a_job_whose_worker_does_not_start_says_so(fleet: Fleet, engine: E
     start = "its worker 'mailer' does not start in m1/0: OSError: no such host xxx"
     assert explanation.text.startswith(start)
     assert len(explanation.text) < 400
-    manager = ManagerCard(name="m2", workers=(WORKER_ID,))
-    await fleet.beat(manager, [ProcessCard(name="m2/0", manager="m2", state="running", workers=process.workers)])
+    manager = ManagerEntry(name="m2", workers=(WORKER_ID,))
+    await fleet.beat(manager, [ProcessEntry(name="m2/0", manager="m2", state="running", workers=process.workers)])
     assert "does not start" not in (await service.explain(created.key)).text

@@ -12,7 +12,7 @@ import pytest
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput, NotFound, PermissionDenied, Unauthenticated
 from everwork.service.access.api_key import KEY_KIND
-from everwork.service.access.keys import KeyRing, OpenDoor
+from everwork.service.access.keys import KeyRing, NoAuthentication
 from everwork.service.access.principal import ANYBODY, Permission, Principal
 from tests.app.waiting import until
 from tests.stores import DAY_MS, START_MS
@@ -300,7 +300,7 @@ async def test_a_key_of_the_environment_that_is_no_secret_is_refused_unseen(engi
 
 
 async def test_an_open_door_asks_nobody(engine: Engine) -> None:
-    door = OpenDoor(engine, rate_limit=1)
+    door = NoAuthentication(engine, rate_limit=1)
     await door.open()
     answers = [door.admit(text) for text in (None, "", "anything", "x" * 1_000_000)]
     assert answers == [ANYBODY] * 4
@@ -309,6 +309,6 @@ async def test_an_open_door_asks_nobody(engine: Engine) -> None:
 
 
 async def test_behind_an_open_door_keys_can_be_made_for_the_day_it_is_closed(engine: Engine, ring: KeyRing) -> None:
-    new = await OpenDoor(engine).create("ci", ["jobs"])
+    new = await NoAuthentication(engine).create("ci", ["jobs"])
     await ring._refresh()
     assert ring.authenticate(new.text).name == "ci"

@@ -1,4 +1,4 @@
-"""When a trigger fires next, told from its card alone: the point that those who run it come to."""
+"""When a trigger fires next, told from its entry alone: the point that those who run it come to."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from everwork.app.entries import trigger_cards
+from everwork.app.entries import trigger_entries
 from everwork.app.schedules import CronSchedule, scheduled
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.core.schedule import next_point
 from everwork.engines.values import TriggerMark
-from everwork.service.fleet.entries import TriggerCard
+from everwork.service.fleet.entries import TriggerEntry
 from everwork.service.triggers.outlook import FOREIGN, NOT_BEGUN, OVER, UNTOLD, next_fire
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, START_MS
 
 MARK = TriggerMark(START_MS, START_MS + 5 * MINUTE_MS)
-OFTEN = TriggerCard(worker_id="w", id="t", title="often", type="a", interval_ms=MINUTE_MS)
+OFTEN = TriggerEntry(worker_id="w", id="t", title="often", type="a", interval_ms=MINUTE_MS)
 
 
 def trigger_of(schedule: Interval | Cron, **more: Any) -> tuple[WorkerSettings, Trigger]:
@@ -40,9 +40,9 @@ def trigger_of(schedule: Interval | Cron, **more: Any) -> tuple[WorkerSettings, 
 @pytest.mark.parametrize("after_ms", [0, 6 * MINUTE_MS + 1, 140 * DAY_MS])
 def test_the_next_point_is_the_one_that_those_who_run_it_come_to(schedule: Interval | Cron, after_ms: int) -> None:
     settings, trigger = trigger_of(schedule)
-    [card] = trigger_cards(settings)
+    [entry] = trigger_entries(settings)
 
-    point_ms, why = next_fire(card, MARK, START_MS + after_ms)
+    point_ms, why = next_fire(entry, MARK, START_MS + after_ms)
 
     plan = scheduled(settings, trigger, CronSchedule()).plan
     assert (point_ms, why) == (next_point(plan, *MARK, START_MS + after_ms), None)
@@ -81,8 +81,8 @@ def test_a_schedule_that_makes_no_sense_here_says_so(fields: dict[str, Any]) -> 
 
 def test_a_trigger_of_a_programs_own_cron_class_is_told_apart() -> None:
     settings, _ = trigger_of(Cron(expression="every second day", custom=True))
-    [card] = trigger_cards(settings)
+    [entry] = trigger_entries(settings)
 
-    [foreign] = trigger_cards(settings, {card.name})
+    [foreign] = trigger_entries(settings, {entry.name})
 
-    assert (card.is_foreign, foreign) == (False, replace(card, is_foreign=True))
+    assert (entry.is_foreign, foreign) == (False, replace(entry, is_foreign=True))

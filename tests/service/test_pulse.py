@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from everwork.core.queries import Measure, Stats, WorkerHour
 from everwork.core.states import State
 from everwork.service.monitor.minutes import (
@@ -17,7 +17,14 @@ from everwork.service.monitor.minutes import (
     bounded_minute,
     minute_from,
 )
-from everwork.service.monitor.sampler import DEAR_SECONDS, MINUTE_KIND, RECENT_SECONDS_MAX, TURN, TURN_MS, Pulse
+from everwork.service.monitor.sampler import (
+    DEAR_SECONDS,
+    MINUTE_KIND,
+    RECENT_SECONDS_MAX,
+    TURN,
+    TURN_MS,
+    MetricsSampler,
+)
 from tests.app.waiting import DEADLINE_S
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, settled
 from tests.stores import HOUR_MS, START_MS
@@ -31,11 +38,11 @@ OTHER = "resize"
 
 async def test_what_ends_is_counted_in_its_minute_by_type(engine: Engine, clock: VirtualClock) -> None:
     await a_completed_job(engine)  # Before anybody looked: it belongs to no minute.
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     await pulse.fresh()
     job = await a_processing_job(engine)
     clock.advance(seconds=3)
-    await settled(engine, Fail(job.key, job.attempt, "busy", retries=2, backoff_ms=600_000))
+    await settled(engine, Failed(job.key, job.attempt, "busy", retries=2, backoff_ms=600_000))
     await a_dead_letter(engine, type=OTHER)
     await pulse.fresh()
     [minute] = pulse.minutes
@@ -51,7 +58,7 @@ async def test_what_ends_is_counted_in_its_minute_by_type(engine: Engine, clock:
 
 async def test_a_reading_tells_counts_types_and_since_when_work_waits(engine: Engine) -> None:
     await a_pending_job(engine)
-    reading = await Pulse(engine, "a").fresh()
+    reading = await MetricsSampler(engine, "a").fresh()
     assert [(count.type, count.state, count.jobs) for count in reading.counts] == [(TYPE, State.PENDING, 1)]
     assert [(one.type, one.run_at_ms) for one in reading.oldest] == [(TYPE, START_MS)]
     assert ([info.type for info in reading.types], reading.at_ms, reading.number) == ([TYPE], START_MS, 1)
@@ -59,7 +66,7 @@ async def test_a_reading_tells_counts_types_and_since_when_work_waits(engine: En
 
 async def test_nothing_is_lost_or_counted_twice_when_an_hour_ends(engine: Engine, clock: VirtualClock) -> None:
     clock.advance(ms=HOUR_MS - 1_000)
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     await pulse.fresh()
     await a_completed_job(engine)
     clock.advance(seconds=2)
@@ -79,7 +86,7 @@ async def test_after_the_clock_was_set_back_work_is_counted_once_and_minutes_sta
     clock.advance(ms=-3 * HOUR_MS)
     await a_completed_job(engine)  # It was counted in its time: nobody looked.
     clock.advance(ms=3 * HOUR_MS)
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     await pulse.fresh()
     for ms in (0, 61_000, -70_000, -3 * HOUR_MS, 61_000, 61_000, 3 * HOUR_MS):
         clock.advance(ms=ms)
@@ -94,7 +101,7 @@ async def test_after_the_clock_was_set_back_work_is_counted_once_and_minutes_sta
 async def test_a_clock_that_is_set_back_a_little_loses_nothing_of_the_minute(
     engine: Engine, clock: VirtualClock
 ) -> None:
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     for ms in (0, 59_000, 2_000, -5_000):
         clock.advance(ms=ms)
         await pulse.fresh()
@@ -117,7 +124,7 @@ def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -
 
 
 async def test_callers_at_the_same_time_share_a_reading_and_later_ones_get_a_later_one(engine: Engine) -> None:
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     readings = await asyncio.gather(*(pulse.fresh() for _ in range(5)))
     assert {reading.number for reading in readings} == {1}
     under_way = asyncio.create_task(pulse.fresh())
@@ -130,7 +137,7 @@ async def test_callers_at_the_same_time_share_a_reading_and_later_ones_get_a_lat
 
 
 async def test_a_reading_that_is_dear_is_used_for_a_while(engine: Engine) -> None:
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     pulse._cost_seconds = 1_000.0
     assert (await pulse.recent()).number == 1  # There was none yet.
     pulse._cost_seconds = DEAR_SECONDS
@@ -142,7 +149,7 @@ async def test_a_reading_that_is_dear_is_used_for_a_while(engine: Engine) -> Non
 
 
 async def test_whoever_waits_for_a_change_gets_the_next_reading(engine: Engine) -> None:
-    pulse = Pulse(engine, "a")
+    pulse = MetricsSampler(engine, "a")
     assert not await pulse.wait_change(0, 0.0)
     waiting = asyncio.create_task(pulse.wait_change(0, DEADLINE_S))
     await pulse.fresh()
@@ -150,7 +157,7 @@ async def test_whoever_waits_for_a_change_gets_the_next_reading(engine: Engine) 
 
 
 async def test_minutes_outlive_the_server_and_the_running_one_goes_on(engine: Engine, clock: VirtualClock) -> None:
-    first = Pulse(engine, "a")
+    first = MetricsSampler(engine, "a")
     await first.open()
     await a_completed_job(engine)
     await first.fresh()
@@ -159,7 +166,7 @@ async def test_minutes_outlive_the_server_and_the_running_one_goes_on(engine: En
     await a_completed_job(engine)
     await first.fresh()
     await first.close()
-    second = Pulse(engine, "b")
+    second = MetricsSampler(engine, "b")
     await second.open()
     await a_completed_job(engine)
     await second.fresh()
@@ -168,7 +175,7 @@ async def test_minutes_outlive_the_server_and_the_running_one_goes_on(engine: En
 
 
 async def test_one_server_writes_a_minute_and_the_other_takes_it_over(engine: Engine, clock: VirtualClock) -> None:
-    writer, other = Pulse(engine, "a"), Pulse(engine, "b")
+    writer, other = MetricsSampler(engine, "a"), MetricsSampler(engine, "b")
     await writer.fresh()
     await a_completed_job(engine)
     await other.fresh()  # It comes in the middle of the minute, and has not seen the job.
@@ -182,7 +189,7 @@ async def test_one_server_writes_a_minute_and_the_other_takes_it_over(engine: En
 
 
 async def test_a_minute_that_the_writer_has_missed_is_written_by_another(engine: Engine, clock: VirtualClock) -> None:
-    writer, other = Pulse(engine, "a"), Pulse(engine, "b")
+    writer, other = MetricsSampler(engine, "a"), MetricsSampler(engine, "b")
     for pulse in (writer, other):
         await pulse.fresh()
     for lookers in ([writer, other], [other], [writer, other], [writer, other]):

@@ -11,7 +11,7 @@ import pytest
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.base import Engine
@@ -124,7 +124,7 @@ async def test_result_goes_on_waiting_through_a_retry(service: JobService, engin
     job = await a_processing_job(engine)
     waiting = asyncio.create_task(service.result(job.key, None))
     await begun(waiting)
-    await service.settle([Fail(job.key, job.attempt, "boom", backoff_ms=0)])
+    await service.settle([Failed(job.key, job.attempt, "boom", backoff_ms=0)])
     [again] = await service.lease(DEMAND)
     assert not waiting.done()
     await service.settle([Complete(again.key, again.attempt, "2")])
@@ -135,7 +135,7 @@ async def test_result_of_a_failure_is_an_error_at_once(service: JobService, engi
     job = await a_processing_job(engine)
     waiting = asyncio.create_task(service.result(job.key, None))
     await begun(waiting)
-    await service.settle([Fail(job.key, job.attempt, "boom", final=True)])
+    await service.settle([Failed(job.key, job.attempt, "boom", final=True)])
     with pytest.raises(JobFailed, match="failed: boom"):
         await asyncio.wait_for(waiting, DEADLINE_S)
 

@@ -9,12 +9,12 @@ import sys
 
 from everwork.core.job import NewJob
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 
 
 async def main(role: str, path: str) -> None:
     """Open, say so, act when a line comes in."""
-    engine = SqliteEngine(Place(path))
+    engine = SqliteEngine(StoreUrl(path))
     await engine.open()
     waiting = asyncio.ensure_future(engine.wait(["work"], 60_000)) if role != "create" else None
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from tests.stores import VirtualClock
 
 
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 async def sqlite(file: Path, clock: VirtualClock) -> AsyncIterator[SqliteEngine]:
     """An open engine on that file."""
-    engine = SqliteEngine(Place(str(file)), clock)
+    engine = SqliteEngine(StoreUrl(str(file)), clock)
     await engine.open()
     yield engine
     await engine.close()

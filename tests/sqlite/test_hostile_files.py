@@ -16,7 +16,7 @@ import pytest
 
 from everwork.core.outcome import Complete
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineError, EngineUnavailable, SchemaMismatch
 from tests.app.waiting import DEADLINE_S, SOON_S, until
 from tests.factories import a_new_job, a_pending_job, a_processing_job
@@ -28,7 +28,7 @@ LONG_MS = 60_000
 @pytest.fixture(params=[False, True], ids=["thread", "own-loop"])
 async def engine(file: Path, clock: VirtualClock, request: pytest.FixtureRequest) -> AsyncIterator[SqliteEngine]:
     """An open engine on a file that the test will spoil, with either writer."""
-    opened = SqliteEngine(Place(str(file)), clock, own_loop=request.param)
+    opened = SqliteEngine(StoreUrl(str(file)), clock, own_loop=request.param)
     await opened.open()
     yield opened
     await opened.close()
@@ -116,7 +116,7 @@ async def test_a_folder_of_sockets_that_becomes_a_file_disturbs_nobody(engine: S
 async def refusal(path: Path, kind: type[EngineError], *, create: bool) -> str:
     """The line that tells why a path cannot be opened; it comes soon."""
     with pytest.raises(kind) as error:
-        await asyncio.wait_for(SqliteEngine(Place(str(path))).open(create=create), SOON_S)
+        await asyncio.wait_for(SqliteEngine(StoreUrl(str(path))).open(create=create), SOON_S)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -145,7 +145,7 @@ def damage(file: Path, *statements: str) -> None:
 @pytest.fixture
 async def made(file: Path) -> Path:
     """A file with a job in it, closed."""
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     await engine.create([a_new_job()])
     await engine.close()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from tests.factories import TYPE, WORKER, a_new_job, a_policy, leased_keys
 from tests.stores import MINUTE_MS
 
@@ -59,7 +59,7 @@ class Crowd:
 
     async def _settle(self) -> None:
         ended, self._held = self._held[:3], self._held[3:]
-        kinds: list[Any] = [Complete, Release, lambda key, attempt: Fail(key, attempt, "boom", backoff_ms=0)]
+        kinds: list[Any] = [Complete, Release, lambda key, attempt: Failed(key, attempt, "boom", backoff_ms=0)]
         outcomes = [self._random.choice(kinds)(job.key, job.attempt) for job in ended]
         demands = [Demand(TYPE, WORKER, self._random.randint(1, 3))] if self._random.random() < 0.5 else []
         self._held += (await self._engine.settle(outcomes, demands)).activation.jobs
@@ -72,7 +72,7 @@ class Crowd:
 @pytest.fixture
 async def sqlite(file: Path, clock: VirtualClock) -> AsyncIterator[SqliteEngine]:
     """An engine whose calls share a transaction when they are made together."""
-    engine = SqliteEngine(Place(str(file)), clock, own_loop=True)
+    engine = SqliteEngine(StoreUrl(str(file)), clock, own_loop=True)
     await engine.open()
     yield engine
     await engine.close()

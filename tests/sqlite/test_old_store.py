@@ -10,12 +10,12 @@ import pytest
 
 from everwork.core import measures
 from everwork.core.breaker import BreakerState
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Oldest
 from everwork.core.states import State
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.migrate import migrate, migrations
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.engines.values import Swept
 from tests.factories import TYPE, a_policy, asked, leased_keys, settled, the_job, the_state
 from tests.stores import DAY_MS, HOUR_MS, SECOND_MS, START_MS
@@ -52,7 +52,7 @@ async def old(file: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
             first.delitem(migrations(), number)
         assert migrate(connection, str(file)) == 1
         connection.executescript(ROWS)
-    engine = SqliteEngine(Place(str(file)), clock)
+    engine = SqliteEngine(StoreUrl(str(file)), clock)
     await engine.open()
     yield engine
     await engine.close()
@@ -61,7 +61,7 @@ async def old(file: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
 async def test_jobs_of_an_old_store_run_by_the_policy_that_it_holds(old: SqliteEngine, clock: VirtualClock) -> None:
     schema = await old.schema()
     assert schema.stored == schema.newest
-    await settled(old, Fail(RUNNING, 1, "boom"))
+    await settled(old, Failed(RUNNING, 1, "boom"))
     assert (await the_job(old, RUNNING)).run_at_ms == clock.now_ms + 7 * SECOND_MS
     assert await leased_keys(old) == WAITING
     await old.settle([Complete(key, 1) for key in WAITING])
@@ -89,7 +89,7 @@ async def test_dead_letters_and_failures_of_an_old_store_obey_new_policies(
     old: SqliteEngine, clock: VirtualClock
 ) -> None:
     await a_policy(old, failed_job_retry_hours=24.0, breaker_failures=1)
-    await settled(old, Fail(RUNNING, 1, "boom"))
+    await settled(old, Failed(RUNNING, 1, "boom"))
     [info] = await old.types()
     assert info.breaker is BreakerState.OPEN
     clock.advance(ms=DAY_MS)

@@ -15,7 +15,7 @@ import pytest
 
 from everwork.engines.open import open_engine
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import NETWORK_FILE_SYSTEMS, Place, check_place, refuse_network_file_system
+from everwork.engines.sqlite.store_url import NETWORK_FILE_SYSTEMS, StoreUrl, check_place, refuse_network_file_system
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, SchemaMismatch
 from tests.factories import a_new_job, a_pending_job, the_job
@@ -34,12 +34,12 @@ from tests.factories import a_new_job, a_pending_job, the_job
     ],
 )
 def test_a_url_names_a_file(url: str, path: str, synchronous: str) -> None:
-    assert Place.from_url(url) == Place(path, synchronous)
+    assert StoreUrl.from_url(url) == StoreUrl(path, synchronous)
 
 
 def test_three_slashes_begin_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Place.from_url("sqlite:///jobs.db").path == str(tmp_path / "jobs.db")
+    assert StoreUrl.from_url("sqlite:///jobs.db").path == str(tmp_path / "jobs.db")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_unknown_scheme_is_told_with_the_known_ones(url: str) -> None:
 async def refusal(file: Path) -> str:
     """The one line that tells why a file cannot be opened."""
     with pytest.raises(EngineUnavailable) as error:
-        await SqliteEngine(Place(str(file))).open()
+        await SqliteEngine(StoreUrl(str(file))).open()
     assert "\n" not in str(error.value)
     assert str(file) in str(error.value)
     return str(error.value)
@@ -123,7 +123,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(file: Path) -> None:
         connection.execute("INSERT INTO ew_schema VALUES (999)")
     connection.close()
     with pytest.raises(SchemaMismatch, match=r"has schema version 999, this program knows \d+: upgrade everwork"):
-        await SqliteEngine(Place(str(file))).open()
+        await SqliteEngine(StoreUrl(str(file))).open()
 
 
 async def test_a_file_with_tables_of_the_users_can_be_shared(file: Path) -> None:
@@ -143,7 +143,7 @@ async def test_without_create_a_file_that_holds_no_jobs_is_left_as_it_is(file: P
         sqlite3.connect(file).execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     before = {path: path.read_bytes() for path in file.parent.iterdir()}
     with pytest.raises(EngineUnavailable):
-        await SqliteEngine(Place(str(file))).open(create=False)
+        await SqliteEngine(StoreUrl(str(file))).open(create=False)
     assert {path: path.read_bytes() for path in file.parent.iterdir()} == before
 
 
@@ -165,7 +165,7 @@ def refused_to_nobody(file: Path) -> str:
         try:
             if os.geteuid() == 0:
                 os.setuid(65_534)
-            SqliteEngine(Place(str(file)))._connect(True)
+            SqliteEngine(StoreUrl(str(file)))._connect(True)
         except EngineError as error:
             os.write(writing, f"{type(error).__name__}: {error}".encode())
         except BaseException as error:  # noqa: BLE001 - the parent tells it
@@ -201,7 +201,7 @@ async def test_a_writable_file_in_a_read_only_folder_is_told(open_to_all: Path) 
 
 async def _make(file: Path) -> None:
     """A file with a job in it, closed."""
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     await engine.create([a_new_job()])
     await engine.close()
@@ -267,7 +267,7 @@ async def test_a_store_in_memory_works_and_promises_nothing() -> None:
 
 
 def test_an_acceptable_place_is_not_touched_by_the_check(file: Path) -> None:
-    check_place(Place(str(file)))
+    check_place(StoreUrl(str(file)))
     assert list(file.parent.iterdir()) == []
 
 

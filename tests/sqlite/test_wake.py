@@ -16,7 +16,7 @@ import pytest
 
 from everwork.engines.sqlite import opened as opened_module
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import a_new_job
 
@@ -90,7 +90,7 @@ async def test_a_path_longer_than_a_socket_address_wakes_too(tmp_path: Path, sta
     folder = tmp_path / ("long" * 20) / ("longer" * 20)
     folder.mkdir(parents=True)
     file = folder / "jobs.db"
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     other = await start("create", file)
     waiting = asyncio.ensure_future(engine.wait(["work"], LONG_MS))
@@ -115,7 +115,7 @@ async def test_where_the_folder_cannot_be_made_polling_wakes_and_creates_succeed
 ) -> None:
     file = tmp_path / name
     Path(f"{file}.wake").write_text("in the way")
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     assert len(await engine.create([a_new_job()])) == 1
     other = await start("create", file)
@@ -128,7 +128,7 @@ async def test_where_the_folder_cannot_be_made_polling_wakes_and_creates_succeed
 
 async def test_a_folder_that_goes_away_while_pokes_are_sent_breaks_no_create(tmp_path: Path, start: Start) -> None:
     file = tmp_path / ("x" * 100 + ".db")
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     await start("wait", file)
     await until(lambda: sockets(file))
@@ -147,7 +147,7 @@ async def test_the_socket_of_a_killed_process_is_taken_away(sqlite: SqliteEngine
 
 
 async def test_a_closed_engine_leaves_no_socket(file: Path) -> None:
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     waiting = [
         asyncio.ensure_future(engine.wait(["work"], LONG_MS)),

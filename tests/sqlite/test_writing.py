@@ -19,7 +19,7 @@ from everwork.engines.sqlite import engine as engine_module
 from everwork.engines.sqlite import store_url as place_module
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.writer import WAL_BYTES_MAX
 from everwork.exceptions import EngineUnavailable
@@ -69,17 +69,17 @@ async def test_while_another_program_writes_questions_are_answered(sqlite: Sqlit
 async def test_an_engine_that_is_opened_while_another_program_writes_waits_for_it(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = SqliteEngine(Place(str(file)))
+    first = SqliteEngine(StoreUrl(str(file)))
     await first.open()
     await first.close()
 
-    def connect(place: Place, *, read_only: bool = False) -> sqlite3.Connection:
+    def connect(place: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
         connection = place_module.connect(place, read_only=read_only)
         connection.execute("PRAGMA busy_timeout = 5")
         return connection
 
     monkeypatch.setattr(engine_module, "connect", connect)
-    second = SqliteEngine(Place(str(file)))
+    second = SqliteEngine(StoreUrl(str(file)))
     with foreign_transaction(file) as foreign:
         opening = asyncio.ensure_future(second.open())
         await asyncio.wait({opening}, timeout=0.5)
@@ -191,7 +191,7 @@ async def test_without_long_readers_the_log_stays_small(sqlite: SqliteEngine, fi
 
 
 async def test_close_finishes_what_was_accepted(file: Path) -> None:
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     creating = [asyncio.ensure_future(engine.create([a_new_job()])) for _ in range(20)]
     await asyncio.sleep(0)
@@ -200,7 +200,7 @@ async def test_close_finishes_what_was_accepted(file: Path) -> None:
 
 
 async def test_a_closed_engine_says_so(file: Path) -> None:
-    engine = SqliteEngine(Place(str(file)))
+    engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     await engine.close()
     for call in (engine.create([a_new_job()]), engine.get([1]), engine.wait([TYPE], 1)):

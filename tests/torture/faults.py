@@ -168,24 +168,24 @@ def _arm_postgres(point: str, passages: int, url: str) -> None:
 
 def _arm_redis(point: str, passages: int, url: str) -> None:
     """Watch the calls of scripts: each is one step, so that `mid` is only between a look and what follows from it."""
-    from everwork.engines.redis.connection import Link  # noqa: PLC0415 - needed here only
+    from everwork.engines.redis.connection import Connection  # noqa: PLC0415 - needed here only
 
     watch = _Point(point, passages)
     looks = {"decide": "mid-settle", "sweep": "mid-sweep"}
-    run, answered = Link.run, Link._answered
+    run, answered = Connection.run, Connection._answered
 
-    async def watched_run(self: Link, name: str, words: Any) -> Any:
+    async def watched_run(self: Connection, name: str, words: Any) -> Any:
         answer = await run(self, name, words)
         watch.is_passed(looks.get(name, ""))
         return answer
 
-    async def watched_answered(self: Link, packed: bytes) -> Any:
+    async def watched_answered(self: Connection, packed: bytes) -> Any:
         watch.is_passed("before-commit")
         answer = await answered(self, packed)
         watch.is_passed("after-commit")
         return answer
 
-    Link.run, Link._answered = watched_run, watched_answered  # type: ignore[method-assign]
+    Connection.run, Connection._answered = watched_run, watched_answered  # type: ignore[method-assign]
 
 
 _ENGINES: Final[dict[str, Callable[[str, int, str], None]]] = {

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.engines.base import Engine
 from everwork.engines.values import Fire, Fired
 from everwork.exceptions import EngineError, EngineUnavailable
@@ -21,7 +21,7 @@ Shown = tuple[list[Any], list[Any]]
 # The history's word for each outcome: the kind of the event that it leaves in the job's own history.
 _KINDS: dict[type[Any], str] = {
     Complete: "complete",
-    Fail: "fail",
+    Failed: "fail",
     Retry: "retry",
     Reject: "reject",
     Release: "release",

@@ -17,11 +17,11 @@ from everwork.app.schedules import scheduled_triggers
 from everwork.core.job import NewJob
 from everwork.engines.open import open_engine
 from everwork.logs import get_logger
-from everwork.manager.child import Orders
+from everwork.manager.child import ChildSpec
 from everwork.manager.cleanup import clear_up
-from everwork.manager.process_handle import Spawned
-from everwork.manager.worker_pool import Post
-from everwork.runtime.handler import Place
+from everwork.manager.process_handle import ProcessHandle
+from everwork.manager.worker_pool import WorkerSpec
+from everwork.runtime.handler import QueueKey
 from everwork.runtime.ledger import SlotState
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import TriggerLoop
@@ -90,10 +90,10 @@ async def _service(life: Life) -> AsyncIterator[JobService]:
         await service.close()
 
 
-def _spawn(life: Life) -> Spawned:
+def _spawn(life: Life) -> ProcessHandle:
     os.environ[crew.LIFE] = json.dumps(life.arguments())
-    post = Post(worker=crew.Holder, places=(Place(plan.MANAGED),), index=0, id="holder", is_final=False)
-    orders = Orders(
+    post = WorkerSpec(worker=crew.Holder, places=(QueueKey(plan.MANAGED),), index=0, id="holder", is_final=False)
+    orders = ChildSpec(
         url=life.url,
         name="process",
         posts=(post,),
@@ -103,10 +103,10 @@ def _spawn(life: Life) -> Spawned:
         log_format=None,
         log_level="INFO",
     )
-    return Spawned(multiprocessing.get_context("spawn"), orders, slots=4, off=set(), tell=lambda: None)
+    return ProcessHandle(multiprocessing.get_context("spawn"), orders, slots=4, off=set(), tell=lambda: None)
 
 
-async def _holds(process: Spawned, states: set[SlotState]) -> None:
+async def _holds(process: ProcessHandle, states: set[SlotState]) -> None:
     until = time.monotonic() + _SECONDS_MAX
     while {entry.state for entry in process.entries()} != states:
         assert time.monotonic() < until, process.entries()

@@ -33,7 +33,7 @@ def _drop_attempt_check() -> None:
 
 def _ack_before_commit() -> None:
     """A create is answered with the keys that it will have, and sent a moment later."""
-    sound = connection.Link.run
+    sound = connection.Connection.run
     state = {"last": 0}
 
     async def run(self: Any, name: str, words: Sequence[Any]) -> Any:
@@ -43,7 +43,7 @@ def _ack_before_commit() -> None:
         state["last"] += 1
         return state["last"]
 
-    connection.Link.run = run  # type: ignore[method-assign]
+    connection.Connection.run = run  # type: ignore[method-assign]
 
 
 async def _run_late(run: Callable[..., Any], self: Any, words: Sequence[Any]) -> None:
@@ -76,7 +76,7 @@ def _sweep_without_horizon() -> None:
 def _counter_outside_transaction() -> None:
     """The counts of created jobs are written by a second call."""
     replace_text("create", "        count(copy, 'p', n)\n", "        redis.call('INCRBY', P .. ':uncounted', n)\n")
-    sound = connection.Link.run
+    sound = connection.Connection.run
 
     async def run(self: Any, name: str, words: Sequence[Any]) -> Any:
         answer = await sound(self, name, words)
@@ -84,7 +84,7 @@ def _counter_outside_transaction() -> None:
             await _count_late(self)
         return answer
 
-    connection.Link.run = run  # type: ignore[method-assign]
+    connection.Connection.run = run  # type: ignore[method-assign]
 
 
 _COUNT: Final = """

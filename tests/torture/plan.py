@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.job import LeasedJob, NewJob
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.policy import Rate, TypePolicy
 from everwork.core.retry import RetryPolicy
 
@@ -128,10 +128,10 @@ def outcome(job: LeasedJob, chosen: str) -> Outcome:
     """The outcome that this action reports; whatever has none of its own completes."""
     key, attempt = job.key, job.attempt
     outcomes: dict[str, Outcome] = {
-        "fail-now": Fail(key, attempt, "failed at once", backoff_ms=0),
-        "fail-later": Fail(key, attempt, "failed for a while", backoff_ms=60),
-        "fail-retries": Fail(key, attempt, "failed with retries", retries=2, backoff_ms=0),
-        "fail-final": Fail(key, attempt, "failed for good", final=True),
+        "fail-now": Failed(key, attempt, "failed at once", backoff_ms=0),
+        "fail-later": Failed(key, attempt, "failed for a while", backoff_ms=60),
+        "fail-retries": Failed(key, attempt, "failed with retries", retries=2, backoff_ms=0),
+        "fail-final": Failed(key, attempt, "failed for good", final=True),
         "retry": Retry(key, attempt, "again", delay_ms=0),
         "release": Release(key, attempt),
         "reject": Reject(key, attempt, "makes no sense"),

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from everwork.codec.json import encode_policy
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail, Release
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import LIVE_STATES
 from everwork.engines.open import open_engine
 from tests.stores import VirtualClock
@@ -135,7 +135,7 @@ async def requeue_and_again(stage: Stage) -> None:
     """A dead letter is requeued and taken again."""
     key = await stage.create()
     job = await take(stage.first)
-    await stage.first.settle([Fail(key, job.attempt, "failed for good", final=True)])
+    await stage.first.settle([Failed(key, job.attempt, "failed for good", final=True)])
     await stage.first.requeue([key])
     await stage.second.settle([plan.outcome(await take(stage.second), "complete")])
 

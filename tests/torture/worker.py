@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Verdict
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Throw
 from tests.torture import plan
 from tests.torture.history import entries_of, host_clock_ms
 from tests.torture.logged import LoggedEngine, outcome_again
@@ -166,7 +166,7 @@ def unanswered(life: Life) -> list[Outcome]:
 
 
 def _is_final(outcome: Outcome) -> bool:
-    return isinstance(outcome, Fail) and outcome.final
+    return isinstance(outcome, Failed) and outcome.final
 
 
 def _is_tenth_completion(outcome: Outcome) -> bool:

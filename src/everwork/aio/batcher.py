@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Coalescer(Generic[Item, Result]):
+class Batcher(Generic[Item, Result]):
     """Hands items to `flush` in batches; each caller gets the results of its own items.
 
     `told` hears how many items each batch had and how many seconds it took.

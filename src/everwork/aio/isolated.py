@@ -16,7 +16,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 """How long a schedule may think about one time point."""
 
 
-class Question:
+class IsolatedCall:
     """What a foreign schedule says of its time points, asked in a thread. `told` is called when it has answered.
 
     Counted is the time for one point: to catch up with many may take longer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class News:
+class Wakeup:
     """Whether there is something new. One coroutine at a time waits for it, in the loop in which it is told."""
 
     __slots__ = ("_waiter", "is_there")

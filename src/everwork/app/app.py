@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from everwork.aio import forks
-from everwork.app.engine_host import Home
+from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction, JobKey
 from everwork.app.sync import SyncEverwork
-from everwork.app.tick import Ticked, Ticks, jobs_per_tick, keep_up
+from everwork.app.tick import TickResult, TickRunner, jobs_per_tick, keep_up
 from everwork.codec.json import decode, require_object
 from everwork.codec.new_job import new_job
 from everwork.core import checks
@@ -45,7 +45,7 @@ OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
 """What `enqueue` takes for itself; every other name is an argument of the handler."""
 
 
-class StopWish:
+class StopRequest:
     """A stop that is asked for when `work()` or `run_once()` was called, but has not made its first step yet."""
 
     is_made = False
@@ -70,13 +70,13 @@ class Everwork:
         self._name = WorkerName(worker)
         self._middleware = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
-        self._home = Home(url, self._name, clock, self.functions)
+        self._home = EngineHost(url, self._name, clock, self.functions)
         self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers, self.run_once)
-        self._ticks = Ticks(self._home, self._new_runtime)
+        self._ticks = TickRunner(self._home, self._new_runtime)
         self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
-        self._wishes: WeakSet[StopWish] = WeakSet()
+        self._wishes: WeakSet[StopRequest] = WeakSet()
         forks.watch(self, Everwork._begin_anew)
 
     # Declare ------------------------------------------------------------------------------------
@@ -202,11 +202,11 @@ class Everwork:
 
     def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Coroutine[Any, Any, None]:
         """Run the workers in the running event loop until `stop()`."""
-        wish = StopWish()
+        wish = StopRequest()
         self._wishes.add(wish)
         return self._work(wish, shutdown_timeout)
 
-    async def _work(self, wish: StopWish, shutdown_timeout: float) -> None:
+    async def _work(self, wish: StopRequest, shutdown_timeout: float) -> None:
         self._require_work()
         self._is_working = True
         self._stopped = stopped = StopSignal()
@@ -225,21 +225,21 @@ class Everwork:
 
     def run_once(
         self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS
-    ) -> Coroutine[Any, Any, Ticked]:
+    ) -> Coroutine[Any, Any, TickResult]:
         """A tick: sweep, fire due triggers, run up to `max_jobs` jobs that are due, and return what was done.
 
         The default is what EVERWORK_JOBS_PER_TICK says, or 10. The types take equal shares. `stop()` lets it end
         early; who cancels it hands back what runs.
         """
-        wish = StopWish()
+        wish = StopRequest()
         self._wishes.add(wish)
         return self._tick(wish, max_jobs, shutdown_timeout)
 
-    async def _tick(self, wish: StopWish, max_jobs: int | None, shutdown_timeout: float) -> Ticked:
+    async def _tick(self, wish: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
         most = jobs_per_tick(max_jobs)
         self._require_work()
         self._wishes.discard(wish)
-        return Ticked() if wish.is_made else await self._ticks.run(self._keep_up, most, shutdown_timeout)
+        return TickResult() if wish.is_made else await self._ticks.run(self._keep_up, most, shutdown_timeout)
 
     async def _keep_up(self, service: JobService) -> None:
         await self._prepare(service)
@@ -253,7 +253,7 @@ class Everwork:
 
     async def _prepare(self, service: JobService) -> None:
         await self._home.prepare(service)
-        await Fleet(service.engine).declare([], [one.card for one in self._triggers], self.functions)
+        await Fleet(service.engine).declare([], [one.entry for one in self._triggers], self.functions)
 
     def _firing(self) -> AbstractContextManager[None]:
         if not self._triggers:
@@ -357,6 +357,6 @@ class Everwork:
     def _begin_anew(self) -> object:
         """In a forked child: nothing is open and no workers run; what the parent has is answered."""
         of_parent = (self._runtime, self._stopped, self._wishes, self._ticks, self._home.begin_anew())
-        self._ticks = Ticks(self._home, self._new_runtime)
+        self._ticks = TickRunner(self._home, self._new_runtime)
         self._is_working, self._runtime, self._stopped, self._wishes = False, None, None, WeakSet()
         return of_parent

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from everwork.aio.batcher import Coalescer
+from everwork.aio.batcher import Batcher
 from everwork.app.function import JobFunction
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
@@ -27,7 +27,7 @@ from everwork.service.service import JobService, patiently
 T = TypeVar("T")
 
 
-class Home:
+class EngineHost:
     """The engine's thread of one application; calls come from any thread and any event loop."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Home:
     ) -> None:
         # A bad URL is told here, not at the first job.
         self._engine = open_engine(url, clock=clock, own_loop=True)
-        self.own = OwnStore(self._engine)
+        self.own = TransactionStore(self._engine)
         self._name = name
         self._functions = functions
         self._is_guest = False
@@ -44,8 +44,8 @@ class Home:
     def _begin(self) -> None:
         self._portal: Portal | None = None
         self._guard = threading.Lock()
-        self._nearby = Nearby(self._make_service) if self._engine.is_remote else None
-        self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Coalescer[NewJob, Created]] = WeakKeyDictionary()
+        self._nearby = LoopEngines(self._make_service) if self._engine.is_remote else None
+        self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Created]] = WeakKeyDictionary()
 
     def begin_anew(self) -> object:
         """In a forked child: forget what the parent has open, and its locks; they are answered."""
@@ -56,7 +56,7 @@ class Home:
     def move(self, engine: Engine) -> Callable[[], None]:
         """Live on another store, swept by the caller and closed by nobody else, until what is answered is called."""
         before = (self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest)
-        self._engine, self.own, self._is_guest = engine, OwnStore(engine), True
+        self._engine, self.own, self._is_guest = engine, TransactionStore(engine), True
         self._begin()
 
         def return_home() -> None:
@@ -104,7 +104,7 @@ class Home:
         loop = asyncio.get_running_loop()
         coalescer = self._creates.get(loop)
         if coalescer is None:
-            self._creates[loop] = coalescer = Coalescer(
+            self._creates[loop] = coalescer = Batcher(
                 lambda batch: self._opened.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
             )
         return await patiently(lambda: coalescer.add(jobs), jobs)
@@ -165,7 +165,7 @@ class Home:
 CLOSE_SECONDS = 5.0
 
 
-class Nearby:
+class LoopEngines:
     """The services of one application in the event loops of its callers, opened when they are first needed."""
 
     def __init__(self, make_service: Callable[[], JobService]) -> None:
@@ -236,7 +236,7 @@ async def _close(opening: asyncio.Task[JobService | None]) -> None:
         await service.close()
 
 
-class OwnStore:
+class TransactionStore:
     """An engine that is never opened: it only writes through connections that it is given."""
 
     def __init__(self, engine: Engine) -> None:

@@ -10,16 +10,16 @@ from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.codec.json import encode_object
 from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
 from everwork.engines.base import Engine
-from everwork.runtime.handler import Place
-from everwork.service.fleet.fleet import TriggerCard, WorkerCard
+from everwork.runtime.handler import QueueKey
+from everwork.service.fleet.entries import TriggerEntry, WorkerEntry
 from everwork.service.policies import Said, said_in_code
 
 _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
 
 
-def worker_card(settings: WorkerSettings) -> WorkerCard:
+def worker_entry(settings: WorkerSettings) -> WorkerEntry:
     """A worker as everybody may see it."""
-    return WorkerCard(
+    return WorkerEntry(
         id=settings.id,
         title=settings.title,
         description=settings.description,
@@ -30,10 +30,10 @@ def worker_card(settings: WorkerSettings) -> WorkerCard:
     )
 
 
-def trigger_cards(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerCard]:
+def trigger_entries(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerEntry]:
     """The triggers of a worker as everybody may see them; `foreign` are those that only the program's code knows."""
-    cards = [_trigger_card(settings, trigger) for trigger in settings.triggers]
-    return [replace(card, is_foreign=True) if card.name in foreign else card for card in cards]
+    entries = [_trigger_entry(settings, trigger) for trigger in settings.triggers]
+    return [replace(entry, is_foreign=True) if entry.name in foreign else entry for entry in entries]
 
 
 def schedule_text(schedule: Interval | Cron) -> str:
@@ -47,8 +47,8 @@ def schedule_text(schedule: Interval | Cron) -> str:
     return f"every {total_ms / 1000:g} s"
 
 
-def _trigger_card(settings: WorkerSettings, trigger: Trigger) -> TriggerCard:
-    return TriggerCard(
+def _trigger_entry(settings: WorkerSettings, trigger: Trigger) -> TriggerEntry:
+    return TriggerEntry(
         worker_id=settings.id,
         id=trigger.id,
         title=trigger.title,
@@ -69,10 +69,10 @@ def _points(schedule: Interval | Cron) -> dict[str, Any]:
     return {"interval_ms": schedule.total_ms}
 
 
-class Subscribed(NamedTuple):
+class Subscription(NamedTuple):
     """Where a worker takes jobs from, and the policy that it declares."""
 
-    places: tuple[Place, ...]
+    places: tuple[QueueKey, ...]
     said: Said
 
     @property
@@ -86,7 +86,7 @@ class Subscribed(NamedTuple):
         return [place.type for place in self.places if place.group != DEFAULT_GROUP]
 
 
-async def subscribe(engine: Engine, settings: WorkerSettings) -> Subscribed:
+async def subscribe(engine: Engine, settings: WorkerSettings) -> Subscription:
     """Let the store know a worker's sources; it answers with the groups."""
-    places = [Place(source, await engine.subscribe(source, settings.id)) for source in sorted(settings.sources)]
-    return Subscribed(tuple(places), said_in_code(settings.retry, settings.breaker, settings.policy))
+    places = [QueueKey(source, await engine.subscribe(source, settings.id)) for source in sorted(settings.sources)]
+    return Subscription(tuple(places), said_in_code(settings.retry, settings.breaker, settings.policy))

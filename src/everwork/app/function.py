@@ -13,7 +13,7 @@ from everwork.core.limits import CONCURRENCY_MAX, LEASE_MS_MAX
 from everwork.core.policy import TypePolicy, require_breaker, require_type_policy
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy, require_policy
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.runtime.handler import Arguments, Handler, Place
+from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.service.policies import retry_in_code, said_in_code
 
@@ -104,7 +104,7 @@ class JobFunction(Generic[P, R]):
         """The function as the runtime sees it, with the application's middleware around its own."""
         return Handler(
             name=self.type,
-            places=(Place(self.type),),
+            places=(QueueKey(self.type),),
             function=self.function,
             arguments=self.arguments,
             is_async=self.is_async,

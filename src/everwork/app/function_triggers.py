@@ -10,14 +10,15 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from everwork.aio.loops import BackgroundLoop
-from everwork.app.entries import trigger_cards
+from everwork.app.entries import trigger_entries
 from everwork.app.schedules import CronSchedule, scheduled
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.core.checks import shown
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.runtime.portal import Portal
-from everwork.service.fleet.fleet import Fleet, TriggerCard, function_id
+from everwork.service.fleet.entries import TriggerEntry
+from everwork.service.fleet.fleet import Fleet, function_id
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 
@@ -28,17 +29,17 @@ class FunctionTrigger(NamedTuple):
     """The schedule of a job function, which fires straight into the function's type; how everybody may see it."""
 
     scheduled: Scheduled
-    card: TriggerCard
+    entry: TriggerEntry
 
 
 def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) -> FunctionTrigger:
     """What `cron=` means: a cron expression, a `Cron` or an `Interval`."""
     trigger = Trigger(title=type, schedule=_schedule(cron))
     settings = WorkerSettings(title=type, retry=retry, triggers=[trigger])
-    [card] = trigger_cards(settings)
+    [entry] = trigger_entries(settings)
     return FunctionTrigger(
         replace(scheduled(settings, trigger, CronSchedule()), worker_id=function_id(type), type=type),
-        replace(card, worker_id=function_id(type), type=type),
+        replace(entry, worker_id=function_id(type), type=type),
     )
 
 
@@ -48,7 +49,7 @@ def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None
 
     async def fire(service: JobService) -> None:
         fleet = Fleet(service.engine)
-        async with _told(fleet, service.holder, [one.card.name for one in triggers]):
+        async with _told(fleet, service.holder, [one.entry.name for one in triggers]):
             await TriggerLoop(service.engine, [one.scheduled for one in triggers], fleet.triggers_off).run()
 
     ended, cancel = portal.start(fire)

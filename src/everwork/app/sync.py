@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from everwork.app.engine_host import Home
+from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobKey
-from everwork.app.tick import Ticked
+from everwork.app.tick import TickResult
 from everwork.codec.json import decode
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.queries import Explanation
@@ -24,10 +24,10 @@ class SyncEverwork:
 
     def __init__(
         self,
-        home: Home,
+        home: EngineHost,
         check: Check,
         stop_workers: Callable[[], None],
-        run_once: Callable[..., Coroutine[Any, Any, Ticked]],
+        run_once: Callable[..., Coroutine[Any, Any, TickResult]],
     ) -> None:
         self._home = home
         self._run_once = run_once
@@ -73,7 +73,7 @@ class SyncEverwork:
         """Bring a dead letter back."""
         self._home.run(lambda service: service.requeue(key))
 
-    def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Ticked:
+    def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
         """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()

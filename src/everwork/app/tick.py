@@ -19,7 +19,7 @@ from everwork.core.outcome import Complete, Outcome, Release
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from everwork.runtime.attempt import Attempt
-from everwork.runtime.capacity import Ask, Room
+from everwork.runtime.capacity import Capacity, FetchRequest
 from everwork.runtime.executor import Report
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
@@ -28,7 +28,7 @@ from everwork.service.fleet.fleet import Fleet
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
-    from everwork.app.engine_host import Home
+    from everwork.app.engine_host import EngineHost
     from everwork.app.function_triggers import FunctionTrigger
 
 VARIABLE: Final = "EVERWORK_JOBS_PER_TICK"
@@ -39,7 +39,7 @@ FIRINGS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticked:
+class TickResult:
     """What a tick did: attempts that began, and how they ended.
 
     `lost`: nobody wants to know how, because the job was cancelled or its lease was lost meanwhile. `released`: handed
@@ -94,27 +94,27 @@ class TickFetcher(Fetcher):
         self._tally.begun |= {(one.job.key, one.job.attempt) for one, _, _ in reports if one.begun_at is not None}
         super().take(reports)
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[FetchRequest]:
         """An equal share of what is left for each handler that may have more."""
-        rooms, left, asks = self._open_rooms(), self._most_left, list[Ask]()
+        rooms, left, asks = self._open_rooms(), self._most_left, list[FetchRequest]()
         for at, room in enumerate(rooms):
             more = room.asks(math.ceil(left / (len(rooms) - at)), self._round)
             left -= sum(ask.limit for ask in more)
             asks += more
         return asks
 
-    def _open_rooms(self) -> list[Room]:
+    def _open_rooms(self) -> list[Capacity]:
         rooms = [room for room in self._rooms.values() if room.may_have_more(self._round)]
         if len(rooms) > self._most_left:
             random.shuffle(rooms)  # Not all can be asked: in the next tick it is another's turn.
         return rooms
 
-    def _lease(self, asks: Sequence[Ask], activation: Activation) -> list[Attempt]:
+    def _lease(self, asks: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
         attempts = super()._lease(asks, activation)
         self._most_left -= len(attempts)
         return attempts
 
-    def _pause_ms(self, asks: Sequence[Ask], activation: Activation) -> int | None:
+    def _pause_ms(self, asks: Sequence[FetchRequest], activation: Activation) -> int | None:
         """As long as some handler may have more, go on; when all are empty and idle, or enough was taken, end."""
         pause_ms = super()._pause_ms(asks, activation)
         if self._most_left and (pause_ms is None or self._open_rooms()):
@@ -132,27 +132,27 @@ class TickFetcher(Fetcher):
                 self._tally.count(outcome)
 
 
-class Ticks:
+class TickRunner:
     """The ticks of one application; several may run at once."""
 
-    def __init__(self, home: Home, make: Callable[[StopSignal], Runtime]) -> None:
+    def __init__(self, home: EngineHost, make: Callable[[StopSignal], Runtime]) -> None:
         self._home = home
         self._make = make
         self.runtimes: set[Runtime] = set()
         self._stops: set[StopSignal] = set()
 
-    async def run(self, prepare: Use[None], most: int, shutdown_timeout: float) -> Ticked:
+    async def run(self, prepare: Use[None], most: int, shutdown_timeout: float) -> TickResult:
         """Prepare, then take and run up to so many jobs."""
         stopped = StopSignal()
         self._stops.add(stopped)
         try:
             if await stopped.comes_before(self._home.call(prepare)):
-                return Ticked()
+                return TickResult()
             return await self._run(stopped, most, shutdown_timeout)
         finally:
             self._stops.discard(stopped)
 
-    async def _run(self, stopped: StopSignal, most: int, shutdown_timeout: float) -> Ticked:
+    async def _run(self, stopped: StopSignal, most: int, shutdown_timeout: float) -> TickResult:
         tally, runtime = Tally(), self._make(stopped)
         self.runtimes.add(runtime)
         try:
@@ -200,7 +200,7 @@ def jobs_per_tick(given: object) -> int:
     return checks.whole_number(VARIABLE, int(text), 1, TICK_JOBS_MAX)
 
 
-async def _ticked(tally: Tally, service: JobService) -> Ticked:
+async def _ticked(tally: Tally, service: JobService) -> TickResult:
     """The report; whether a failed attempt is followed by another is the engine's to say."""
     failed = 0
     for start in range(0, len(tally.broken), LIST_LIMIT_MAX):
@@ -208,7 +208,7 @@ async def _ticked(tally: Tally, service: JobService) -> Ticked:
         jobs = await service.engine.get([key for key, _ in part])
         for (_, number), job in zip(part, jobs, strict=True):
             failed += job is None or (job.attempt == number and job.state is State.FAILED)
-    return Ticked(
+    return TickResult(
         ran=len(tally.begun),
         completed=len(tally.completed),
         failed=failed,

@@ -27,7 +27,7 @@ from everwork.codec.urls import shown_url
 from everwork.core.job import Job
 from everwork.core.queries import Count
 from everwork.core.states import State
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import Fail
 from everwork.runtime.middleware import Proceed
 from everwork.testing.injection import FailEveryNth
@@ -327,7 +327,7 @@ def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool)
 
 def absolute(url: str) -> str:
     """The same engine, as another directory has to name it."""
-    place = Place.from_url(url) if urlsplit(url).scheme == "sqlite" else None
+    place = StoreUrl.from_url(url) if urlsplit(url).scheme == "sqlite" else None
     return shown_url(url) if place is None or place.in_memory else f"sqlite:///{quote(place.path)}"
 
 

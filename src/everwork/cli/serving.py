@@ -16,10 +16,10 @@ from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings
 from everwork.service.access.api_key import KeyState
 from everwork.service.access.keys import host_clock
-from everwork.service.admin import Administration
+from everwork.service.admin import Admin
 
 
-class Opened(NamedTuple):
+class RunningServer(NamedTuple):
     """A server that listens; the text of its first key, if it was just made.
 
     `login` is the token of a link that opens the dashboard once; None if that is not for this terminal to have.
@@ -72,7 +72,7 @@ def stop_event() -> asyncio.Event:
     return stop
 
 
-async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
+async def open_server(settings: Settings, *, makes_key: bool) -> RunningServer:
     """Open a server; without any key that lets anybody in, make one, or say how."""
     server = Server(settings)
     try:
@@ -80,7 +80,7 @@ async def open_server(settings: Settings, *, makes_key: bool) -> Opened:
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
         ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key)
-        return Opened(server, ports, health.durability.value, new_key, login)
+        return RunningServer(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
         raise
@@ -96,7 +96,7 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
             "nobody could call this server, for there is no API key: "
             "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
         )
-    administration = Administration(server.service, server.keys, server.audit, local_principal(), ORIGIN)
+    administration = Admin(server.service, server.keys, server.audit, local_principal(), ORIGIN)
     return (await administration.create_key("first", ["*"])).text
 
 
@@ -112,7 +112,7 @@ async def _login_token(server: Server, *, is_asked_for: bool) -> str | None:
     return await new_link(server.service)
 
 
-def announce(opened: Opened, *, as_json: bool) -> None:
+def announce(opened: RunningServer, *, as_json: bool) -> None:
     """Say where the server listens: a JSON line for programs, a few lines for people."""
     if as_json:
         write_json(facts(opened))
@@ -120,7 +120,7 @@ def announce(opened: Opened, *, as_json: bool) -> None:
         write("".join(f"{line}\n" for line in lines(opened)))
 
 
-def lines(opened: Opened) -> list[str]:
+def lines(opened: RunningServer) -> list[str]:
     """What people are told of a server that has just begun."""
     settings, ports = opened.server.settings, opened.ports
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -138,13 +138,13 @@ def lines(opened: Opened) -> list[str]:
     return told
 
 
-def _way_in(opened: Opened) -> str:
+def _way_in(opened: RunningServer) -> str:
     if opened.login_url is not None:
         return f"{opened.login_url}  (opens once; another by everwork login)"
     return opened.dashboard
 
 
-def facts(opened: Opened) -> dict[str, Any]:
+def facts(opened: RunningServer) -> dict[str, Any]:
     """The same for programs."""
     settings, ports = opened.server.settings, opened.ports
     return {

@@ -21,7 +21,7 @@ from everwork.server.settings import engine_url
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.admin import Administration
+from everwork.service.admin import Admin
 from everwork.service.service import JobService
 
 T = TypeVar("T")
@@ -34,15 +34,15 @@ def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates:
     return run(_use(checked(url), work, creates=creates))
 
 
-def administer(url: str | None, work: Callable[[Administration], Awaitable[T]], *, creates: bool = False) -> T:
+def administer(url: str | None, work: Callable[[Admin], Awaitable[T]], *, creates: bool = False) -> T:
     """Do an administrator's work; whoever may use the engine directly may do all of it."""
 
     return use(url, lambda service: work(administration_of(service)), creates=creates)
 
 
-def administration_of(service: JobService) -> Administration:
+def administration_of(service: JobService) -> Admin:
     """What the person at the terminal may do to a store."""
-    return Administration(service, KeyRing(service.engine), Audit(service.engine), local_principal(), ORIGIN)
+    return Admin(service, KeyRing(service.engine), Audit(service.engine), local_principal(), ORIGIN)
 
 
 def local_principal() -> Principal:

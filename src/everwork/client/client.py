@@ -14,7 +14,7 @@ from everwork.aio.retrying import pauses
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
-from everwork.client.transport import Calls, Line, Verbs, closed, line_to
+from everwork.client.transport import Calls, Transport, Verbs, closed, line_to
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
@@ -307,13 +307,13 @@ class Client:
         A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at once for each type. Plain
         functions run in threads. `Fail`, `Reject` and `Retry` end an attempt as they say, other errors by the policy.
         """
-        from everwork.client.stream_source import Crew  # noqa: PLC0415
+        from everwork.client.stream_source import WorkerPool  # noqa: PLC0415
 
-        crew = Crew(handlers, concurrency)
+        crew = WorkerPool(handlers, concurrency)
         async with self._calls.within():
             await crew.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
 
-    async def open(self) -> Line:
+    async def open(self) -> Transport:
         """Open the way to the jobs, if that has not happened yet."""
         loop = asyncio.get_running_loop()
         if self._loop is None:

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from everwork.client.requests import in_place
 from everwork.codec.json import decode
 from everwork.core.leasing import Judged
-from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.core.queries import JobFilter, Page
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobNotFound
 from everwork.service.access.principal import ANYBODY
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 
-class LocalDesk(Desk):
+class LocalJobs(Jobs):
     """The service's desk, for somebody who may do everything."""
 
     __slots__ = ()
@@ -60,7 +60,7 @@ class LocalDesk(Desk):
             return error
 
     async def _merged(self, outcome: Outcome) -> Outcome:
-        if not isinstance(outcome, Fail | Throw) or outcome.variables is None:
+        if not isinstance(outcome, Failed | Throw) or outcome.variables is None:
             return outcome
         try:
             return outcome._replace(variables=await self.merged_variables(outcome.key, decode(outcome.variables)))
@@ -68,25 +68,25 @@ class LocalDesk(Desk):
             return outcome  # The engine says so for each outcome of the batch.
 
 
-class LocalLine:
+class LocalTransport:
     """A store that this process opens for itself."""
 
     def __init__(self, url: str) -> None:
         open_engine(url)  # A URL that makes no sense is refused here, not at the first call.
         self._url = url
         self.service: JobService
-        self._desk: LocalDesk
+        self._desk: LocalJobs
 
     async def open(self) -> None:
         """Open the store, and begin to keep it in order."""
         self.service = JobService(open_engine(self._url), f"client-{socket.gethostname()}-{os.getpid()}")
         await self.service.open()
-        self._desk = LocalDesk(self.service)
+        self._desk = LocalJobs(self.service)
 
     async def close(self) -> None:
         """Close the store."""
         await self.service.close()
 
-    def desk(self, deadline: float) -> LocalDesk:  # noqa: ARG002 - the client keeps the time
+    def desk(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client keeps the time
         """The verbs."""
         return self._desk

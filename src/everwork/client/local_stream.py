@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from everwork.aio.retrying import engine_outage, pauses
 from everwork.client.job import ActiveJob
-from everwork.client.stream import Place, Refused, Stream
+from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
@@ -15,7 +15,7 @@ from everwork.exceptions import EngineError, EverworkError, JobError, TooManyReq
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
-    from everwork.client.local import LocalLine
+    from everwork.client.local import LocalTransport
 
 FEED_MAX: Final = 500
 POLL_MS: Final = 30_000
@@ -28,13 +28,13 @@ class LocalStream(Stream):
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         super().__init__(client, worker, lease_ms)
-        self._line = cast("LocalLine", client.line)
+        self._line = cast("LocalTransport", client.line)
         self._outcomes: list[Outcome] = []
         self._news = asyncio.Event()
-        self._feeds: dict[Place, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self._outage = engine_outage(f"stream of worker '{self.worker}'")
 
-    def _granted(self, place: Place, credits: int) -> None:  # noqa: ARG002 - they are counted already
+    def _granted(self, place: CreditKey, credits: int) -> None:  # noqa: ARG002 - they are counted already
         if place not in self._feeds:
             more = asyncio.Event()
             self._feeds[place] = (asyncio.get_running_loop().create_task(self._feed(place, more)), more)
@@ -82,7 +82,7 @@ class LocalStream(Stream):
                 self._outage.tell(error)
                 await asyncio.sleep(next(delays))
 
-    async def _feed(self, place: Place, more: asyncio.Event) -> None:
+    async def _feed(self, place: CreditKey, more: asyncio.Event) -> None:
         delays = pauses()
         while True:
             credits = self._credits.get((place.type, place.group), 0)

@@ -47,7 +47,7 @@ OPTIONS: Final = (
 )
 
 
-class RemoteLine:
+class RemoteTransport:
     """A channel to a server."""
 
     def __init__(self, address: Address) -> None:
@@ -78,17 +78,17 @@ class RemoteLine:
         if self._channel is not None:
             await self._channel.close(None)
 
-    def desk(self, deadline: float) -> RemoteDesk:
+    def desk(self, deadline: float) -> RemoteJobs:
         """The verbs for one call."""
-        return RemoteDesk(self, deadline)
+        return RemoteJobs(self, deadline)
 
 
-class RemoteDesk:
+class RemoteJobs:
     """The verbs for one call, each of them one request."""
 
     __slots__ = ("_calls", "_deadline", "_line")
 
-    def __init__(self, line: RemoteLine, deadline: float) -> None:
+    def __init__(self, line: RemoteTransport, deadline: float) -> None:
         self._line = line
         self._calls = line.calls
         self._deadline = deadline

@@ -14,7 +14,7 @@ from everwork.aio.retrying import pauses
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
-from everwork.client.stream import Place, Refused, Stream
+from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.codec.wire import outcome_message
 from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
@@ -23,7 +23,7 @@ from everwork.proto import work_pb2 as pb
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
-    from everwork.client.remote import RemoteLine
+    from everwork.client.remote import RemoteTransport
 
 log = get_logger("everwork")
 
@@ -41,11 +41,11 @@ class RemoteStream(Stream):
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         super().__init__(client, worker, lease_ms)
-        self._line = cast("RemoteLine", client.line)
+        self._line = cast("RemoteTransport", client.line)
         self._outcomes: deque[pb.Outcome] = deque()
         self._unjudged: deque[pb.Outcome] = deque()
         self._judged = 0
-        self._grants: dict[Place, int] = {}
+        self._grants: dict[CreditKey, int] = {}
         self._news = asyncio.Event()
         self._is_beat_due = False
         self._is_drain_told = False
@@ -55,7 +55,7 @@ class RemoteStream(Stream):
             log, "the server is away, trying again", "the server is back", whose=f"stream of worker '{self.worker}'"
         )
 
-    def _granted(self, place: Place, credits: int) -> None:
+    def _granted(self, place: CreditKey, credits: int) -> None:
         self._grants[place] = self._grants.get(place, 0) + credits
         self._news.set()
 
@@ -222,7 +222,7 @@ class RemoteStream(Stream):
             self._news.set()
 
 
-def _grant(place: Place, credits: int) -> pb.Grant:
+def _grant(place: CreditKey, credits: int) -> pb.Grant:
     return pb.Grant(type=place.type, credits=credits, group=place.group, tenants=place.tenants)
 
 

@@ -155,13 +155,15 @@ def failed(
     final: bool = False,
     variables: Mapping[str, Any] | None = None,
     by_policy: bool = False,
-) -> o.Fail:
+) -> o.Failed:
     """The attempt failed."""
     key, number = lease_of(job, attempt)
     if by_policy and (retries is not None or backoff is not None or final):
         raise InvalidInput("by_policy", "must not be given together with retries, backoff or final")
     left = None if retries is None else checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
-    failed = o.Fail(key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables))
+    failed = o.Failed(
+        key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables)
+    )
     return failed._replace(classes=_classes(error)) if by_policy else failed
 
 
@@ -217,7 +219,7 @@ def checked(outcome: o.Outcome) -> o.Outcome:
     match named:
         case o.Complete():
             return named._replace(result=_json_text(named.result), events=tuple(many_jobs(named.events, "events")))
-        case o.Fail():
+        case o.Failed():
             _maybe_number("retries", named.retries, ATTEMPTS_MAX)
             _maybe_number("backoff_ms", named.backoff_ms, DELAY_MS_MAX)
             _require_names("classes", named.classes)

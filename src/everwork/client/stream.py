@@ -31,7 +31,7 @@ CLOSE_SECONDS: Final = 10.0
 """How long closing waits for the last outcomes to be judged; what is not judged by then lapses or was lost before."""
 
 
-class Place(NamedTuple):
+class CreditKey(NamedTuple):
     """What credits are for."""
 
     type: str
@@ -60,7 +60,7 @@ class Stream(ABC):
         """Called for each job whose lease no longer holds: what runs under it should stop."""
         self._held: dict[int, ActiveJob] = {}
         self._credits: dict[tuple[str, str], int] = {}
-        self._places: dict[tuple[str, str], Place] = {}
+        self._places: dict[tuple[str, str], CreditKey] = {}
         self._inbox: deque[list[ActiveJob]] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._is_draining = False
@@ -201,7 +201,7 @@ class Stream(ABC):
         """Everything that happens between the opening and the end."""
 
     @abstractmethod
-    def _granted(self, place: Place, credits: int) -> None:
+    def _granted(self, place: CreditKey, credits: int) -> None:
         """Pass credits on."""
 
     @abstractmethod
@@ -212,9 +212,9 @@ class Stream(ABC):
     def _drained(self) -> None:
         """Pass on that no more jobs are wanted."""
 
-    def _new_place(self, type: str, group: str, tenants: Iterable[str]) -> Place:
+    def _new_place(self, type: str, group: str, tenants: Iterable[str]) -> CreditKey:
         names = tuple(checks.name("tenants", tenant) for tenant in tenants)
-        place = Place(checks.name("type", type), checks.text("group", group, NAME_CHARS_MAX), names)
+        place = CreditKey(checks.name("type", type), checks.text("group", group, NAME_CHARS_MAX), names)
         self._places[type, group] = place
         return place
 
@@ -263,9 +263,9 @@ class Stream(ABC):
 
 def open_stream(client: Client, worker: str, lease_ms: int) -> Stream:
     """The stream that suits the client's way to the jobs."""
-    from everwork.client.local import LocalLine  # noqa: PLC0415 - only what is used is loaded
+    from everwork.client.local import LocalTransport  # noqa: PLC0415 - only what is used is loaded
 
-    if isinstance(client.line, LocalLine):
+    if isinstance(client.line, LocalTransport):
         from everwork.client.local_stream import LocalStream  # noqa: PLC0415
 
         return LocalStream(client, worker, lease_ms)

@@ -75,7 +75,7 @@ class Run:
         self.is_timed_out = False
 
 
-class Crew:
+class WorkerPool:
     """The handlers of one worker. It lives as long as `run`."""
 
     def __init__(self, handlers: Mapping[str, Handler], concurrency: int) -> None:
@@ -268,7 +268,7 @@ def _completed(job: ActiveJob, value: Any) -> o.Outcome:
         return ending.unusable(job.key, job.attempt, f"the handler's {error}")
 
 
-def _timed_out(job: ActiveJob, more: str = "") -> o.Fail:
+def _timed_out(job: ActiveJob, more: str = "") -> o.Failed:
     return ending.timed_out(job.key, job.attempt, (job.timeout_ms or 0) / 1000, more)
 
 

@@ -18,7 +18,7 @@ from everwork.exceptions import BadConfiguration, CallTimeout, EngineUnavailable
 
 
 class Verbs(Protocol):
-    """One call's way to the jobs; see `everwork.service.desk.Desk` for what each verb does."""
+    """One call's way to the jobs; see `everwork.service.jobs.Jobs` for what each verb does."""
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Accept jobs, all or none."""
@@ -89,7 +89,7 @@ class Verbs(Protocol):
         ...
 
 
-class Line(Protocol):
+class Transport(Protocol):
     """How a client reaches the jobs."""
 
     async def open(self) -> None:
@@ -105,28 +105,28 @@ class Line(Protocol):
         ...
 
 
-def line_to(url: str, key: str | None, tls: Tls) -> Line:
+def line_to(url: str, key: str | None, tls: Tls) -> Transport:
     """The way to a server or a store, not opened yet."""
     if is_remote(url):
         return _remote(url, key, tls)
     if key is not None or tls != Tls():
         raise BadConfiguration("client: key and tls are for servers; a store's URL has its own user and parameters")
-    from everwork.client.local import LocalLine  # noqa: PLC0415
+    from everwork.client.local import LocalTransport  # noqa: PLC0415
 
-    return LocalLine(url)
+    return LocalTransport(url)
 
 
-def _remote(url: str, key: str | None, tls: Tls) -> Line:
+def _remote(url: str, key: str | None, tls: Tls) -> Transport:
     address = server_address(url, key, tls)
     try:
-        from everwork.client.remote import RemoteLine  # noqa: PLC0415
+        from everwork.client.remote import RemoteTransport  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("everwork"):
             raise
         raise BadConfiguration(
             f"client: {error.name!r} is not installed; run: pip install 'everwork[client]'"
         ) from None
-    return RemoteLine(address)
+    return RemoteTransport(address)
 
 
 END_SECONDS: Final = 15.0

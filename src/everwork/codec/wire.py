@@ -46,7 +46,7 @@ def _complete(said: o.Complete) -> pb.Outcome:
     )
 
 
-def _fail(said: o.Fail) -> pb.Outcome:
+def _fail(said: o.Failed) -> pb.Outcome:
     fail = pb.Fail(
         error=said.error,
         retries=said.retries,
@@ -79,7 +79,7 @@ def _throw(said: o.Throw) -> pb.Outcome:
 
 _SAID: Final[Mapping[type, Callable[[Any], pb.Outcome]]] = {
     o.Complete: _complete,
-    o.Fail: _fail,
+    o.Failed: _fail,
     o.Retry: _retry,
     o.Reject: _reject,
     o.Release: _release,

@@ -17,7 +17,7 @@ from everwork.core.limits import (
     HEADERS_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
 )
-from everwork.core.outcome import Complete, Fail, Outcome, Reject, Release, Retry, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2
@@ -93,12 +93,12 @@ def _complete(key: int, attempt: int, complete: work_pb2.Complete, principal: Pr
     return Complete(key, attempt, result, tuple(new_jobs(complete.events, principal, "events")))
 
 
-def _fail(key: int, attempt: int, fail: work_pb2.Fail) -> Fail:
+def _fail(key: int, attempt: int, fail: work_pb2.Fail) -> Failed:
     retries = None
     if fail.HasField("retries"):
         retries = checks.whole_number("retries", fail.retries, 0, ATTEMPTS_MAX)
     backoff_ms = _milliseconds("backoff_ms", fail.backoff_ms, fail.HasField("backoff_ms"))
-    failed = Fail(key, attempt, _error(fail.error), retries, backoff_ms, fail.final, _json(fail.variables))
+    failed = Failed(key, attempt, _error(fail.error), retries, backoff_ms, fail.final, _json(fail.variables))
     return failed._replace(classes=_classes(fail), is_counted=not fail.uncounted)
 
 

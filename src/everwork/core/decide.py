@@ -7,7 +7,7 @@ from typing import NamedTuple, assert_never
 from everwork.core.classify import Strategy, classify, delay_ms
 from everwork.core.limits import ERROR_CHARS_MAX
 from everwork.core.measures import ASKED, LAPSED, REJECTED, THROWN, UNCLASSIFIED
-from everwork.core.outcome import DecidedOutcome, Fail, Lapse, Reject, Retry, Throw, kind_of
+from everwork.core.outcome import DecidedOutcome, Failed, Lapse, Reject, Retry, Throw, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import raised_attempts
 from everwork.core.states import Cause, State, after
@@ -44,7 +44,7 @@ class Decision(NamedTuple):
 def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decision:
     """Turn a failed attempt into what follows."""
     match outcome:
-        case Fail():
+        case Failed():
             return _failed(known, outcome, policy)
         case Retry():
             rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
@@ -63,7 +63,7 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
             assert_never(outcome)
 
 
-def _failed(known: Known, outcome: Fail, policy: TypePolicy) -> Decision:
+def _failed(known: Known, outcome: Failed, policy: TypePolicy) -> Decision:
     rest = _rest(known, outcome, Cause.FAIL, outcome.error)
     strategy = None if outcome.classes is None else classify(outcome.classes, outcome.error, policy.errors)
     sort = UNCLASSIFIED if strategy is None else strategy.value

@@ -27,18 +27,18 @@ def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = Fal
         case _:
             text = error_text(error)
             named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            return o.Fail(key, attempt, error_text(named), final=is_final, classes=class_names(error))
+            return o.Failed(key, attempt, error_text(named), final=is_final, classes=class_names(error))
 
 
-def timed_out(key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False) -> o.Fail:
+def timed_out(key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False) -> o.Failed:
     """The call has taken longer than it may; `more` says what else is known of it."""
     text = error_text(f"timed out after {seconds:g} s{more}")
-    return o.Fail(key, attempt, text, final=is_final, classes=TIME_OUT)
+    return o.Failed(key, attempt, text, final=is_final, classes=TIME_OUT)
 
 
-def unusable(key: int, attempt: int, why: object) -> o.Fail:
+def unusable(key: int, attempt: int, why: object) -> o.Failed:
     """Failed for good, and nothing of it is the fault of what the type's breaker protects."""
-    return o.Fail(key, attempt, error_text(why) or "failed by the handler", final=True, is_counted=False)
+    return o.Failed(key, attempt, error_text(why) or "failed by the handler", final=True, is_counted=False)
 
 
 def _retried(key: int, attempt: int, error: Retry) -> o.Outcome:

@@ -21,7 +21,7 @@ class Complete(NamedTuple):
     events: tuple[NewJob, ...] = ()
 
 
-class Fail(NamedTuple):
+class Failed(NamedTuple):
     """The attempt failed.
 
     `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
@@ -83,8 +83,8 @@ class Lapse(NamedTuple):
     worker: str
 
 
-Outcome = Complete | Fail | Reject | Retry | Release | Throw
-DecidedOutcome = Fail | Reject | Retry | Throw | Lapse
+Outcome = Complete | Failed | Reject | Retry | Release | Throw
+DecidedOutcome = Failed | Reject | Retry | Throw | Lapse
 
 
 def kind_of(outcome: Outcome | Lapse) -> str:
@@ -94,7 +94,7 @@ def kind_of(outcome: Outcome | Lapse) -> str:
 
 _KINDS: Final[Mapping[type, str]] = {
     Complete: "complete",
-    Fail: "fail",
+    Failed: "fail",
     Reject: "reject",
     Retry: "retry",
     Release: "release",

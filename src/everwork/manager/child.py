@@ -24,12 +24,12 @@ import orjson
 
 from everwork.aio.loops import new_loop
 from everwork.aio.retrying import engine_outage
-from everwork.app.engine_host import OwnStore
+from everwork.app.engine_host import TransactionStore
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import configure, get_logger
 from everwork.manager.process import Reconnect
-from everwork.manager.worker_pool import RUNNING_SECONDS, Crew, Post
+from everwork.manager.worker_pool import RUNNING_SECONDS, WorkerPool, WorkerSpec
 from everwork.runtime.ledger import Ledger, Phase
 from everwork.runtime.middleware import MakeMiddleware
 from everwork.runtime.portal import Portal
@@ -57,12 +57,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class ChildSpec:
     """What a parent tells a new process. Without `log_format` logging is the program's own."""
 
     url: str
     name: str
-    posts: tuple[Post, ...]
+    posts: tuple[WorkerSpec, ...]
     shutdown_timeout: float
     reconnect: Reconnect
     lease_ms: int
@@ -71,7 +71,7 @@ class Orders:
     middleware: tuple[MakeMiddleware, ...] = ()
 
 
-def main(orders: Orders, memory: Any, control: socket.socket, dump: Connection) -> None:
+def main(orders: ChildSpec, memory: Any, control: socket.socket, dump: Connection) -> None:
     """Run until told to stop, or until the parent has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -86,13 +86,13 @@ def main(orders: Orders, memory: Any, control: socket.socket, dump: Connection) 
 class Child:
     """One life of a worker process."""
 
-    def __init__(self, orders: Orders, ledger: Ledger, control: socket.socket) -> None:
+    def __init__(self, orders: ChildSpec, ledger: Ledger, control: socket.socket) -> None:
         self._orders = orders
         self._ledger = ledger
         self._control = control
         self._loop = new_loop()
         self._log = log.bind(process=orders.name)
-        self._crew = Crew(orders.posts, self._log, orders.middleware)
+        self._crew = WorkerPool(orders.posts, self._log, orders.middleware)
         self._turned_at = time.monotonic()
         self._stopped: StopSignal
         self._is_asked = False
@@ -162,7 +162,7 @@ class Child:
             portal,
             orders.name,
             self._stopped,
-            OwnStore(open_engine(orders.url)),
+            TransactionStore(open_engine(orders.url)),
             process=orders.name,
             owns_name=True,
             ledger=self._ledger,

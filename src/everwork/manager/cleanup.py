@@ -8,17 +8,17 @@ from typing import Any
 
 from everwork.aio.retrying import through_outage
 from everwork.core import ending
-from everwork.core.outcome import Fail, Outcome, Release
+from everwork.core.outcome import Failed, Outcome, Release
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
-from everwork.manager.process_handle import Spawned
+from everwork.manager.process_handle import ProcessHandle
 from everwork.runtime.job_log import shown_keys
 from everwork.runtime.ledger import Entry, SlotState
 from everwork.service.held import held_by
 from everwork.service.service import JobService
 
 
-async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
+async def clear_up(service: JobService, spawned: ProcessHandle, log: Any) -> None:
     """End the attempts of a dead process: unbegun ones go back, begun ones fail with the reason.
 
     Failing this, because the engine is away, their leases lapse.
@@ -39,7 +39,7 @@ async def clear_up(service: JobService, spawned: Spawned, log: Any) -> None:
         log.error("the attempts of a dead process are left to their leases", **facts, error=str(error))
 
 
-def outcome_of(spawned: Spawned, entry: Entry) -> Outcome | None:
+def outcome_of(spawned: ProcessHandle, entry: Entry) -> Outcome | None:
     """How an attempt ended with its process; None if it is none of ours any more."""
     match entry.state:
         case SlotState.WAITING:
@@ -54,36 +54,36 @@ def outcome_of(spawned: Spawned, entry: Entry) -> Outcome | None:
             return None
 
 
-def _of_begun(spawned: Spawned, entry: Entry) -> Outcome:
+def _of_begun(spawned: ProcessHandle, entry: Entry) -> Outcome:
     is_cut_off = spawned.cancelled_at < math.inf
     if (entry.key, entry.attempt) in spawned.culprits or (is_cut_off and entry.is_overdue(spawned.cancelled_at)):
         return _timed_out(spawned, entry)
     if is_cut_off:
         return Release(entry.key, entry.attempt)
-    return Fail(entry.key, entry.attempt, error_text(f"its process {spawned.verdict or spawned.end}"))
+    return Failed(entry.key, entry.attempt, error_text(f"its process {spawned.verdict or spawned.end}"))
 
 
-def _timed_out(spawned: Spawned, entry: Entry) -> Outcome:
+def _timed_out(spawned: ProcessHandle, entry: Entry) -> Outcome:
     more = spawned.culprits.get((entry.key, entry.attempt), "")
     is_final = next((post.is_final for post in spawned.posts if post.index == entry.worker), False)
     return ending.timed_out(entry.key, entry.attempt, entry.timeout, more, is_final=is_final)
 
 
-def _of_ended(spawned: Spawned, entry: Entry) -> Outcome:
+def _of_ended(spawned: ProcessHandle, entry: Entry) -> Outcome:
     """Nobody knows any more how it ended, so it is run again."""
     if spawned.is_leaving:
         return Release(entry.key, entry.attempt)
     text = f"its process {spawned.verdict or spawned.end} before its outcome was stored"
-    return Fail(entry.key, entry.attempt, error_text(text))
+    return Failed(entry.key, entry.attempt, error_text(text))
 
 
-def _log_failures(spawned: Spawned, entries: Sequence[Entry], outcomes: Sequence[Outcome], log: Any) -> None:
+def _log_failures(spawned: ProcessHandle, entries: Sequence[Entry], outcomes: Sequence[Outcome], log: Any) -> None:
     """A line for each attempt that failed with its process; of those that hung there is one already."""
     ids = {post.index: post.id for post in spawned.posts}
     workers = {(entry.key, entry.attempt): ids.get(entry.worker) for entry in entries}
     for one in outcomes:
         at = (one.key, one.attempt)
-        if isinstance(one, Fail) and at not in spawned.culprits:
+        if isinstance(one, Failed) and at not in spawned.culprits:
             facts = {"process": spawned.name, "worker": workers[at], "key": one.key, "attempt": one.attempt}
             log.warning("a job failed", **facts, error=one.error)
 

@@ -10,7 +10,7 @@ from typing import Final
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.engines.base import Engine
-from everwork.manager.process_handle import Spawned
+from everwork.manager.process_handle import ProcessHandle
 from everwork.runtime.attempt import Stop
 from everwork.runtime.ledger import Entry, SlotState
 
@@ -20,13 +20,13 @@ YOUNG_SECONDS: Final = 0.5
 VERDICT_SECONDS: Final = 2.0
 """A call that has overrun its time is judged by then: its job must not lapse before the reason is written on it."""
 
-Held = tuple[Spawned, Entry]
+Held = tuple[ProcessHandle, Entry]
 
 
-class Keeper:
+class LeaseKeeper:
     """About once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
 
-    def __init__(self, engine: Engine, children: Callable[[], Iterable[Spawned]], lease_ms: int) -> None:
+    def __init__(self, engine: Engine, children: Callable[[], Iterable[ProcessHandle]], lease_ms: int) -> None:
         self._engine = engine
         self._lease_ms = lease_ms
         self._children = children

@@ -18,7 +18,7 @@ from everwork.exceptions import BadConfiguration
 from everwork.logs import LEVELS, configure, get_logger
 from everwork.manager.process import Process, ProcessGroup, Reconnect
 from everwork.manager.process_handle import Context
-from everwork.manager.run import Operation, Setup
+from everwork.manager.run import ManagerRun, ManagerSpec
 from everwork.manager.signals import INTERRUPTS
 from everwork.manager.stores import AbstractBackend, AbstractBroker
 from everwork.manager.validation import all_declared, flat, require_importable_program
@@ -89,7 +89,7 @@ class ProcessManager:
                 for _ in range(stops or 0):
                     self._ask()
                 setup = self._setup(context)
-                await Operation(setup, JobService(open_engine(self._url), setup.name), log).run(soft, hard)
+                await ManagerRun(setup, JobService(open_engine(self._url), setup.name), log).run(soft, hard)
         finally:
             self._running = None
 
@@ -109,8 +109,8 @@ class ProcessManager:
                 hard.set()
             soft.set()
 
-    def _setup(self, context: Context) -> Setup:
-        return Setup(
+    def _setup(self, context: Context) -> ManagerSpec:
+        return ManagerSpec(
             uuid=self.uuid,
             name=f"{self.uuid}-{secrets.token_hex(3)}",
             url=self._url,

@@ -32,11 +32,11 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 Context = SpawnContext | ForkServerContext
 
 
-class Spawned:
+class ProcessHandle:
     """One child. It lives in the parent's event loop. `off`: which of its workers begin switched off, by number."""
 
     def __init__(
-        self, context: Context, orders: child.Orders, *, slots: int, off: set[int], tell: Callable[[], None]
+        self, context: Context, orders: child.ChildSpec, *, slots: int, off: set[int], tell: Callable[[], None]
     ) -> None:
         self.name = orders.name
         self.posts = orders.posts
@@ -66,7 +66,7 @@ class Spawned:
         self.switch(off)
         self._start(context, (orders, memory))
 
-    def _start(self, context: Context, given: tuple[child.Orders, Any]) -> None:
+    def _start(self, context: Context, given: tuple[child.ChildSpec, Any]) -> None:
         # Words arrive whole, and one that does not fit is not waited for.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._dump, their_dump = context.Pipe(duplex=False)

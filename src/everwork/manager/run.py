@@ -14,21 +14,22 @@ from typing import Any, Final, Literal
 
 from everwork.aio.loops import BackgroundLoop, first_of
 from everwork.aio.retrying import engine_outage
-from everwork.app.entries import subscribe, trigger_cards, worker_card
+from everwork.app.entries import subscribe, trigger_entries, worker_entry
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
-from everwork.manager.child import Orders
+from everwork.manager.child import ChildSpec
 from everwork.manager.cleanup import clear_up
-from everwork.manager.leases import Keeper
+from everwork.manager.leases import LeaseKeeper
 from everwork.manager.process import Process, Reconnect
-from everwork.manager.process_handle import Context, Spawned
+from everwork.manager.process_handle import Context, ProcessHandle
 from everwork.manager.supervisor import Supervisor
 from everwork.manager.validation import UNGUARDED_TEXT, Declared, rules_unheard
-from everwork.manager.watchdog import Watch
+from everwork.manager.watchdog import Watchdog
 from everwork.manager.worker import AbstractWorker
-from everwork.manager.worker_pool import Post
-from everwork.runtime.handler import Place
+from everwork.manager.worker_pool import WorkerSpec
+from everwork.runtime.handler import QueueKey
 from everwork.runtime.ledger import Phase
-from everwork.service.fleet.fleet import Fleet, ManagerCard, ProcessCard
+from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
+from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import Said, declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
@@ -45,7 +46,7 @@ CANCELS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class ManagerSpec:
     """What a manager runs, checked."""
 
     uuid: str
@@ -62,10 +63,10 @@ class Setup:
     log_level: str
 
 
-class Operation:
+class ManagerRun:
     """Runs once, in the event loop of whoever runs the manager."""
 
-    def __init__(self, setup: Setup, service: JobService, log: Any) -> None:
+    def __init__(self, setup: ManagerSpec, service: JobService, log: Any) -> None:
         self._setup = setup
         self._service = service
         self._fleet = Fleet(service.engine)
@@ -74,13 +75,13 @@ class Operation:
         self._log = log.bind(manager=setup.uuid)
         self._started_at_ms = _now_ms()
         self._worker_ids = tuple(sorted(one.settings.id for one in setup.workers.values()))
-        self._places: dict[type[AbstractWorker], tuple[Place, ...]] = {}
+        self._places: dict[type[AbstractWorker], tuple[QueueKey, ...]] = {}
         self._off: frozenset[str] = frozenset()
         self._told: set[str] = set()
         self._has_lost_store = False
         self._supervisors = [self._supervisor(process) for process in setup.processes]
-        self._watch = Watch(self._supervisors, self._log)
-        self._keeper = Keeper(service.engine, self._children, setup.lease_ms)
+        self._watch = Watchdog(self._supervisors, self._log)
+        self._keeper = LeaseKeeper(service.engine, self._children, setup.lease_ms)
         self._beat = BackgroundLoop("everwork-registry", self._tell_registry, BEAT_SECONDS)
         self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(setup))
         self._triggers = TriggerLoop(service.engine, setup.triggers, self._fleet.triggers_off)
@@ -152,8 +153,8 @@ class Operation:
         await declare_policies(engine, policies)
         declared = [one.settings for one in self._setup.workers.values()]
         foreign = {one.name for one in self._setup.triggers if one.plan.is_foreign}
-        triggers = [card for one in declared for card in trigger_cards(one, foreign)]
-        await self._fleet.declare([worker_card(one) for one in declared], triggers)
+        triggers = [entry for one in declared for entry in trigger_entries(one, foreign)]
+        await self._fleet.declare([worker_entry(one) for one in declared], triggers)
         self._off = (await self._fleet.off()).workers
 
     # Running ------------------------------------------------------------------------------------
@@ -234,9 +235,9 @@ class Operation:
         patience = max(self._setup.workers[worker].settings.execution_timeout for worker in process.workers)
         return Supervisor(process, patience, spawn=lambda: self._spawn(process), clear_up=self._clear_up, log=self._log)
 
-    def _spawn(self, process: Process) -> Spawned:
+    def _spawn(self, process: Process) -> ProcessHandle:
         posts = tuple(self._post(worker, index) for index, worker in enumerate(process.workers))
-        orders = Orders(
+        orders = ChildSpec(
             url=self._setup.url,
             name=f"{self._host}-{secrets.token_hex(5)}",
             posts=posts,
@@ -250,15 +251,15 @@ class Operation:
         off = {post.index for post in posts if post.id in self._off}
         concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)
         slots = concurrency * SLOTS_PER_PLACE + SLOTS_SPARE
-        return Spawned(self._setup.context, orders, slots=slots, off=off, tell=self._beat.hurry)
+        return ProcessHandle(self._setup.context, orders, slots=slots, off=off, tell=self._beat.hurry)
 
-    def _post(self, worker: type[AbstractWorker], index: int) -> Post:
-        return Post.of(self._setup.workers[worker].settings, worker, self._places[worker], index)
+    def _post(self, worker: type[AbstractWorker], index: int) -> WorkerSpec:
+        return WorkerSpec.of(self._setup.workers[worker].settings, worker, self._places[worker], index)
 
-    async def _clear_up(self, spawned: Spawned) -> None:
+    async def _clear_up(self, spawned: ProcessHandle) -> None:
         await clear_up(self._service, spawned, self._log)
 
-    def _children(self) -> Iterator[Spawned]:
+    def _children(self) -> Iterator[ProcessHandle]:
         """Those that have not ended; the attempts of the others are nobody's any more."""
         for supervisor in self._supervisors:
             yield from (spawned for spawned in supervisor.live if not spawned.ended.is_set())
@@ -266,15 +267,15 @@ class Operation:
     # The registry -------------------------------------------------------------------------------
 
     async def _tell_registry(self) -> bool:
-        cards = [
-            self._process_card(supervisor, spawned)
+        entries = [
+            self._process_entry(supervisor, spawned)
             for supervisor in self._supervisors
             for spawned in supervisor.live
             if not spawned.ended.is_set()
         ]
-        gone = self._told - {card.name for card in cards}
-        self._told |= {card.name for card in cards}
-        await self._fleet.beat(self._card(), cards)
+        gone = self._told - {entry.name for entry in entries}
+        self._told |= {entry.name for entry in entries}
+        await self._fleet.beat(self._card(), entries)
         await self._declare_anew()
         await self._fleet.end_processes(sorted(gone))
         self._told -= gone
@@ -291,8 +292,8 @@ class Operation:
         if before != self._places:
             self._log.error("workers have other groups now; their processes see them when they are started again")
 
-    def _card(self) -> ManagerCard:
-        return ManagerCard(
+    def _card(self) -> ManagerEntry:
+        return ManagerEntry(
             name=self._name,
             uuid=self._setup.uuid,
             host=self._host,
@@ -302,9 +303,9 @@ class Operation:
             workers=self._worker_ids,
         )
 
-    def _process_card(self, supervisor: Supervisor, spawned: Spawned) -> ProcessCard:
+    def _process_entry(self, supervisor: Supervisor, spawned: ProcessHandle) -> ProcessEntry:
         vitals = spawned.ledger.vitals()
-        return ProcessCard(
+        return ProcessEntry(
             name=spawned.name,
             manager=self._name,
             host=self._host,
@@ -337,7 +338,7 @@ class Operation:
         return False
 
 
-def _switch_seconds(setup: Setup) -> float:
+def _switch_seconds(setup: ManagerSpec) -> float:
     """How often it is looked whether a worker is switched on or off: as its settings promise it."""
     wanted = [
         min(one.settings.status_cache_ttl or SWITCH_SECONDS_MIN, one.settings.status_check_interval)

@@ -11,7 +11,7 @@ from typing import Any, Final
 NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupts:
+class Signals:
     """Asks everybody who listens to stop; when nobody does any more, what the program had set before holds again."""
 
     def __init__(self) -> None:
@@ -50,4 +50,4 @@ class Interrupts:
             ask()
 
 
-INTERRUPTS: Final = Interrupts()
+INTERRUPTS: Final = Signals()

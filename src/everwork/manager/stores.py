@@ -18,7 +18,8 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, InvalidInput, NotFound
 from everwork.runtime.events import Event
 from everwork.runtime.runtime import WorkerName
-from everwork.service.fleet.fleet import Fleet, ProcessCard, TriggerView, WorkerView
+from everwork.service.fleet.entries import ProcessEntry, TriggerView, WorkerView
+from everwork.service.fleet.fleet import Fleet
 from everwork.service.service import JobService
 
 SQLITE_SCHEMES: Final = ("sqlite",)
@@ -137,10 +138,10 @@ class AbstractBackend(_Store):
     async def get_worker_status(self, worker: str) -> WorkerView:
         """One worker: `status` is "on" or "off", `processes` run it."""
         fleet = await self._fleet()
-        card = await fleet.worker(worker)
-        return next(view for view in await fleet.workers() if view.card.id == card.id)
+        entry = await fleet.worker(worker)
+        return next(view for view in await fleet.workers() if view.entry.id == entry.id)
 
-    async def get_process_status(self, name: str) -> ProcessCard:
+    async def get_process_status(self, name: str) -> ProcessEntry:
         """One process that lives: `state` is "starting", "running" or "stopping"."""
         for process in await self.processes():
             if process.name == name:
@@ -155,7 +156,7 @@ class AbstractBackend(_Store):
         """Every trigger, by worker and id."""
         return await (await self._fleet()).triggers()
 
-    async def processes(self) -> list[ProcessCard]:
+    async def processes(self) -> list[ProcessEntry]:
         """Every process that lives, by name."""
         return await (await self._fleet()).processes()
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from everwork.aio.loops import first_of
 from everwork.aio.retrying import AWAY_SECONDS_MAX
 from everwork.manager.process import Process
-from everwork.manager.process_handle import Spawned
+from everwork.manager.process_handle import ProcessHandle
 
 RESTART_SECONDS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """How long a process that has died again and again waits for its next start; the first time it does not."""
@@ -36,8 +36,8 @@ class Supervisor:
         process: Process,
         patience: float,
         *,
-        spawn: Callable[[], Spawned],
-        clear_up: Callable[[Spawned], Awaitable[None]],
+        spawn: Callable[[], ProcessHandle],
+        clear_up: Callable[[ProcessHandle], Awaitable[None]],
         log: Any,
     ) -> None:
         self.process = process
@@ -48,8 +48,8 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaths = 0
         self._stopping = asyncio.Event()
-        self._current: Spawned | None = None
-        self.live: list[Spawned] = []
+        self._current: ProcessHandle | None = None
+        self.live: list[ProcessHandle] = []
         self.restarts = 0
         self.has_given_up = False
         self.is_unguarded = False
@@ -63,16 +63,16 @@ class Supervisor:
         if not self._launch():
             self._keep(self._launch_later(None))
 
-    def is_current(self, spawned: Spawned) -> bool:
+    def is_current(self, spawned: ProcessHandle) -> bool:
         """Whether a process is the one that works here, not one that is on its way out."""
         return spawned is self._current and not spawned.is_leaving
 
-    def kill(self, spawned: Spawned, verdict: str) -> None:
+    def kill(self, spawned: ProcessHandle, verdict: str) -> None:
         """End a process that is beyond help; another takes its place."""
         self._log.error("a process is killed", process=spawned.name, pid=spawned.pid, reason=verdict)
         spawned.kill(verdict)
 
-    async def replace(self, spawned: Spawned, why: str) -> None:
+    async def replace(self, spawned: ProcessHandle, why: str) -> None:
         """Let another process take over, then let this one finish its work and go."""
         if not self.is_current(spawned) or self._stopping.is_set():
             return
@@ -118,7 +118,7 @@ class Supervisor:
         if not task.cancelled() and task.exception() is not None:
             self._log.error("a process is not looked after properly", exc_info=task.exception())
 
-    async def _attend(self, spawned: Spawned) -> None:
+    async def _attend(self, spawned: ProcessHandle) -> None:
         """Wait for a process to end, clear up behind it, and start the next one if it was needed."""
         await first_of(spawned.ended, spawned.asked)
         if spawned.is_leaving:
@@ -134,7 +134,7 @@ class Supervisor:
             await self._follow(spawned)
         await burying
 
-    async def _follow(self, spawned: Spawned) -> None:
+    async def _follow(self, spawned: ProcessHandle) -> None:
         """Start the next one, if there is any use in it."""
         self.has_given_up = spawned.has_given_up
         self.is_unguarded = spawned.is_unguarded
@@ -143,7 +143,7 @@ class Supervisor:
         else:
             await self._start_again(spawned)
 
-    async def _bury(self, spawned: Spawned) -> None:
+    async def _bury(self, spawned: ProcessHandle) -> None:
         """Clear up behind a dead process. The engine may be away, and nobody waits for it here for ever."""
         clearing = asyncio.ensure_future(self._clear_up(spawned))
         try:
@@ -157,13 +157,13 @@ class Supervisor:
                 self.live.remove(spawned)
                 spawned.close()
 
-    async def _start_again(self, spawned: Spawned) -> None:
+    async def _start_again(self, spawned: ProcessHandle) -> None:
         if time.monotonic() - spawned.started_at > SETTLED_SECONDS:
             self._deaths = 0
         self.restarts += 1
         await self._launch_later(spawned)
 
-    async def _launch_later(self, last: Spawned | None) -> None:
+    async def _launch_later(self, last: ProcessHandle | None) -> None:
         """Start one after its delay, again and again until it works, unless all stops or somebody else has."""
         is_done = False
         while not is_done:
@@ -173,7 +173,7 @@ class Supervisor:
                 await first_of(self._stopping, seconds=delay)
             is_done = self._stopping.is_set() or self._current is not last or self._launch()
 
-    async def _has_successor(self, spawned: Spawned) -> bool:
+    async def _has_successor(self, spawned: ProcessHandle) -> bool:
         """Wait until another serves as well as this one does; whoever cannot start is started again, ever later."""
         while not spawned.ended.is_set() and not self._stopping.is_set():
             other = self._current
@@ -182,7 +182,7 @@ class Supervisor:
             await first_of(spawned.ended, self._stopping, seconds=POLL_SECONDS)
         return False
 
-    async def _see_off(self, spawned: Spawned) -> None:
+    async def _see_off(self, spawned: ProcessHandle) -> None:
         """The four stages of a process's end; its last one has one clock, which runs from its last call on."""
         spawned.stop_softly()
         await self._let_finish(spawned)
@@ -196,7 +196,7 @@ class Supervisor:
             )
             await spawned.ended.wait()
 
-    async def _let_finish(self, spawned: Spawned) -> None:
+    async def _let_finish(self, spawned: ProcessHandle) -> None:
         """Wait while calls run that may still end, at most as long as one may take."""
         now = busy_at = time.monotonic()
         ends = now + self._patience + GRACE_SECONDS
@@ -208,7 +208,7 @@ class Supervisor:
             busy_at = now if spawned.is_busy else busy_at
 
 
-def _serves_like(other: Spawned, spawned: Spawned) -> bool:
+def _serves_like(other: ProcessHandle, spawned: ProcessHandle) -> bool:
     """Whether a process can take the place of another."""
     is_ready = other is not spawned and other.ready.is_set() and not other.ended.is_set()
     return is_ready and other.broken.keys() <= spawned.broken.keys()

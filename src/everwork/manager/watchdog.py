@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from everwork.aio.loops import BackgroundLoop
-from everwork.manager.process_handle import Spawned
+from everwork.manager.process_handle import ProcessHandle
 from everwork.manager.supervisor import Supervisor
 from everwork.runtime.ledger import Entry, Phase, SlotState
 
@@ -48,7 +48,7 @@ class Gaps:
         return sum(end - max(start, begun_at) for start, end in self._gaps if end > begun_at)
 
 
-class Watch:
+class Watchdog:
     """Looks at every process of a manager, four times a second."""
 
     def __init__(self, supervisors: Sequence[Supervisor], log: Any) -> None:
@@ -86,7 +86,7 @@ class Watch:
         """Whether another is to take the place of a process."""
         return name in self._unwanted or name in self._leaving
 
-    def memory_of(self, spawned: Spawned) -> int | None:
+    def memory_of(self, spawned: ProcessHandle) -> int | None:
         """How much memory a process held, a few seconds ago at most."""
         now = time.monotonic()
         at, size = self._memory.get(spawned.name, (0.0, None))
@@ -96,11 +96,11 @@ class Watch:
             self._memory[spawned.name] = (now, size)
         return size
 
-    def _note_running(self, live: Sequence[Spawned], now: float) -> None:
+    def _note_running(self, live: Sequence[ProcessHandle], now: float) -> None:
         running = [one.name for one in live if one.ledger.vitals().phase is Phase.RUNNING]
         self._running_since = {name: self._running_since.get(name, now) for name in running}
 
-    def _look_at(self, supervisor: Supervisor, spawned: Spawned, now: float) -> None:
+    def _look_at(self, supervisor: Supervisor, spawned: ProcessHandle, now: float) -> None:
         entries = spawned.entries()
         overdue = self._overdue(spawned, entries, now)
         if overdue:
@@ -110,7 +110,7 @@ class Watch:
         elif supervisor.is_current(spawned) and spawned.name not in self._leaving and is_sole(spawned, supervisor.live):
             self._consider_replacing(supervisor, spawned, entries, now)
 
-    def _overdue(self, spawned: Spawned, entries: Sequence[Entry], now: float) -> list[Entry]:
+    def _overdue(self, spawned: ProcessHandle, entries: Sequence[Entry], now: float) -> list[Entry]:
         """The calls that hang. What was cancelled within its time with its process has that one's time to end."""
         self._look_in_time(entries, now)
         if now < self._gaps.awake_at + AWAKE_SECONDS:
@@ -126,7 +126,7 @@ class Watch:
         if due:
             asyncio.get_running_loop().call_later(min(due) - now + 0.001, self.loop.hurry)
 
-    async def _end_hung(self, supervisor: Supervisor, spawned: Spawned, overdue: Sequence[Entry]) -> None:
+    async def _end_hung(self, supervisor: Supervisor, spawned: ProcessHandle, overdue: Sequence[Entry]) -> None:
         """Write down where it is stuck, and end it."""
         stack = await spawned.stack()
         still = {(entry.key, entry.attempt) for entry in self._overdue(spawned, spawned.entries(), time.monotonic())}
@@ -139,13 +139,13 @@ class Watch:
             self._log_hung(spawned, entry, stack)
         supervisor.kill(spawned, "was killed: another job in it had blocked it past its time")
 
-    def _log_hung(self, spawned: Spawned, entry: Entry, stack: str) -> None:
+    def _log_hung(self, spawned: ProcessHandle, entry: Entry, stack: str) -> None:
         worker = next((post.id for post in spawned.posts if post.index == entry.worker), None)
         self._log.error(
             "a call hangs", process=spawned.name, worker=worker, key=entry.key, attempt=entry.attempt, stack=stack
         )
 
-    def _silence(self, spawned: Spawned, entries: Sequence[Entry], now: float) -> str | None:
+    def _silence(self, spawned: ProcessHandle, entries: Sequence[Entry], now: float) -> str | None:
         """Why a process is taken for dead although it has not ended: no loop of it may be still without a call."""
         since = self._running_since.get(spawned.name)
         if since is None or any(entry.state is SlotState.BEGUN for entry in entries):
@@ -159,7 +159,7 @@ class Watch:
         return None
 
     def _consider_replacing(
-        self, supervisor: Supervisor, spawned: Spawned, entries: Sequence[Entry], now: float
+        self, supervisor: Supervisor, spawned: ProcessHandle, entries: Sequence[Entry], now: float
     ) -> None:
         """One at a time over the whole manager, but for those that hang (no use to anybody) and those of a wish."""
         if any(entry.state is SlotState.HUNG for entry in entries):
@@ -172,7 +172,7 @@ class Watch:
         if is_free and (why := self._is_spent(supervisor, spawned, now)) is not None:
             self._recycling = self._do(self._leaving, spawned, supervisor.replace(spawned, why))
 
-    def _is_spent(self, supervisor: Supervisor, spawned: Spawned, now: float) -> str | None:
+    def _is_spent(self, supervisor: Supervisor, spawned: ProcessHandle, now: float) -> str | None:
         """Why a process has served long enough; None: it has not."""
         recycle = supervisor.process.recycle
         if spawned.name not in self._running_since:
@@ -186,19 +186,19 @@ class Watch:
             return f"it holds {size:,} bytes of memory"
         return None
 
-    def _do(self, where: dict[str, asyncio.Task[None]], spawned: Spawned, work: Any) -> asyncio.Task[None]:
+    def _do(self, where: dict[str, asyncio.Task[None]], spawned: ProcessHandle, work: Any) -> asyncio.Task[None]:
         """Let something be done to a process that takes a while."""
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         where[spawned.name] = task
         task.add_done_callback(lambda _: self._done(where, spawned, task))
         return task
 
-    def _done(self, where: dict[str, asyncio.Task[None]], spawned: Spawned, task: asyncio.Task[None]) -> None:
+    def _done(self, where: dict[str, asyncio.Task[None]], spawned: ProcessHandle, task: asyncio.Task[None]) -> None:
         where.pop(spawned.name, None)
         if not task.cancelled() and task.exception() is not None:
             self._log.error("a process cannot be ended", process=spawned.name, exc_info=task.exception())
 
 
-def is_sole(spawned: Spawned, live: Sequence[Spawned]) -> bool:
+def is_sole(spawned: ProcessHandle, live: Sequence[ProcessHandle]) -> bool:
     """Whether no predecessor waits for it to be ready: a series of hangs must not fill the machine with successors."""
     return all(one is spawned or one.is_leaving or one.ended.is_set() for one in live)

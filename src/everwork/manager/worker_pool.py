@@ -14,7 +14,7 @@ from everwork.aio.retrying import pauses
 from everwork.app.settings import WorkerSettings
 from everwork.core.texts import error_text
 from everwork.manager.worker import AbstractWorker
-from everwork.runtime.handler import Arguments, Handler, Place
+from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.middleware import MakeMiddleware, Middleware, require_middleware
 
 RETRY_SECONDS_MIN: Final = 1.0
@@ -29,25 +29,27 @@ Tell = Callable[[str, str | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class WorkerSpec:
     """A worker's post in a process: its class, where it takes jobs from, its number; `is_final` as of its handler."""
 
     worker: type[AbstractWorker]
-    places: tuple[Place, ...]
+    places: tuple[QueueKey, ...]
     index: int
     id: str
     is_final: bool
 
     @classmethod
-    def of(cls, settings: WorkerSettings, worker: type[AbstractWorker], places: tuple[Place, ...], index: int) -> Post:
+    def of(
+        cls, settings: WorkerSettings, worker: type[AbstractWorker], places: tuple[QueueKey, ...], index: int
+    ) -> WorkerSpec:
         """The post of a worker with these settings: without a retry policy, its first error is final."""
         return cls(worker=worker, places=places, index=index, id=settings.id, is_final=settings.retry is None)
 
 
-class Crew:
+class WorkerPool:
     """The workers of one process. It lives in the handlers' loop."""
 
-    def __init__(self, posts: Sequence[Post], log: Any, middleware: Sequence[MakeMiddleware] = ()) -> None:
+    def __init__(self, posts: Sequence[WorkerSpec], log: Any, middleware: Sequence[MakeMiddleware] = ()) -> None:
         self._posts = posts
         self._to_make = middleware
         self._middleware: tuple[Middleware, ...] = ()
@@ -70,7 +72,7 @@ class Crew:
         """Let every worker that was started clean up."""
         await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
 
-    async def _bring_up(self, post: Post, add: Add, tell: Tell) -> None:
+    async def _bring_up(self, post: WorkerSpec, add: Add, tell: Tell) -> None:
         problem = await self._try_aloud(post, add, tell)
         self._untried -= 1
         if not self._untried:
@@ -83,7 +85,7 @@ class Crew:
             problem = await self._try_aloud(post, add, tell)
             tell(post.id, problem)
 
-    async def _try_aloud(self, post: Post, add: Add, tell: Tell) -> str | None:
+    async def _try_aloud(self, post: WorkerSpec, add: Add, tell: Tell) -> str | None:
         """Make and start a worker, and say so while that takes long."""
         complaining = asyncio.ensure_future(self._complain(post, tell))
         try:
@@ -91,7 +93,7 @@ class Crew:
         finally:
             complaining.cancel()
 
-    async def _complain(self, post: Post, tell: Tell) -> None:
+    async def _complain(self, post: WorkerSpec, tell: Tell) -> None:
         began, seconds = time.monotonic(), RUNNING_SECONDS
         while True:
             await asyncio.sleep(began + seconds - time.monotonic())
@@ -100,7 +102,7 @@ class Crew:
             tell(post.id, problem)
             seconds *= 2
 
-    async def _try(self, post: Post, add: Add) -> str | None:
+    async def _try(self, post: WorkerSpec, add: Add) -> str | None:
         """Make and start a worker; what went wrong."""
         try:
             settings = post.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
@@ -141,7 +143,7 @@ def _is_being_stopped(error: BaseException) -> bool:
 
 
 def handler_of(
-    worker: AbstractWorker, settings: WorkerSettings, post: Post, middleware: tuple[Middleware, ...] = ()
+    worker: AbstractWorker, settings: WorkerSettings, post: WorkerSpec, middleware: tuple[Middleware, ...] = ()
 ) -> Handler:
     """What the runtime must know of a worker."""
     return Handler(

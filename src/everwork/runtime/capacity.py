@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from everwork.core.limits import ACTIVATE_MAX
-from everwork.runtime.handler import Handler, Place
+from everwork.runtime.handler import Handler, QueueKey
 
 PREFETCH_SECONDS: Final = 0.1
 """Jobs are fetched ahead only if they will begin about this soon: elsewhere somebody may be free for them."""
@@ -22,12 +22,12 @@ DRY_TURNS: Final = 8
 """With less, and quick jobs, a place that had nothing is asked every so many turns while others have work."""
 
 
-class Well:
+class QueueState:
     """A place that jobs come from, as the last asks have found it."""
 
     __slots__ = ("emptied_in", "is_dry", "place", "turn")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueKey) -> None:
         self.place = place
         self.is_dry = False
         """The last ask brought nothing."""
@@ -37,15 +37,15 @@ class Well:
         """When it is asked next, if there is not room enough to ask all every time."""
 
 
-class Ask(NamedTuple):
+class FetchRequest(NamedTuple):
     """So many jobs are wanted from a place."""
 
-    room: Room
-    well: Well
+    room: Capacity
+    well: QueueState
     limit: int
 
 
-class Room:
+class Capacity:
     """The room of one handler: how many jobs are here, how long one takes, and where they come from."""
 
     __slots__ = ("_turn", "concurrency", "handler", "here", "is_off", "seconds", "wells")
@@ -53,7 +53,7 @@ class Room:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.concurrency = handler.concurrency
-        self.wells = [Well(place) for place in handler.places]
+        self.wells = [QueueState(place) for place in handler.places]
         self.here = 0
         self.is_off = False
         self.seconds: float | None = None
@@ -78,26 +78,26 @@ class Room:
         """Take the duration of attempts that have just ended into account."""
         self.seconds = seconds if self.seconds is None else 0.7 * self.seconds + 0.3 * seconds
 
-    def asks(self, most: int, round: int) -> list[Ask]:
+    def asks(self, most: int, round: int) -> list[FetchRequest]:
         """What to ask for now: together never more than there is room for, nor than `most`."""
         left, wells = min(self.left, most), self.wells
         if left <= 0:
             return []
         if len(wells) == 1:
-            return [Ask(self, wells[0], min(left, ACTIVATE_MAX))]
+            return [FetchRequest(self, wells[0], min(left, ACTIVATE_MAX))]
         self._turn += 1
         if left < AMPLE * len(wells):
             wells = self._worth_asking(round)[:left]
         return self._shared_out(left, wells)
 
-    def _worth_asking(self, round: int) -> list[Well]:
+    def _worth_asking(self, round: int) -> list[QueueState]:
         """While some place has work, the dry ones wait for their turn: what they are asked for, another may have."""
         if any(not well.is_dry and well.emptied_in != round for well in self.wells):
             due = [well for well in self.wells if not well.is_dry or well.turn <= self._turn]
             return sorted(due, key=lambda well: well.turn)
         return sorted(self.wells, key=lambda well: (well.emptied_in == round, well.turn))
 
-    def _shared_out(self, left: int, wells: Sequence[Well]) -> list[Ask]:
+    def _shared_out(self, left: int, wells: Sequence[QueueState]) -> list[FetchRequest]:
         """One from each place, the rest from those that gave something last time."""
         wet = {well for well in wells if not well.is_dry} or set(wells)
         share, more = divmod(left - len(wells), len(wet))
@@ -107,10 +107,10 @@ class Room:
             if well in wet:
                 limit += share + (1 if more > 0 else 0)
                 more -= 1
-            asks.append(Ask(self, well, min(limit, ACTIVATE_MAX)))
+            asks.append(FetchRequest(self, well, min(limit, ACTIVATE_MAX)))
         return asks
 
-    def note(self, ask: Ask, got: int, round: int) -> None:
+    def note(self, ask: FetchRequest, got: int, round: int) -> None:
         """Remember what an ask has brought."""
         well = ask.well
         self.here += got

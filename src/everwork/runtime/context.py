@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from everwork.runtime.events import EventCollector
 
 
-class OwnTransactions(Protocol):
+class CompletesInTransaction(Protocol):
     """Who completes attempts inside transactions of the handlers' own."""
 
     async def complete_in(self, tx: object, completion: Complete) -> Judged:
@@ -30,7 +30,7 @@ class OwnTransactions(Protocol):
 class JobContext:
     """Passed to a handler that has a parameter annotated with it."""
 
-    def __init__(self, attempt: Attempt, own: OwnTransactions, collector: EventCollector | None = None) -> None:
+    def __init__(self, attempt: Attempt, own: CompletesInTransaction, collector: EventCollector | None = None) -> None:
         self._attempt = attempt
         self._own = own
         self._collector = collector
@@ -75,7 +75,7 @@ class JobContext:
 class SyncJobContext:
     """`ctx.sync`: for plain functions, which run in threads and have connections of their own there."""
 
-    def __init__(self, attempt: Attempt, own: OwnTransactions, collector: EventCollector | None = None) -> None:
+    def __init__(self, attempt: Attempt, own: CompletesInTransaction, collector: EventCollector | None = None) -> None:
         self._attempt = attempt
         self._own = own
         self._collector = collector

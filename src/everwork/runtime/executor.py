@@ -23,7 +23,7 @@ from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.logs import job_here
 from everwork.runtime import threads
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.context import JobContext, OwnTransactions
+from everwork.runtime.context import CompletesInTransaction, JobContext
 from everwork.runtime.events import EventCollector, collector_of_call
 from everwork.runtime.handler import Handler
 from everwork.runtime.job_log import JobLog
@@ -34,7 +34,7 @@ from everwork.runtime.threads import HandlerThreads
 
 Report = tuple[Attempt, o.Outcome | None, bool]
 """An attempt, its outcome if it is known now and anybody would accept it, and whether its place is free again."""
-FAILURES = (o.Fail, o.Reject, o.Retry)
+FAILURES = (o.Failed, o.Reject, o.Retry)
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
 
@@ -57,7 +57,7 @@ class Executor:
     def __init__(
         self,
         send: Callable[[list[Report]], None],
-        own: OwnTransactions,
+        own: CompletesInTransaction,
         job_log: JobLog,
         ledger: Ledger | None = None,
     ) -> None:

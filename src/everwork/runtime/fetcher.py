@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from everwork.aio.retrying import Pauses, engine_outage, pauses
-from everwork.aio.wakeup import News
+from everwork.aio.wakeup import Wakeup
 from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
-from everwork.core.outcome import Complete, Fail, Outcome, Release
+from everwork.core.outcome import Complete, Failed, Outcome, Release, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.capacity import ROOM_MAX, Ask, Room
+from everwork.runtime.capacity import ROOM_MAX, Capacity, FetchRequest
 from everwork.runtime.executor import Report
 from everwork.runtime.handler import Handler
-from everwork.runtime.heartbeat import Heartbeat, Pulse
+from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
 from everwork.service.held import held_by
@@ -57,21 +57,21 @@ class Fetcher:
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._pauses = pauses
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
         self._here: dict[tuple[int, int], Attempt] = {}
         """What is leased, until its outcome is settled."""
         self._outcomes: list[Outcome] = []
         self._spoilt: set[tuple[int, int]] = set()
-        self._news = News()
+        self._news = Wakeup()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
-        self._beat: Heartbeat | Pulse = (
+        self._beat: Heartbeat | LivenessBeat = (
             Heartbeat(service, self._here, self._take_back, stop, lease_ms=lease_ms)
             if ledger is None
-            else Pulse(ledger, self._take_back)
+            else LivenessBeat(ledger, self._take_back)
         )
         self._round = 0
         self._mark = 0
@@ -80,7 +80,7 @@ class Fetcher:
 
     def add(self, handler: Handler) -> None:
         """Let a handler join, also while others run."""
-        self._rooms[handler.name] = room = Room(handler)
+        self._rooms[handler.name] = room = Capacity(handler)
         room.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
         self._news.tell()
 
@@ -206,7 +206,7 @@ class Fetcher:
                 if self._ledger is not None:
                     attempt.close(self._ledger)
 
-    def _pause_ms(self, asks: Sequence[Ask], activation: Activation) -> int | None:
+    def _pause_ms(self, asks: Sequence[FetchRequest], activation: Activation) -> int | None:
         """Who gave less than it was asked for has given all there was, unless the engine says that more is due now."""
         due_ms = activation.next_due_ms
         if activation.jobs and due_ms is not None and due_ms <= activation.now_ms:
@@ -227,7 +227,7 @@ class Fetcher:
                     outcome.key,
                     outcome.attempt,
                     type=self._type_of(outcome),
-                    outcome=type(outcome).__name__,
+                    outcome=kind_of(outcome),
                     verdict=one.verdict.value,
                 )
 
@@ -289,7 +289,7 @@ class Fetcher:
             if (key, attempt) in self._spoilt:
                 return []  # Not even as a failure: the lease lapses.
             self._spoilt.add((key, attempt))
-            return [Fail(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
+            return [Failed(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
         middle = len(outcomes) // 2
         checked: list[Outcome] = []
         for half in (outcomes[:middle], outcomes[middle:]):
@@ -302,10 +302,10 @@ class Fetcher:
             checked += half
         return checked
 
-    def _asks(self) -> list[Ask]:
+    def _asks(self) -> list[FetchRequest]:
         """What there is room for, here and in the table of this process."""
         free = ROOM_MAX if self._ledger is None else self._ledger.free
-        asks: list[Ask] = []
+        asks: list[FetchRequest] = []
         for room in self._rooms.values():
             more = room.asks(free, self._round)
             free -= sum(ask.limit for ask in more)
@@ -316,11 +316,11 @@ class Fetcher:
             self._rooms[first] = self._rooms.pop(first)
         return asks
 
-    def _demand(self, ask: Ask) -> Demand:
+    def _demand(self, ask: FetchRequest) -> Demand:
         type, group = ask.well.place
         return Demand(type, self._worker, ask.limit, self._lease_ms, group)
 
-    def _lease(self, asks: Sequence[Ask], activation: Activation) -> list[Attempt]:
+    def _lease(self, asks: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
         now = time.monotonic()
         attempts: list[Attempt] = []
         jobs = iter(activation.jobs)

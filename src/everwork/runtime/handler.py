@@ -15,7 +15,7 @@ from everwork.runtime.events import EventCollector
 from everwork.runtime.middleware import Middleware
 
 
-class Place(NamedTuple):
+class QueueKey(NamedTuple):
     """Where jobs are taken from: a group of a type."""
 
     type: str
@@ -32,7 +32,7 @@ class Handler:
     """
 
     name: str
-    places: tuple[Place, ...]
+    places: tuple[QueueKey, ...]
     function: Callable[..., Any]
     arguments: Arguments
     is_async: bool

@@ -68,7 +68,7 @@ class Heartbeat:
                 self._stop(attempt, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
 
 
-class Pulse:
+class LivenessBeat:
     """Shows the parent that the engine's loop turns; a timer and nothing else, for it never stops while idle."""
 
     def __init__(self, ledger: Ledger, take_back: Callable[[float], None]) -> None:

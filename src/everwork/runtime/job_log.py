@@ -22,7 +22,7 @@ class JobLog:
     def __init__(self, process: str) -> None:
         self._log = get_logger("everwork").bind(process=process)
 
-    def failed(self, attempt: Attempt, outcome: o.Fail | o.Reject | o.Retry) -> None:
+    def failed(self, attempt: Attempt, outcome: o.Failed | o.Reject | o.Retry) -> None:
         """An attempt failed, for whatever reason. One that asks to be retried, and will be, is no failure."""
         if isinstance(outcome, o.Retry) and attempt.job.attempts < attempt.job.max_attempts:
             return

@@ -20,7 +20,7 @@ from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.context import OwnTransactions
+from everwork.runtime.context import CompletesInTransaction
 from everwork.runtime.executor import Executor, Report
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.handler import Handler
@@ -81,7 +81,7 @@ class Runtime:
         portal: Portal,
         worker: str,
         stopped: StopSignal,
-        own: OwnTransactions,
+        own: CompletesInTransaction,
         *,
         process: str,
         handlers: Iterable[Handler] = (),

@@ -15,7 +15,7 @@ from everwork.core.measures import BOUNDS_MS, BUCKETS, LAPSED, execution, failur
 from everwork.core.queries import Oldest
 from everwork.core.states import State
 from everwork.service.monitor.minutes import OTHER_TYPES
-from everwork.service.monitor.sampler import Reading
+from everwork.service.monitor.sampler import Sample
 
 TYPES_MAX: Final = 1_000
 """More types than this are shown as one, so that nobody's store of figures bursts."""
@@ -32,13 +32,13 @@ _JOBS: Final = {state: f'everwork_jobs{{state="{state.label}",' for state in Sta
 class Seen(NamedTuple):
     """A reading, what has been counted by type since this process began to look, and who lives."""
 
-    reading: Reading
+    reading: Sample
     totals: Mapping[str, Mapping[str, int]]
     managers: int = 0
     processes: int = 0
 
 
-class FleetFigures:
+class FleetMetrics:
     """Writes them. The first types that it meets keep their lines; whatever comes after too many of them is one."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class FleetFigures:
                 totals[label] = seen.totals[type]
         return {**totals, _OTHER: rest} if rest else totals
 
-    def _jobs(self, reading: Reading, known: Iterable[str]) -> Iterator[str]:
+    def _jobs(self, reading: Sample, known: Iterable[str]) -> Iterator[str]:
         """Also of states in which a type has none: a line that ends looks as if nobody knew."""
         jobs: Counter[tuple[str, State]] = Counter(dict.fromkeys(product(known, State), 0))
         for count in reading.counts:
@@ -103,7 +103,7 @@ class FleetFigures:
         for (label, state), number in jobs.items():
             yield f"{_JOBS[state]}{label}}} {number}\n"
 
-    def _oldest(self, reading: Reading, known: Iterable[str]) -> Iterator[str]:
+    def _oldest(self, reading: Sample, known: Iterable[str]) -> Iterator[str]:
         ages: defaultdict[str, int] = defaultdict(int, dict.fromkeys(known, 0))
         for one in reading.oldest:
             label = self._label(one.type)
@@ -156,7 +156,7 @@ def _lapsed(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> It
         yield f"everwork_leases_lapsed_total{{{label}}} {totals.get(label, {}).get(failure(LAPSED), 0)}\n"
 
 
-def _age_ms(one: Oldest, reading: Reading) -> int:
+def _age_ms(one: Oldest, reading: Sample) -> int:
     return max(0, reading.at_ms - one.run_at_ms)
 
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 
-from everwork.server.fleet_metrics import TYPES_MAX, FleetFigures, Seen
+from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, Seen
 from everwork.service.monitor.minutes import OTHER_TYPES
 
 __all__ = ["CONTENT_TYPE", "OTHER_TYPES", "TYPES_MAX", "Metrics", "Seen"]
@@ -31,7 +31,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = _Registry()
-        self._fleet = FleetFigures()
+        self._fleet = FleetMetrics()
         self._info = Info("everwork", "This server and its engine", registry=registry)
         self._up = Gauge("everwork_engine_up", "Whether the engine answered this scrape", registry=registry)
         self._upkeep = Gauge(

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from everwork.engines.open import open_engine
 from everwork.engines.values import Health
-from everwork.server.grpc.server import GrpcDoor
+from everwork.server.grpc.server import GrpcServer
 from everwork.server.grpc.verbs import desk_methods
 from everwork.server.grpc.work_streams import WorkStreams
-from everwork.server.http.framework.server import HttpDoor
+from everwork.server.http.framework.server import HttpServer
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
-from everwork.service.access.keys import KeyRing, OpenDoor
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.access.keys import KeyRing, NoAuthentication
+from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.policies import declare_settings
 from everwork.service.service import JobService
 
@@ -40,14 +40,14 @@ class Server:
         holder = f"server-{socket.gethostname()}-{os.getpid()}"
         self.metrics = Metrics()
         self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type, reporter=self.metrics)
-        make_keys = KeyRing if settings.has_auth else OpenDoor
+        make_keys = KeyRing if settings.has_auth else NoAuthentication
         self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.audit = Audit(engine)
-        self.pulse = Pulse(engine, holder)
+        self.pulse = MetricsSampler(engine, holder)
         self._streams = WorkStreams(self.service, self.keys)
         extras = [self._streams.methods, lambda reception: desk_methods(reception, settings.long_poll_seconds)]
-        self._grpc = GrpcDoor(self.service, self.keys, settings, self.metrics, extras)
-        self._http = HttpDoor(self.service, self.keys, self.audit, settings, metrics=self.metrics, pulse=self.pulse)
+        self._grpc = GrpcServer(self.service, self.keys, settings, self.metrics, extras)
+        self._http = HttpServer(self.service, self.keys, self.audit, settings, metrics=self.metrics, pulse=self.pulse)
         self._opened = AsyncExitStack()
         self._closing = asyncio.Lock()
 

@@ -22,8 +22,8 @@ from everwork.service.access.audit import Audit, AuditEntry
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
 from everwork.service.bulk import walk
-from everwork.service.desk import Desk
-from everwork.service.fleet.admin import FleetOffice
+from everwork.service.fleet.admin import FleetAdmin
+from everwork.service.jobs import Jobs
 from everwork.service.policies import put_over, put_policy, said_of_stored
 from everwork.service.service import JobService
 
@@ -56,14 +56,14 @@ class GroupView(NamedTuple):
     last_asked_ms: int | None
 
 
-class Administration(FleetOffice):
+class Admin(FleetAdmin):
     """What the holder of one key may do to the store. `origin` says where the call came from."""
 
     __slots__ = ("_desk", "_keys")
 
     def __init__(self, service: JobService, keys: KeyRing, audit: Audit, principal: Principal, origin: str) -> None:
         super().__init__(service.engine, audit, principal, origin)
-        self._desk = Desk(service, principal)
+        self._desk = Jobs(service, principal)
         self._keys = keys
 
     # Types --------------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ class Administration(FleetOffice):
         said = {"priority": priority}
         return await self._noted("jobs.priority", str(key), lambda: self._desk.set_priority(key, priority), said)
 
-    async def change_jobs(self, act: bulk.Act, keys: Sequence[int]) -> BulkChange:
+    async def change_jobs(self, act: bulk.BulkAction, keys: Sequence[int]) -> BulkChange:
         """Do something to jobs that somebody has picked, each judged by itself; one entry tells of all."""
         now_ms = (await self._engine.stats(1)).generated_at_ms
         steps = bulk.picked(self._desk, act, keys, now_ms)
         return await self._in_steps(steps, f"jobs.{act.value}", None, {"keys": [str(key) for key in keys]})
 
-    async def change_matching(self, act: bulk.Act, search: bulk.Search) -> BulkChange:
+    async def change_matching(self, act: bulk.BulkAction, search: bulk.BulkFilter) -> BulkChange:
         """Do something to all jobs that a search shows, in steps, each job judged by itself; one entry tells of all."""
         now_ms = (await self._engine.stats(1)).generated_at_ms
         steps = bulk.in_steps(self._desk, act, search, now_ms)
@@ -229,8 +229,8 @@ class Administration(FleetOffice):
 
     async def change_dead(
         self,
-        act: dead_letters.Act,
-        wanted: dead_letters.DeadFilter,
+        act: dead_letters.DeadLetterAction,
+        wanted: dead_letters.DeadLetterFilter,
         *,
         all: bool = False,
         dry_run: bool = False,
@@ -248,7 +248,9 @@ class Administration(FleetOffice):
     async def purge_one(self, key: int) -> State:
         """Remove one dead letter."""
         return await self._noted(
-            "dead.purge", str(key), lambda: dead_letters.change_one(self._desk, dead_letters.Act.PURGE, key)
+            "dead.purge",
+            str(key),
+            lambda: dead_letters.change_one(self._desk, dead_letters.DeadLetterAction.PURGE, key),
         )
 
     # Inside -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from everwork.core.queries import BulkChange, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.service.access.principal import Permission
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.08
 """So long whoever waits for a page waits for what is hard to find; a step that has begun is not broken off."""
 
 
-class Act(Enum):
+class BulkAction(Enum):
     """What can be done to many jobs."""
 
     CANCEL = "cancel"
@@ -51,16 +51,21 @@ class Act(Enum):
 
 
 _STATES: Final = {
-    Act.CANCEL: LIVE_STATES,
-    Act.REQUEUE: frozenset([State.FAILED]),
-    Act.RUN_NOW: frozenset([State.PENDING]),
-    Act.DELETE: FINISHED_STATES,
+    BulkAction.CANCEL: LIVE_STATES,
+    BulkAction.REQUEUE: frozenset([State.FAILED]),
+    BulkAction.RUN_NOW: frozenset([State.PENDING]),
+    BulkAction.DELETE: FINISHED_STATES,
 }
-_DONE: Final = {Act.CANCEL: "cancelled", Act.REQUEUE: "requeued", Act.RUN_NOW: "due now", Act.DELETE: "deleted"}
+_DONE: Final = {
+    BulkAction.CANCEL: "cancelled",
+    BulkAction.REQUEUE: "requeued",
+    BulkAction.RUN_NOW: "due now",
+    BulkAction.DELETE: "deleted",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class BulkFilter:
     """Which jobs are meant: those of a filter; `scheduled`: only those whose time has not come."""
 
     wanted: JobFilter
@@ -83,7 +88,7 @@ class Counted(NamedTuple):
     is_exact: bool
 
 
-async def look(desk: Desk, search: Search, limit: int, now_ms: int, cursor: int | None = None) -> Page:
+async def look(desk: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
     """One step of a search, newest first; `next` tells where it stopped."""
     below = search.below if cursor is None else cursor
     if not search.scheduled:
@@ -94,7 +99,7 @@ async def look(desk: Desk, search: Search, limit: int, now_ms: int, cursor: int 
 
 
 async def found(
-    desk: Desk, search: Search, limit: int, now_ms: int, cursor: int | None = None, *, seconds: float = LOOK_SECONDS
+    desk: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None, *, seconds: float = LOOK_SECONDS
 ) -> Page:
     """`look`, gone on with for a while: of very many jobs few may match."""
     jobs: list[Job] = []
@@ -107,32 +112,32 @@ async def found(
             return Page(jobs, cursor)
 
 
-def meant(desk: Desk, act: Act, search: Search) -> Search:
+def meant(desk: Jobs, act: BulkAction, search: BulkFilter) -> BulkFilter:
     """All that a search comes to: the states in which something can be done, and the tenants of whoever does it."""
     aim = aimed(act, search)
     return replace(aim, wanted=desk.confined(aim.wanted))
 
 
-def aimed(act: Act, search: Search) -> Search:
+def aimed(act: BulkAction, search: BulkFilter) -> BulkFilter:
     """The jobs of a search to which something can be done; a search that shows none such is refused."""
     states = act.states & (search.wanted.states or act.states)
-    if not states or (act is Act.RUN_NOW and search.wanted.due):
+    if not states or (act is BulkAction.RUN_NOW and search.wanted.due):
         shown = "due" if search.wanted.due else " or ".join(sorted(state.label for state in search.wanted.states))
         raise InvalidInput("state", f"must be another one: jobs that are {shown} cannot be {act.done}")
     return replace(search, wanted=replace(search.wanted, states=states), scheduled=search.scheduled or is_timed(act))
 
 
-def is_timed(act: Act) -> bool:
+def is_timed(act: BulkAction) -> bool:
     """Whether it makes sense for scheduled jobs only: those that are due would lose their place."""
-    return act is Act.RUN_NOW
+    return act is BulkAction.RUN_NOW
 
 
-def allows(act: Act, job: Job, now_ms: int) -> bool:
+def allows(act: BulkAction, job: Job, now_ms: int) -> bool:
     """Whether something can be done to a job as it stands."""
     return job.state in act.states and (not is_timed(act) or job.run_at_ms > now_ms)
 
 
-async def counted(desk: Desk, search: Search, now_ms: int) -> Counted:
+async def counted(desk: Jobs, search: BulkFilter, now_ms: int) -> Counted:
     """How many jobs a search shows, without looking at all of them."""
     wanted = search.wanted
     if not search.scheduled and wanted == JobFilter(type=wanted.type, states=wanted.states, tenants=wanted.tenants):
@@ -148,7 +153,7 @@ async def counted(desk: Desk, search: Search, now_ms: int) -> Counted:
     return Counted(jobs, cursor is None)
 
 
-async def by_state(desk: Desk, wanted: JobFilter) -> Mapping[State, int]:
+async def by_state(desk: Jobs, wanted: JobFilter) -> Mapping[State, int]:
     """How many jobs are in which state, of the type and the tenants of a filter."""
     found = dict.fromkeys(State, 0)
     for count in await desk.count():
@@ -157,7 +162,7 @@ async def by_state(desk: Desk, wanted: JobFilter) -> Mapping[State, int]:
     return found
 
 
-async def in_steps(desk: Desk, act: Act, search: Search, now_ms: int) -> AsyncIterator[BulkChange]:
+async def in_steps(desk: Jobs, act: BulkAction, search: BulkFilter, now_ms: int) -> AsyncIterator[BulkChange]:
     """Change the jobs that a search shows, each judged by itself; after each step, what has been done so far."""
     desk.principal.require(Permission.JOBS)
     search, matched, changed = aimed(act, search), 0, 0
@@ -173,7 +178,7 @@ async def in_steps(desk: Desk, act: Act, search: Search, now_ms: int) -> AsyncIt
             return
 
 
-async def picked(desk: Desk, act: Act, keys: Sequence[int], now_ms: int) -> AsyncIterator[BulkChange]:
+async def picked(desk: Jobs, act: BulkAction, keys: Sequence[int], now_ms: int) -> AsyncIterator[BulkChange]:
     """Change jobs that somebody has picked, each judged by itself."""
     desk.principal.require(Permission.JOBS)
     if not 1 <= len(keys) <= KEYS_MAX:
@@ -192,12 +197,12 @@ def _changed(judged: Sequence[Judged]) -> int:
     return sum(one.verdict is Verdict.ACCEPTED for one in judged)
 
 
-def _change(desk: Desk, act: Act) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
+def _change(desk: Jobs, act: BulkAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
     return {
-        Act.CANCEL: desk.cancel_many,
-        Act.REQUEUE: desk.requeue_many,
-        Act.RUN_NOW: desk.run_now_many,
-        Act.DELETE: desk.delete_many,
+        BulkAction.CANCEL: desk.cancel_many,
+        BulkAction.REQUEUE: desk.requeue_many,
+        BulkAction.RUN_NOW: desk.run_now_many,
+        BulkAction.DELETE: desk.delete_many,
     }[act]
 
 

@@ -17,7 +17,7 @@ from everwork.core.queries import BulkChange, JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NothingMatches, WrongState
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 
 LOOKED_AT_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
@@ -33,7 +33,7 @@ GROUPS_MAX: Final = 1_000
 GROUPS_DEFAULT: Final = 100
 
 
-class Act(Enum):
+class DeadLetterAction(Enum):
     """What can be done to dead letters."""
 
     REQUEUE = "requeue"
@@ -41,7 +41,7 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadFilter:
+class DeadLetterFilter:
     """Which dead letters are meant. None does not restrict, nor do empty `tenants`."""
 
     type: str | None = None
@@ -54,7 +54,7 @@ class DeadFilter:
     @property
     def is_empty(self) -> bool:
         """Whether every dead letter is meant."""
-        return self == DeadFilter()
+        return self == DeadLetterFilter()
 
     @property
     def jobs(self) -> JobFilter:
@@ -71,7 +71,7 @@ class DeadFilter:
             and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
         )
 
-    def confined(self, principal: Principal) -> DeadFilter:
+    def confined(self, principal: Principal) -> DeadLetterFilter:
         """The same, of the tenants alone that somebody may touch."""
         return replace(self, tenants=principal.tenants_for(self.tenants))
 
@@ -81,7 +81,7 @@ class DeadFilter:
         return {name: value for name, value in said.items() if value not in (None, ())}
 
 
-class DeadGroup(NamedTuple):
+class DeadLetterGroup(NamedTuple):
     """Dead letters of a type whose errors are of one kind. `key` and `error` are those of the latest one."""
 
     type: str
@@ -96,7 +96,7 @@ class DeadGroup(NamedTuple):
 class Grouped(NamedTuple):
     """The groups with the most dead letters, how many were looked at, whether that was all, and groups left out."""
 
-    groups: list[DeadGroup]
+    groups: list[DeadLetterGroup]
     looked_at: int
     is_cut: bool
     left_out: int
@@ -110,10 +110,10 @@ class Survey(NamedTuple):
     newest: list[Job]
 
 
-async def grouped(desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
+async def grouped(desk: Jobs, wanted: DeadLetterFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
     """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are looked at."""
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
-    found: dict[tuple[str, str], DeadGroup] = {}
+    found: dict[tuple[str, str], DeadLetterGroup] = {}
     looked_at = read = 0
     async for page in _pages(desk, wanted):
         for job in page[: LOOKED_AT_MAX - looked_at]:
@@ -127,9 +127,9 @@ async def grouped(desk: Desk, wanted: DeadFilter, limit: int = GROUPS_DEFAULT) -
     return _most_frequent(found, limit, min(looked_at, LOOKED_AT_MAX), is_cut)
 
 
-async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int = 0) -> Survey:
+async def survey(desk: Jobs, wanted: DeadLetterFilter, look_max: int, newest_max: int = 0) -> Survey:
     """`grouped` for whoever waits for a page: in few steps, however many there are and however few match."""
-    found: dict[tuple[str, str], DeadGroup] = {}
+    found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[Job] = []
     matched = looked_at = read = 0
     cursor: int | None = None
@@ -148,9 +148,9 @@ async def survey(desk: Desk, wanted: DeadFilter, look_max: int, newest_max: int 
     return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
 
 
-async def newest(desk: Desk, kind: str, limit: int) -> list[Job]:
+async def newest(desk: Jobs, kind: str, limit: int) -> list[Job]:
     """The newest dead letters with a fingerprint; there must be one."""
-    wanted = DeadFilter(fingerprint=require_fingerprint(kind))
+    wanted = DeadLetterFilter(fingerprint=require_fingerprint(kind))
     found: list[Job] = []
     async for page in _pages(desk, wanted):
         found += [job for job in page if wanted.shows(job)]
@@ -162,7 +162,7 @@ async def newest(desk: Desk, kind: str, limit: int) -> list[Job]:
 
 
 async def in_steps(
-    desk: Desk, act: Act, wanted: DeadFilter, *, all: bool = False, dry_run: bool = False
+    desk: Jobs, act: DeadLetterAction, wanted: DeadLetterFilter, *, all: bool = False, dry_run: bool = False
 ) -> AsyncIterator[BulkChange]:
     """Bring back or remove the dead letters that a filter shows; after each step, what has been done so far.
 
@@ -181,9 +181,9 @@ async def in_steps(
         raise NothingMatches("no dead letter matches")
 
 
-async def change_one(desk: Desk, act: Act, key: int) -> State:
+async def change_one(desk: Jobs, act: DeadLetterAction, key: int) -> State:
     """Bring back or remove one dead letter; a job in any other state is refused."""
-    if act is Act.REQUEUE:
+    if act is DeadLetterAction.REQUEUE:
         return await desk.requeue(key)
     job = await desk.get(key)
     if job.state is not State.FAILED:
@@ -199,17 +199,17 @@ def require_fingerprint(text: object, field: str = "fingerprint") -> str:
     return text
 
 
-def _most_frequent(found: dict[tuple[str, str], DeadGroup], limit: int, looked_at: int, is_cut: bool) -> Grouped:
+def _most_frequent(found: dict[tuple[str, str], DeadLetterGroup], limit: int, looked_at: int, is_cut: bool) -> Grouped:
     groups = sorted(found.values(), key=lambda group: (-group.jobs, group.type, group.fingerprint))
     return Grouped(groups[:limit], looked_at, is_cut, len(groups[limit:]))
 
 
-def _add(found: dict[tuple[str, str], DeadGroup], job: Job) -> None:
+def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
     error, failed_ms = job.last_error or "", job.finished_at_ms or job.created_at_ms
     kind = (job.type, fingerprint(error))
     one = found.get(kind)
     if one is None:
-        found[kind] = DeadGroup(*kind, 1, failed_ms, failed_ms, job.key, error[:SAMPLE_CHARS_MAX])
+        found[kind] = DeadLetterGroup(*kind, 1, failed_ms, failed_ms, job.key, error[:SAMPLE_CHARS_MAX])
         return
     more = one._replace(jobs=one.jobs + 1, first_ms=min(one.first_ms, failed_ms))
     if failed_ms > one.last_ms:
@@ -217,7 +217,7 @@ def _add(found: dict[tuple[str, str], DeadGroup], job: Job) -> None:
     found[kind] = more
 
 
-async def _pages(desk: Desk, wanted: DeadFilter) -> AsyncIterator[list[Job]]:
+async def _pages(desk: Jobs, wanted: DeadLetterFilter) -> AsyncIterator[list[Job]]:
     cursor: int | None = None
     while True:
         page = await desk.list(wanted.jobs, LIST_LIMIT_MAX, cursor)
@@ -227,11 +227,11 @@ async def _pages(desk: Desk, wanted: DeadFilter) -> AsyncIterator[list[Job]]:
             return
 
 
-def _done(desk: Desk, act: Act) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
-    return desk.requeue_many if act is Act.REQUEUE else desk.delete_many
+def _done(desk: Jobs, act: DeadLetterAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
+    return desk.requeue_many if act is DeadLetterAction.REQUEUE else desk.delete_many
 
 
-def _require_meant(wanted: DeadFilter, *, all: bool) -> None:
+def _require_meant(wanted: DeadLetterFilter, *, all: bool) -> None:
     if wanted.is_empty and not all:
         raise InvalidInput("all", "must be said if every dead letter is meant; else give a filter")
     if all and not wanted.is_empty:

@@ -63,7 +63,7 @@ class _Part(NamedTuple):
     answer: asyncio.Future[Answer]
 
 
-class Steps:
+class StepBatcher:
     """The engine's steps, one after the other; what comes while one is under way goes into the next."""
 
     def __init__(
@@ -153,7 +153,7 @@ class Steps:
             at += len(part.outcomes)
 
 
-class _Ask:
+class _Poll:
     """One caller who waits for jobs."""
 
     __slots__ = ("answer", "demand", "is_asked_for", "is_expired")
@@ -178,24 +178,24 @@ class _Ask:
             self.give([])
 
 
-class _Place:
+class _PollQueue:
     """Those who wait for one type, group and set of tenants, served in the order in which they came."""
 
-    def __init__(self, exchange: Exchange, sample: Demand) -> None:
+    def __init__(self, exchange: Dispatcher, sample: Demand) -> None:
         self._exchange = exchange
         self._type = sample.type
         self.key = place_of(sample)
-        self.asks: dict[_Ask, None] = {}
+        self.asks: dict[_Poll, None] = {}
         self._news = asyncio.Event()
         self._reach = 1
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"everwork-place-{sample.type}")
 
-    def add(self, ask: _Ask) -> None:
+    def add(self, ask: _Poll) -> None:
         """Let a caller wait here; the engine is asked at once."""
         self.asks[ask] = None
         self._news.set()
 
-    def leave(self, ask: _Ask) -> None:
+    def leave(self, ask: _Poll) -> None:
         """A caller waits no longer."""
         self.asks.pop(ask, None)
 
@@ -228,9 +228,9 @@ class _Place:
                 return False
         return True
 
-    def _first(self) -> list[_Ask]:
+    def _first(self) -> list[_Poll]:
         """Those who came first: few while work is scarce, many while there is plenty."""
-        chosen: list[_Ask] = []
+        chosen: list[_Poll] = []
         jobs = 0
         for ask in self.asks:
             jobs += ask.demand.limit
@@ -239,7 +239,7 @@ class _Place:
             chosen.append(ask)
         return chosen
 
-    def _hand_out(self, asks: list[_Ask], shares: list[list[LeasedJob]]) -> bool:
+    def _hand_out(self, asks: list[_Poll], shares: list[list[LeasedJob]]) -> bool:
         """Give everybody his share; answer whether there was too little."""
         is_short = False
         for ask, jobs in zip(asks, shares, strict=True):
@@ -274,7 +274,7 @@ class _Place:
                 ask.answer.set_exception(error)
 
 
-class Exchange:
+class Dispatcher:
     """Where callers of one process leave outcomes and wait for jobs. It lives in one event loop."""
 
     def __init__(
@@ -288,8 +288,8 @@ class Exchange:
         self.abandoned = abandoned
         self._pollers_max = pollers_max
         self._reporter = reporter
-        self.steps = Steps(engine, abandoned, reporter)
-        self._places: dict[tuple[str, str, tuple[str, ...]], _Place] = {}
+        self.steps = StepBatcher(engine, abandoned, reporter)
+        self._places: dict[tuple[str, str, tuple[str, ...]], _PollQueue] = {}
         self._waiting: defaultdict[str, int] = defaultdict(int)
         self._is_ending = False
 
@@ -312,7 +312,7 @@ class Exchange:
                 f"{self._pollers_max:,} callers wait for jobs of type '{demand.type}' already, more are not allowed",
                 BUSY_RETRY_MS,
             )
-        ask = _Ask(demand)
+        ask = _Poll(demand)
         place = self._place(demand)
         place.add(ask)
         timer = asyncio.get_running_loop().call_later(wait_ms / 1000, ask.expire)
@@ -338,7 +338,7 @@ class Exchange:
             for ask in list(place.asks):
                 ask.expire()
 
-    def forget(self, place: _Place) -> None:
+    def forget(self, place: _PollQueue) -> None:
         """A place where nobody has waited for a while is given up."""
         if self._places.get(place.key) is place:
             del self._places[place.key]
@@ -352,14 +352,14 @@ class Exchange:
         await asyncio.gather(*places, return_exceptions=True)
         await self.steps.close()
 
-    def _place(self, demand: Demand) -> _Place:
+    def _place(self, demand: Demand) -> _PollQueue:
         key = place_of(demand)
         place = self._places.get(key)
         if place is None:
-            self._places[key] = place = _Place(self, demand)
+            self._places[key] = place = _PollQueue(self, demand)
         return place
 
-    def _take_back(self, ask: _Ask) -> None:
+    def _take_back(self, ask: _Poll) -> None:
         """Jobs that were handed over in the very moment in which the caller went away."""
         if ask.answer.done() and not ask.answer.cancelled() and ask.answer.exception() is None:
             self.abandoned(ask.answer.result())

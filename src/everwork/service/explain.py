@@ -12,7 +12,7 @@ from everwork.core.checks import shown
 from everwork.core.instants import utc_text
 from everwork.core.queries import Explanation, Reason, TypeInfo
 from everwork.engines.base import Engine
-from everwork.service.fleet.entries import WorkerCard, WorkerView
+from everwork.service.fleet.entries import WorkerEntry, WorkerView
 
 TYPED_CHARS_MAX: Final = 60
 """The longest title that people are asked to type."""
@@ -30,23 +30,23 @@ def absent(explanation: Explanation, takers: Sequence[WorkerView]) -> Explanatio
 
 
 def _takers_text(takers: Sequence[WorkerView]) -> str | None:
-    off = [view.card for view in takers if not view.is_on]
+    off = [view.entry for view in takers if not view.is_on]
     broken = [view for view in takers if view.is_on and view.broken and not view.processes]
     if not takers or len(off) + len(broken) < len(takers):
         return None
     return "; ".join([*([_switched_off(off)] if off else []), *map(_broken, broken)])
 
 
-def _switched_off(workers: Sequence[WorkerCard]) -> str:
-    names = " and ".join(shown(card.title) for card in workers)
-    commands = "; ".join(f"everwork workers on {_in_a_shell(card)}" for card in workers)
+def _switched_off(workers: Sequence[WorkerEntry]) -> str:
+    names = " and ".join(shown(entry.title) for entry in workers)
+    commands = "; ".join(f"everwork workers on {_in_a_shell(entry)}" for entry in workers)
     these, are, them = ("worker", "is", "it") if len(workers) == 1 else ("workers", "are", "them")
     return f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
 
 
 def _broken(view: WorkerView) -> str:
     where, _, why = view.broken[0].partition(": ")
-    return f"its worker {shown(view.card.title)} does not start in {where}: {_short(why)}"
+    return f"its worker {shown(view.entry.title)} does not start in {where}: {_short(why)}"
 
 
 def _short(why: str) -> str:
@@ -54,16 +54,16 @@ def _short(why: str) -> str:
     return line if len(line) <= BROKEN_CHARS_MAX else f"{line[:BROKEN_CHARS_MAX]}..."
 
 
-def _in_a_shell(card: WorkerCard) -> str:
+def _in_a_shell(entry: WorkerEntry) -> str:
     """What names a worker on a command line: its id, if its title could not be typed as it is."""
-    is_plain = card.title.isprintable() and not card.title.startswith("-") and len(card.title) <= TYPED_CHARS_MAX
-    return quote(card.title) if is_plain else card.id
+    is_plain = entry.title.isprintable() and not entry.title.startswith("-") and len(entry.title) <= TYPED_CHARS_MAX
+    return quote(entry.title) if is_plain else entry.id
 
 
 FRESH_SECONDS: Final = 1.0
 
 
-class Blockades:
+class BlockedTypes:
     """The paused types and the breakers that let nothing through, read at most once a second whoever asks."""
 
     def __init__(self, engine: Engine) -> None:

@@ -16,18 +16,18 @@ from everwork.core.states import State
 from everwork.service.access.api_key import ApiKey
 from everwork.service.access.audit import AuditEntry
 from everwork.service.admin import GroupView, PolicyView, TypeView
-from everwork.service.dead_letters import DeadGroup, Grouped
+from everwork.service.dead_letters import DeadLetterGroup, Grouped
 from everwork.service.fleet.admin import TriggerSwitch, WorkerSwitch
 from everwork.service.fleet.entries import (
-    ManagerCard,
-    ProcessCard,
+    ManagerEntry,
+    ProcessEntry,
     ProcessView,
-    TriggerCard,
+    TriggerEntry,
     TriggerView,
-    WorkerCard,
+    WorkerEntry,
     WorkerView,
 )
-from everwork.service.fleet.running import AtWork, RunningJob
+from everwork.service.fleet.running import RunningJob, RunningJobs
 from everwork.service.triggers.fires import TriggerFire
 
 
@@ -216,7 +216,7 @@ def dead_report(found: Grouped) -> dict[str, Any]:
     }
 
 
-def _dead_group(group: DeadGroup) -> dict[str, Any]:
+def _dead_group(group: DeadLetterGroup) -> dict[str, Any]:
     return {
         "type": group.type,
         "fingerprint": group.fingerprint,
@@ -230,7 +230,7 @@ def _dead_group(group: DeadGroup) -> dict[str, Any]:
 
 def worker_report(view: WorkerView) -> dict[str, Any]:
     """A worker class as it stands."""
-    card = view.card
+    card = view.entry
     return {
         "id": card.id,
         "title": card.title,
@@ -247,7 +247,7 @@ def worker_report(view: WorkerView) -> dict[str, Any]:
 
 def trigger_report(view: TriggerView) -> dict[str, Any]:
     """A trigger as it stands: `last` is the last time point that has passed, `next` the one to come, if known."""
-    card = view.card
+    card = view.entry
     return {
         **_trigger(card),
         "description": card.description,
@@ -265,7 +265,7 @@ def trigger_report(view: TriggerView) -> dict[str, Any]:
     }
 
 
-def fires_report(card: TriggerCard, fires: Sequence[TriggerFire]) -> dict[str, Any]:
+def fires_report(card: TriggerEntry, fires: Sequence[TriggerFire]) -> dict[str, Any]:
     """The latest jobs of a trigger; `point` is null for one that was fired by hand."""
     return {**_trigger(card), "fires": [_fire(fire) for fire in fires]}
 
@@ -279,7 +279,7 @@ def _fire(fire: TriggerFire) -> dict[str, Any]:
     }
 
 
-def manager_report(card: ManagerCard) -> dict[str, Any]:
+def manager_report(card: ManagerEntry) -> dict[str, Any]:
     """A manager that lives."""
     return {
         "name": card.name,
@@ -294,7 +294,7 @@ def manager_report(card: ManagerCard) -> dict[str, Any]:
 
 def process_report(view: ProcessView) -> dict[str, Any]:
     """A process that lives."""
-    card = view.card
+    card = view.entry
     return {
         "name": card.name,
         "manager": card.manager,
@@ -313,12 +313,12 @@ def process_report(view: ProcessView) -> dict[str, Any]:
     }
 
 
-def restart_report(card: ProcessCard) -> dict[str, Any]:
+def restart_report(card: ProcessEntry) -> dict[str, Any]:
     """A process whose manager was asked to replace it."""
     return {"name": card.name, "manager": card.manager, "restarting": True}
 
 
-def running_report(found: AtWork) -> dict[str, Any]:
+def running_report(found: RunningJobs) -> dict[str, Any]:
     """What is leased now; `others` holds jobs under names that are no process's, `cut` says that there are more."""
     return {"jobs": [_running(job) for job in found.jobs], "others": found.others, "cut": found.is_cut}
 
@@ -338,20 +338,20 @@ def _running(job: RunningJob) -> dict[str, Any]:
 
 def worker_switch_report(done: WorkerSwitch) -> dict[str, Any]:
     """A worker that was switched."""
-    return {**_worker(done.card), "on": done.is_on, "changed": done.is_changed}
+    return {**_worker(done.entry), "on": done.is_on, "changed": done.is_changed}
 
 
 def trigger_switch_report(done: TriggerSwitch) -> dict[str, Any]:
     """A trigger that was switched."""
-    return {**_trigger(done.card), "on": done.is_on, "changed": done.is_changed}
+    return {**_trigger(done.entry), "on": done.is_on, "changed": done.is_changed}
 
 
-def forgotten_report(card: WorkerCard, cancelled: int) -> dict[str, Any]:
+def forgotten_report(card: WorkerEntry, cancelled: int) -> dict[str, Any]:
     """A worker that was forgotten, and how many of its waiting jobs were cancelled."""
     return {**_worker(card), "cancelled": cancelled}
 
 
-def fired_report(card: TriggerCard, key: int) -> dict[str, Any]:
+def fired_report(card: TriggerEntry, key: int) -> dict[str, Any]:
     """A trigger that was fired by hand, and the job that it has made."""
     return {**_trigger(card), "key": str(key)}
 
@@ -370,15 +370,15 @@ def audit_report(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-def _worker(card: WorkerCard) -> dict[str, Any]:
+def _worker(card: WorkerEntry) -> dict[str, Any]:
     return {"id": card.id, "title": card.title}
 
 
-def _trigger(card: TriggerCard) -> dict[str, Any]:
+def _trigger(card: TriggerEntry) -> dict[str, Any]:
     return {"worker": card.worker_id, "id": card.id, "title": card.title}
 
 
-def _variables(card: TriggerCard) -> Any:
+def _variables(card: TriggerEntry) -> Any:
     """What a trigger passes on; nothing, if somebody has written what cannot be read."""
     try:
         return require_object("variables", decode(card.variables))

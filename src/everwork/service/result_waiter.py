@@ -22,7 +22,7 @@ REST_SECONDS_MAX: Final = 1.0
 Waiter = asyncio.Future[Job]
 
 
-class Finishing:
+class ResultWaiter:
     """The callers of one process who wait for results. It lives in one event loop."""
 
     def __init__(self, engine: Engine) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from everwork.aio.batcher import Coalescer
+from everwork.aio.batcher import Batcher
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import through_outage
 from everwork.codec.json import decode_policy
@@ -37,10 +37,10 @@ from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.base import Engine
 from everwork.engines.rules import coming_back
 from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
-from everwork.service.dispatcher import SILENT, Exchange, Reporter
-from everwork.service.explain import Blockades, absent
+from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
+from everwork.service.explain import BlockedTypes, absent
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.result_waiter import Finishing
+from everwork.service.result_waiter import ResultWaiter
 
 SWEEP_SECONDS = 0.8
 
@@ -55,14 +55,14 @@ class JobService:
     ) -> None:
         self.engine = engine
         self.holder = holder
-        self._creates: Coalescer[NewJob, Created] = Coalescer(
+        self._creates: Batcher[NewJob, Created] = Batcher(
             engine.create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
         )
-        self._exchange = Exchange(engine, self.hand_back, pollers_max, reporter)
-        self._finishing = Finishing(engine)
+        self._exchange = Dispatcher(engine, self.hand_back, pollers_max, reporter)
+        self._finishing = ResultWaiter(engine)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
         self._upkeep_at: float | None = None
-        self._blockades = Blockades(engine)
+        self._blockades = BlockedTypes(engine)
         self._hand_backs: set[asyncio.Task[None]] = set()
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:

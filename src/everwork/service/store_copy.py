@@ -57,7 +57,7 @@ class Copied:
     differences: list[Difference] = field(default_factory=list)
 
 
-class Mover:
+class StoreCopy:
     """Copies one open store into another. Repeated after an interruption, it goes on where it was."""
 
     def __init__(self, source: Engine, target: Engine, name: str, show: Callable[[Progress], None]) -> None:

@@ -15,13 +15,13 @@ from everwork.exceptions import InvalidInput, JobNotFound
 from everwork.service.service import JobService
 from everwork.testing.clock import every
 from everwork.testing.faults import TIMES_MAX, Fault
-from everwork.testing.harness import Backstage
+from everwork.testing.harness import Harness
 
 
-class Questions:
+class Assertions:
     """The part of a stage that is the same with and without an event loop."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: Harness) -> None:
         self._backstage = backstage
         self.app = backstage.app
         self.clock = backstage.clock
@@ -130,11 +130,11 @@ class Questions:
 
     def _story(self, job: Job) -> str:
         explained = self.explain(job.key).text if job.state is State.PENDING else None
-        return Story(self.clock.start_ms).of(job, self.history(job.key), explained)
+        return JobStory(self.clock.start_ms).of(job, self.history(job.key), explained)
 
     def _what_is_there(self, of_type: Sequence[Job]) -> str:
         if of_type:
-            return Story(self.clock.start_ms).arguments_of(of_type)
+            return JobStory(self.clock.start_ms).arguments_of(of_type)
         others = sorted({job.type for job in self.jobs()})
         return f"there is none; jobs were created of {', '.join(others)}" if others else "no job was created at all"
 
@@ -181,7 +181,7 @@ def _state(state: object) -> State:
 JOBS_SHOWN_MAX: Final = 20
 
 
-class Story:
+class JobStory:
     """Tells of jobs, with times counted from the beginning of the rehearsal."""
 
     def __init__(self, start_ms: int) -> None:

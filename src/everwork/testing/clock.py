@@ -17,9 +17,9 @@ from everwork.core.schedule import next_point
 from everwork.engines.base import Engine
 from everwork.engines.sqlite.capacity import next_due_ms, read_queue, room_of
 from everwork.exceptions import InvalidInput
-from everwork.runtime.handler import Place
+from everwork.runtime.handler import QueueKey
 from everwork.service.triggers.loop import Scheduled
-from everwork.testing.store import RehearsalEngine
+from everwork.testing.store import InMemoryEngine
 
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
 """Where every rehearsal begins, so that each run of a test is like the last: a Monday, at midnight."""
@@ -76,7 +76,7 @@ class Instants(NamedTuple):
     any_ms: int | None
 
 
-async def next_instants(engine: RehearsalEngine, places: Sequence[Place], triggers: Sequence[Scheduled]) -> Instants:
+async def next_instants(engine: InMemoryEngine, places: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
     """What lies ahead, by the engine's clock. The store is asked for the first of each kind, never for every job."""
     marks = await engine.trigger_marks([one.name for one in triggers])
     points = [
@@ -99,14 +99,14 @@ async def every(engine: Engine, wanted: JobFilter) -> AsyncIterator[Job]:
             return
 
 
-def _ahead(cursor: sqlite3.Cursor, places: Collection[Place], now_ms: int) -> tuple[int | None, int | None]:
+def _ahead(cursor: sqlite3.Cursor, places: Collection[QueueKey], now_ms: int) -> tuple[int | None, int | None]:
     """When the next job may run, and when something ends that needs no worker."""
     work = [instant for place in places for instant in _of_place(cursor, place, now_ms)]
     rows = cursor.execute(LEASE_OR_EXPIRY, (now_ms,)).fetchall() + cursor.execute(DEAD_LETTERS, (now_ms,)).fetchall()
     return _first(work, now_ms), _first([instant for (instant,) in rows], now_ms)
 
 
-def _of_place(cursor: sqlite3.Cursor, place: Place, now_ms: int) -> Iterator[int | None]:
+def _of_place(cursor: sqlite3.Cursor, place: QueueKey, now_ms: int) -> Iterator[int | None]:
     """When a job is due here, when what holds it back ends, when one whose worker is gone may run again."""
     queue = read_queue(cursor, Demand(place.type, "", 1, LEASE_MS_DEFAULT, place.group))
     if queue is None or queue.paused:

@@ -36,7 +36,7 @@ class Order:
         return f"{self.fault.value}({what}), {self.left} more"
 
 
-class Orders:
+class FaultPlan:
     """The faults that were asked for, in their order, and have not happened yet."""
 
     def __init__(self) -> None:

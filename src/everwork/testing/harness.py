@@ -12,12 +12,12 @@ from everwork.app.entries import subscribe
 from everwork.app.schedules import CronSchedule, scheduled_triggers
 from everwork.core.checks import shown
 from everwork.engines.base import Engine
-from everwork.engines.sqlite.store_url import Place as StorePlace
+from everwork.engines.sqlite.store_url import StoreUrl as StorePlace
 from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker
-from everwork.manager.worker_pool import Post, handler_of
-from everwork.runtime.context import OwnTransactions
-from everwork.runtime.handler import Handler, Place
+from everwork.manager.worker_pool import WorkerSpec, handler_of
+from everwork.runtime.context import CompletesInTransaction
+from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.middleware import Middleware
 from everwork.runtime.portal import Portal, Use
 from everwork.service.fleet.fleet import Fleet
@@ -25,8 +25,8 @@ from everwork.service.policies import declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.testing.clock import VirtualClock, next_instants
-from everwork.testing.faults import Orders
-from everwork.testing.store import RehearsalEngine
+from everwork.testing.faults import FaultPlan
+from everwork.testing.store import InMemoryEngine
 
 HOLDER: Final = "rehearsal"
 """The worker that the jobs' history shows, and the one who sweeps."""
@@ -35,14 +35,16 @@ TICKS_MAX: Final = 10_000
 T = TypeVar("T")
 
 
-class Backstage:
+class Harness:
     """An application on another store for a while."""
 
-    def __init__(self, app: Everwork, cast: Cast, clock: VirtualClock, middleware: Sequence[Middleware]) -> None:
+    def __init__(
+        self, app: Everwork, cast: WorkersUnderTest, clock: VirtualClock, middleware: Sequence[Middleware]
+    ) -> None:
         self.app = app
         self.cast = cast
         self.clock = clock
-        self.orders = Orders()
+        self.orders = FaultPlan()
         self._middleware = tuple(middleware)
         self._home = app._home  # noqa: SLF001 - the kit is part of the package
         self._triggers: list[Scheduled] = []
@@ -60,7 +62,7 @@ class Backstage:
             raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
         self._is_used = True
         place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
-        engine = RehearsalEngine(place, self.clock, own_loop=True)
+        engine = InMemoryEngine(place, self.clock, own_loop=True)
         engine.refusals = self.orders.refusals
         self._return_home = self._home.move(engine)
         try:
@@ -91,14 +93,14 @@ class Backstage:
         return self._home.portal
 
     @property
-    def own(self) -> OwnTransactions:
+    def own(self) -> CompletesInTransaction:
         """Who completes jobs inside handlers' transactions."""
         return self._home.own
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[QueueKey]:
         """Where jobs are taken from, in the order of declaration."""
-        return [*(Place(type) for type in self.app.functions), *self.cast.places]
+        return [*(QueueKey(type) for type in self.app.functions), *self.cast.places]
 
     async def handlers(self) -> list[Handler]:
         """Everybody who runs jobs, with the test's middleware outermost."""
@@ -157,9 +159,9 @@ class Backstage:
         return end_ms if any_ms is None else min(any_ms, end_ms)
 
 
-def _ours(engine: Engine) -> RehearsalEngine:
+def _ours(engine: Engine) -> InMemoryEngine:
     """What the stage has put the application on."""
-    return cast(RehearsalEngine, engine)
+    return cast(InMemoryEngine, engine)
 
 
 def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
@@ -172,12 +174,12 @@ def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]
     return (apps[0] if apps else Everwork("sqlite:///:memory:")), classes
 
 
-class Cast:
+class WorkersUnderTest:
     """The worker classes of one rehearsal."""
 
     def __init__(self, workers: Sequence[type[AbstractWorker]]) -> None:
         self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - the name is a promise to users
-        self._posts: list[Post] = []
+        self._posts: list[WorkerSpec] = []
         self._started: dict[type[AbstractWorker], AbstractWorker] = {}
         self.triggers: list[Scheduled] = []
 
@@ -185,12 +187,12 @@ class Cast:
         """Let the store know the workers' groups and policies, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
             subscribed = await subscribe(service.engine, settings)
-            self._posts.append(Post.of(settings, worker, subscribed.places, index))
+            self._posts.append(WorkerSpec.of(settings, worker, subscribed.places, index))
             await declare_policies(service.engine, subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[QueueKey]:
         """Where the workers take jobs from."""
         return [place for post in self._posts for place in post.places]
 

@@ -13,7 +13,7 @@ from everwork.app.app import Everwork
 from everwork.manager.worker import AbstractWorker
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.testing.clock import START, VirtualClock
-from everwork.testing.harness import Backstage, Cast, parts_of
+from everwork.testing.harness import Harness, WorkersUnderTest, parts_of
 from everwork.testing.stage import Stage, SyncStage
 
 
@@ -39,8 +39,8 @@ class Rehearsal:
         self, what: Sequence[Any], *, start: datetime, middleware: Sequence[Middleware], file: Path | None
     ) -> None:
         app, workers = parts_of(what)
-        self._backstage = Backstage(
-            app, Cast(workers), VirtualClock(start), require_middleware("middleware", middleware)
+        self._backstage = Harness(
+            app, WorkersUnderTest(workers), VirtualClock(start), require_middleware("middleware", middleware)
         )
         self._file = file
         self._sync_stage: SyncStage | None = None

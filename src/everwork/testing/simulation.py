@@ -17,11 +17,11 @@ from everwork.core.outcome import Outcome, kind_of
 from everwork.exceptions import Fail
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.executor import Executor, Report
-from everwork.runtime.handler import Handler, Place
+from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.job_log import JobLog
 from everwork.service.service import JobService
 from everwork.testing.faults import Fault
-from everwork.testing.harness import HOLDER, Backstage
+from everwork.testing.harness import HOLDER, Harness
 
 LEAVE_SECONDS: Final = 0.1
 
@@ -47,12 +47,12 @@ class Run(NamedTuple):
     fault: str | None
 
 
-class Play:
+class Simulation:
     """Runs attempts one after the other, in the running event loop; places take turns."""
 
-    def __init__(self, backstage: Backstage, handlers: Sequence[Handler]) -> None:
+    def __init__(self, backstage: Harness, handlers: Sequence[Handler]) -> None:
         self._backstage = backstage
-        self._turns: deque[tuple[Place, Handler]] = deque((place, one) for one in handlers for place in one.places)
+        self._turns: deque[tuple[QueueKey, Handler]] = deque((place, one) for one in handlers for place in one.places)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
         """Run the next job, due now or after jumps up to an end; without an end, up to the last that may run."""
@@ -149,7 +149,7 @@ async def _leave(executor: Executor) -> None:
 
 def _raised(attempt: Attempt, outcome: Outcome) -> BaseException | None:
     """What the handler has raised; for an end that nobody raised, an exception that says the same."""
-    if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Fail):
+    if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Failed):
         return TimeoutError(outcome.error)
     if attempt.error is not None or isinstance(outcome, o.Complete | o.Release):
         return attempt.error

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.testing.assertions import Questions
+from everwork.testing.assertions import Assertions
 from everwork.testing.clock import span_ms
-from everwork.testing.harness import Backstage
-from everwork.testing.simulation import Play, Run
+from everwork.testing.harness import Harness
+from everwork.testing.simulation import Run, Simulation
 
 JOBS_MAX: Final = 1_000
 STEPS_MAX: Final = 1_000_000
@@ -24,10 +24,10 @@ class StillBusy(AssertionError):
     """A drain that would go on and on."""
 
 
-class Stage(Questions):
+class Stage(Assertions):
     """Where jobs are run in a test. What passes time or runs handlers is awaited, everything else answers at once."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: Harness) -> None:
         super().__init__(backstage)
         self._is_playing = False
 
@@ -78,12 +78,12 @@ class Stage(Questions):
             return await play.run_next(self.clock.now_ms)
 
     @asynccontextmanager
-    async def _play(self) -> AsyncIterator[Play]:
+    async def _play(self) -> AsyncIterator[Simulation]:
         if self._is_playing:
             raise BadConfiguration("the stage is busy: jobs are run one after the other, by one caller")
         self._is_playing = True
         try:
-            yield Play(self._backstage, await self._backstage.handlers())
+            yield Simulation(self._backstage, await self._backstage.handlers())
         finally:
             self._is_playing = False
 
@@ -96,10 +96,10 @@ def _endless(runs: list[Run], most: int) -> str:
 T = TypeVar("T")
 
 
-class SyncStage(Questions):
+class SyncStage(Assertions):
     """`Stage` whose every call blocks; handlers run in an event loop of its own."""
 
-    def __init__(self, backstage: Backstage) -> None:
+    def __init__(self, backstage: Harness) -> None:
         super().__init__(backstage)
         self._stage = Stage(backstage)
         self._runner = asyncio.Runner()

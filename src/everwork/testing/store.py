@@ -10,7 +10,7 @@ from everwork.core.leasing import Created
 from everwork.engines.base import Clock
 from everwork.engines.sqlite.connections import Ask
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import Place
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
 
 T = TypeVar("T")
@@ -22,10 +22,10 @@ class Refusals:
     left = 0
 
 
-class RehearsalEngine(SqliteEngine):
+class InMemoryEngine(SqliteEngine):
     """SQLite in memory or in a file. What it holds in memory lives as long as it is open."""
 
-    def __init__(self, place: Place, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+    def __init__(self, place: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         super().__init__(place, clock, own_loop=own_loop)
         self.refusals = Refusals()
 

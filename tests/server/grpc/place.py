@@ -13,7 +13,7 @@ import grpc.aio
 from everwork.core.job import Job
 from everwork.engines.open import open_engine
 from everwork.proto import gateway_pb2_grpc, jobs_pb2, jobs_pb2_grpc
-from everwork.server.grpc.server import GrpcDoor
+from everwork.server.grpc.server import GrpcServer
 from everwork.server.grpc.verbs import desk_methods
 from everwork.server.grpc.work_streams import WorkStreams
 from everwork.server.metrics import Metrics
@@ -34,7 +34,7 @@ class Place:
     service: JobService
     keys: KeyRing
     metrics: Metrics
-    door: GrpcDoor
+    door: GrpcServer
     port: int
     channel: grpc.aio.Channel
     metadata: tuple[tuple[str, str], ...] = (("x-api-key", KEY),)
@@ -86,7 +86,7 @@ async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
     metrics = Metrics()
     streams = WorkStreams(service, keys)
     extras = [streams.methods, lambda reception: desk_methods(reception, chosen.long_poll_seconds)]
-    door = GrpcDoor(service, keys, chosen, metrics, extras)
+    door = GrpcServer(service, keys, chosen, metrics, extras)
     await service.open()
     await keys.open()
     streams.start()

@@ -12,7 +12,7 @@ from everwork.codec import views
 from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Count, Stats, WorkerHour
 from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
@@ -34,7 +34,7 @@ async def ended(place: Place, error: str = "") -> int:
     """A job that is completed or, with an error, a dead letter."""
     [created] = await place.service.create([NewJob(TYPE)])
     [job] = await place.service.lease(Demand(TYPE, "w1", 1))
-    outcome = Fail(job.key, job.attempt, error, final=True) if error else Complete(job.key, job.attempt)
+    outcome = Failed(job.key, job.attempt, error, final=True) if error else Complete(job.key, job.attempt)
     await place.service.settle([outcome])
     return created.key
 

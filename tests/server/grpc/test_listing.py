@@ -9,7 +9,7 @@ import pytest
 from everwork.core.job import NewJob
 from everwork.server.grpc import offset_pages
 from everwork.service.access.principal import ANYBODY
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from tests.server.grpc.place import TYPE, Place
 
 
@@ -131,7 +131,7 @@ async def test_a_job_at_every_limit_still_fits_into_a_message(sqlite_place: Plac
 
 async def test_jobs_that_are_deleted_meanwhile_are_left_out(sqlite_place: Place) -> None:
     place = sqlite_place
-    desk = Desk(place.service, ANYBODY)
+    desk = Jobs(place.service, ANYBODY)
     kept, gone = int(await place.create()), int(await place.create())
     await place.service.cancel(gone)
     await place.service.delete(gone)

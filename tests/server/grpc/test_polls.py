@@ -19,7 +19,7 @@ from everwork.proto import jobs_pb2
 from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
 from everwork.server.grpc.jobs_api import JobsApi
 from everwork.service.access.principal import ANYBODY
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from tests.app.waiting import SOON_S, until
 from tests.server.grpc.conftest import OpenPlace
 from tests.server.grpc.place import SECONDS, TYPE, Place
@@ -198,7 +198,7 @@ async def test_a_deadline_that_has_passed_leases_nothing(sqlite_place: Place) ->
     context: Any = Late()
     with pytest.raises(CallTimeout):
         await api.activate(
-            Desk(sqlite_place.service, ANYBODY), jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w"), context
+            Jobs(sqlite_place.service, ANYBODY), jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w"), context
         )
     [job] = await sqlite_place.activate()
     assert (job.job_key, job.attempt) == (key, 1)

@@ -19,7 +19,7 @@ from everwork.server.grpc import delivery, jobs_api
 from everwork.server.grpc.gateway import Context
 from everwork.server.grpc.offset_pages import matching
 from everwork.service.access.principal import ANYBODY
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenPlace
@@ -92,7 +92,7 @@ async def test_cancelled_polls_leave_no_lease_behind(open_place: OpenPlace, monk
 async def how_attempts_ended(place: Place) -> dict[str, set[tuple[int, int]]]:
     """The attempts of all jobs, by how they ended: a lease that stayed behind has lapsed."""
     ended: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
-    for key in [job.key async for job in matching(Desk(place.service, ANYBODY), JobFilter(), JOBS + 2)]:
+    for key in [job.key async for job in matching(Jobs(place.service, ANYBODY), JobFilter(), JOBS + 2)]:
         for entry in await place.service.history(key):
             ended[entry.kind].add((key, entry.attempt))
     return ended

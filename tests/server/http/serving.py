@@ -12,10 +12,10 @@ import httpx
 
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.server.http.framework.server import HttpDoor
+from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
-from everwork.service.access.keys import KeyRing, OpenDoor
+from everwork.service.access.keys import KeyRing, NoAuthentication
 from everwork.service.service import JobService
 
 ROOT_KEY: Final = "root-root-root-root"
@@ -28,7 +28,7 @@ DEADLINE_S: Final = 20.0
 class Rest:
     """A server, and somebody who calls it with the root key unless told otherwise."""
 
-    door: HttpDoor
+    door: HttpServer
     engine: Engine
     service: JobService
     keys: KeyRing
@@ -93,9 +93,9 @@ async def serving(
     engine = open_engine(url)
     service = JobService(engine, "test")
     await service.open()
-    keys = OpenDoor(engine) if is_open else KeyRing(engine, environment_key=ROOT_KEY)
+    keys = NoAuthentication(engine) if is_open else KeyRing(engine, environment_key=ROOT_KEY)
     await keys.open()
-    door = HttpDoor(service, keys, Audit(engine), Settings(http_port=0, auth="off" if is_open else "on", **settings))
+    door = HttpServer(service, keys, Audit(engine), Settings(http_port=0, auth="off" if is_open else "on", **settings))
     port = await door.start()
     place = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     header = {} if is_open else {"X-API-Key": ROOT_KEY}

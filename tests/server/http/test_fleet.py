@@ -6,7 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from everwork.service.fleet.fleet import Fleet, WorkerCard
+from everwork.service.fleet.entries import WorkerEntry
+from everwork.service.fleet.fleet import Fleet
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
 
@@ -100,7 +101,7 @@ async def test_a_worker_is_forgotten_once_nobody_runs_it(local: Rest) -> None:
 
 @pytest.mark.parametrize("title", ["x" * 300, "two\nlines"])
 async def test_a_worker_goes_by_whatever_title_it_may_have(local: Rest, title: str) -> None:
-    await Fleet(local.engine).declare([WorkerCard(id=WORKER_ID, title=title)], [])
+    await Fleet(local.engine).declare([WorkerEntry(id=WORKER_ID, title=title)], [])
     assert (await local.ok("POST", f"/api/v1/workers/{quote(title)}/off"))["changed"] is True
     refused = await local.refused(422, "POST", f"/api/v1/workers/{'x' * 301}/off")
     assert "worker: must have at most 300 characters" in refused["detail"]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from everwork.server.http.framework.operations import Operation, PathDoor, SegmentRoute
+from everwork.server.http.framework.operations import Operation, PathHandler, SegmentRoute
 from everwork.server.http.ui.dashboard import is_under
 from tests.server.http.matrix import CALLS, status_of
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
@@ -22,7 +22,7 @@ def operations(rest: Rest) -> Iterator[Operation]:
         assert isinstance(route, SegmentRoute), f"{route} is no route of the table"
         if is_under(route.path):
             continue
-        assert isinstance(route.app, PathDoor), f"{route.path} is outside of the table"
+        assert isinstance(route.app, PathHandler), f"{route.path} is outside of the table"
         yield from route.app.operations.values()
 
 

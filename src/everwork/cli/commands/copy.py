@@ -13,7 +13,7 @@ from everwork.cli.progress import watched
 from everwork.cli.session import checked, opened, run
 from everwork.codec.urls import shown_url
 from everwork.exceptions import EngineBusy, EngineUnavailable
-from everwork.service.store_copy import Copied, Mover
+from everwork.service.store_copy import Copied, StoreCopy
 
 INTERRUPTED = 130
 AGAIN = "run the same command again to go on"
@@ -59,7 +59,7 @@ async def _copy(source: str, target: str, options: dict[str, bool]) -> Copied:
     async with opened(source) as here, opened(target, creates=True) as there:
         try:
             with watched() as show:
-                return await Mover(here, there, shown_url(source), show).copy(**options)
+                return await StoreCopy(here, there, shown_url(source), show).copy(**options)
         except (EngineUnavailable, EngineBusy) as error:
             raise type(error)(f"{error}; when it is back, {AGAIN}") from None
 

@@ -23,15 +23,15 @@ from everwork.exceptions import InvalidInput, WrongState
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
     GROUPS_MAX,
-    Act,
-    DeadFilter,
-    DeadGroup,
+    DeadLetterAction,
+    DeadLetterFilter,
+    DeadLetterGroup,
     Grouped,
     grouped,
     newest,
     require_fingerprint,
 )
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from everwork.service.reports import dead_report, explanation_report, job_report
 from everwork.service.service import JobService
 
@@ -45,7 +45,7 @@ COLUMNS = (
     Column("LATEST KEY", whole=True, right=True),
     Column("ERROR", one_line=True, width_min=20),
 )
-DONE = {Act.REQUEUE: "requeued", Act.PURGE: "purged"}
+DONE = {DeadLetterAction.REQUEUE: "requeued", DeadLetterAction.PURGE: "purged"}
 
 Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Those of this type.")]
 Tenant = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Those of this tenant. Repeatable.")]
@@ -144,10 +144,15 @@ def requeue(  # noqa: PLR0913 - what can be said of dead letters
     wanted = _filter(type, tenant, error, fingerprint, since=since, before=before)
     if keys:
         _require_keys_alone(wanted, all=all, dry_run=dry_run)
-        change_each(keys, DONE[Act.REQUEUE], lambda service, key: service.requeue(key), engine, as_json)
+        change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda service, key: service.requeue(key), engine, as_json)
         return
     _require_meant(wanted, all=all)
-    _show_change(Act.REQUEUE, _changed(engine, Act.REQUEUE, wanted, all=all, dry_run=dry_run), dry_run, as_json)
+    _show_change(
+        DeadLetterAction.REQUEUE,
+        _changed(engine, DeadLetterAction.REQUEUE, wanted, all=all, dry_run=dry_run),
+        dry_run,
+        as_json,
+    )
 
 
 @app.command()
@@ -176,13 +181,20 @@ def purge(  # noqa: PLR0913 - what can be said of dead letters
     if keys:
         _require_keys_alone(wanted, all=all, dry_run=dry_run)
         _ask(len(keys), yes=yes)
-        change_each(keys, DONE[Act.PURGE], lambda s, key: administration_of(s).purge_one(key), engine, as_json)
+        change_each(
+            keys, DONE[DeadLetterAction.PURGE], lambda s, key: administration_of(s).purge_one(key), engine, as_json
+        )
         return
     _require_meant(wanted, all=all)
     if not dry_run and not yes:
         _require_somebody_to_ask()
-        _ask(_changed(engine, Act.PURGE, wanted, all=all, dry_run=True).matched, yes=False)
-    _show_change(Act.PURGE, _changed(engine, Act.PURGE, wanted, all=all, dry_run=dry_run), dry_run, as_json)
+        _ask(_changed(engine, DeadLetterAction.PURGE, wanted, all=all, dry_run=True).matched, yes=False)
+    _show_change(
+        DeadLetterAction.PURGE,
+        _changed(engine, DeadLetterAction.PURGE, wanted, all=all, dry_run=dry_run),
+        dry_run,
+        as_json,
+    )
 
 
 # Which are meant --------------------------------------------------------------------------------------
@@ -196,9 +208,9 @@ def _filter(
     *,
     since: str | None,
     before: str | None,
-) -> DeadFilter:
+) -> DeadLetterFilter:
     now = now_ms()
-    return DeadFilter(
+    return DeadLetterFilter(
         type=optional_name("type", type),
         tenants=tuple(checks.name("tenant", name) for name in tenants or ()),
         error_text=error_part(error),
@@ -208,12 +220,12 @@ def _filter(
     )
 
 
-def _require_keys_alone(wanted: DeadFilter, *, all: bool, dry_run: bool) -> None:
+def _require_keys_alone(wanted: DeadLetterFilter, *, all: bool, dry_run: bool) -> None:
     if all or dry_run or not wanted.is_empty:
         raise InvalidInput("key", "must not be given together with a filter, --all or --dry-run")
 
 
-def _require_meant(wanted: DeadFilter, *, all: bool) -> None:
+def _require_meant(wanted: DeadLetterFilter, *, all: bool) -> None:
     if wanted.is_empty and not all:
         raise InvalidInput("key", "must be given, or a filter, or --all if every dead letter is meant")
     if all and not wanted.is_empty:
@@ -241,8 +253,8 @@ class _Look(NamedTuple):
     others: list[int]
 
 
-def _desk(service: JobService) -> Desk:
-    return Desk(service, local_principal())
+def _desk(service: JobService) -> Jobs:
+    return Jobs(service, local_principal())
 
 
 async def _look(service: JobService, which: str) -> _Look:
@@ -256,7 +268,9 @@ async def _look(service: JobService, which: str) -> _Look:
     return _Look(looked, [])
 
 
-def _changed(engine: str | None, act: Act, wanted: DeadFilter, *, all: bool, dry_run: bool) -> BulkChange:
+def _changed(
+    engine: str | None, act: DeadLetterAction, wanted: DeadLetterFilter, *, all: bool, dry_run: bool
+) -> BulkChange:
     async def change(service: JobService) -> BulkChange:
         total, done = await _total(service, wanted), BulkChange(0, 0)
 
@@ -276,14 +290,14 @@ def _changed(engine: str | None, act: Act, wanted: DeadFilter, *, all: bool, dry
     return use(engine, change)
 
 
-def _interrupted(act: Act, changed: int, total: int | None) -> str:
+def _interrupted(act: DeadLetterAction, changed: int, total: int | None) -> str:
     letters = _letters(changed) if total is None else f"{changed:,} of {_letters(total)}"
     return f"interrupted: {letters} {DONE[act]}; the same command goes on with the rest"
 
 
-async def _total(service: JobService, wanted: DeadFilter) -> int | None:
+async def _total(service: JobService, wanted: DeadLetterFilter) -> int | None:
     """How many it will be, if counts know it."""
-    if wanted != DeadFilter(type=wanted.type, tenants=wanted.tenants):
+    if wanted != DeadLetterFilter(type=wanted.type, tenants=wanted.tenants):
         return None
     return sum(
         count.jobs
@@ -308,13 +322,13 @@ def _show_groups(found: Grouped) -> None:
         tell(f"{found.left_out:,} smaller groups are not shown; see --limit")
 
 
-def _row(group: DeadGroup) -> tuple[str, ...]:
+def _row(group: DeadLetterGroup) -> tuple[str, ...]:
     first, last = (f"{span(now_ms() - at)} ago" for at in (group.first_ms, group.last_ms))
     error = one_line(group.error)[: show.NOTE_CHARS_MAX]
     return f"{group.jobs:,}", one_line(group.type), group.fingerprint, first, last, str(group.key), error
 
 
-def _show_change(act: Act, change: BulkChange, dry_run: bool, as_json: bool) -> None:
+def _show_change(act: DeadLetterAction, change: BulkChange, dry_run: bool, as_json: bool) -> None:
     if as_json:
         write_json({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
     elif dry_run:

@@ -12,7 +12,7 @@ import typer
 
 from everwork.aio.loops import new_loop
 from everwork.app.app import Everwork
-from everwork.app.tick import VARIABLE, Ticked, jobs_per_tick
+from everwork.app.tick import VARIABLE, TickResult, jobs_per_tick
 from everwork.cli.commands.worker import AppDir, Logging, folder_of
 from everwork.cli.options import AsJson, ConfigFile, number
 from everwork.cli.output import write, write_json
@@ -81,7 +81,7 @@ def _made(users: Users, target: str) -> Everwork:
     return made
 
 
-async def _ticked(made: Everwork, most: int) -> Ticked:
+async def _ticked(made: Everwork, most: int) -> TickResult:
     """The first signal lets what runs finish, the second cancels it."""
     loop = asyncio.get_running_loop()
     ticking = made.run_once(most)  # Before the first signal, which it must hear whatever it waits for.
@@ -93,6 +93,6 @@ async def _ticked(made: Everwork, most: int) -> Ticked:
         await made.close()
 
 
-def _told(ticked: Ticked) -> str:
+def _told(ticked: TickResult) -> str:
     ends = [f"{count:,} {end}" for end, count in asdict(ticked).items() if count and end != "ran"]
     return f"{ticked.ran:,} ran: {', '.join(ends)}" if ends else "nothing was due"

@@ -12,7 +12,7 @@ from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
 from everwork.core.instants import utc_text
-from everwork.service.admin import Administration
+from everwork.service.admin import Admin
 from everwork.service.fleet.entries import TriggerView
 from everwork.service.reports import fired_report, fires_report, trigger_report, trigger_switch_report
 from everwork.service.triggers.fires import TriggerFire
@@ -73,9 +73,9 @@ def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
     """
     view, fires = administer(engine, lambda desk: _shown(desk, trigger))
     if as_json:
-        write_json(trigger_report(view) | fires_report(view.card, fires))
+        write_json(trigger_report(view) | fires_report(view.entry, fires))
         return
-    write(f"{one_line(view.card.title)}: {view.status}, {one_line(view.card.schedule)}; {_outlook(view)}\n")
+    write(f"{one_line(view.entry.title)}: {view.status}, {one_line(view.entry.schedule)}; {_outlook(view)}\n")
     if fires:
         write_rich(table(FIRE_COLUMNS, [_fire_row(fire) for fire in fires]))
     else:
@@ -106,21 +106,21 @@ def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
 
     [bold]Example:[/bold] everwork triggers fire nightly-report
     """
-    card, key = administer(engine, lambda desk: desk.fire_trigger(trigger))
+    entry, key = administer(engine, lambda desk: desk.fire_trigger(trigger))
     if as_json:
-        write_json(fired_report(card, key))
+        write_json(fired_report(entry, key))
     else:
-        write(f"{one_line(card.title)}: fired, job {key}\n")
+        write(f"{one_line(entry.title)}: fired, job {key}\n")
 
 
-async def _found(desk: Administration) -> tuple[list[TriggerView], dict[str, str]]:
+async def _found(desk: Admin) -> tuple[list[TriggerView], dict[str, str]]:
     """The triggers, and the titles of workers by their ids."""
-    return await desk.triggers(), {view.card.id: view.card.title for view in await desk.workers()}
+    return await desk.triggers(), {view.entry.id: view.entry.title for view in await desk.workers()}
 
 
-async def _shown(desk: Administration, trigger: str) -> tuple[TriggerView, list[TriggerFire]]:
+async def _shown(desk: Admin, trigger: str) -> tuple[TriggerView, list[TriggerFire]]:
     view = await desk.trigger(trigger)
-    return view, await desk.fires(view.card.name)
+    return view, await desk.fires(view.entry.name)
 
 
 def _switch(trigger: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
@@ -128,20 +128,20 @@ def _switch(trigger: str, engine: str | None, *, is_on: bool, as_json: bool) -> 
     if as_json:
         write_json(trigger_switch_report(done))
     else:
-        write(f"{one_line(done.card.title)}: {switched(is_on, done.is_changed)}\n")
+        write(f"{one_line(done.entry.title)}: {switched(is_on, done.is_changed)}\n")
 
 
 def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
-    card = view.card
+    entry = view.entry
     return (
-        one_line(card.title),
-        one_line(titles.get(card.worker_id, card.worker_id)),
+        one_line(entry.title),
+        one_line(titles.get(entry.worker_id, entry.worker_id)),
         "on" if view.is_on else "off",
-        one_line(card.schedule),
-        "yes" if card.is_catchup else "no",
+        one_line(entry.schedule),
+        "yes" if entry.is_catchup else "no",
         "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
         _next(view),
-        one_line(card.name),
+        one_line(entry.name),
     )
 
 

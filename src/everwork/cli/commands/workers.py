@@ -11,9 +11,9 @@ from everwork.cli.commands.jobs import now_ms
 from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import administer
-from everwork.service.admin import Administration
-from everwork.service.fleet.entries import ManagerCard, ProcessView, WorkerView, own_source
-from everwork.service.fleet.running import AtWork, RunningJob
+from everwork.service.admin import Admin
+from everwork.service.fleet.entries import ManagerEntry, ProcessView, WorkerView, own_source
+from everwork.service.fleet.running import RunningJob, RunningJobs
 from everwork.service.reports import (
     forgotten_report,
     manager_report,
@@ -84,7 +84,7 @@ def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
         write_rich(table(COLUMNS, [_row(view) for view in found]))
         for view in found:
             for reason in view.broken:
-                write(f"{one_line(view.card.title)} does not start in {one_line(reason)}\n")
+                write(f"{one_line(view.entry.title)} does not start in {one_line(reason)}\n")
     else:
         write("no worker has been declared yet: run one by everwork worker\n")
 
@@ -131,11 +131,11 @@ def restart(
 
     [bold]Example:[/bold] everwork workers restart web1-0f3a5c7e91
     """
-    card = administer(engine, lambda desk: desk.restart_process(process))
+    entry = administer(engine, lambda desk: desk.restart_process(process))
     if as_json:
-        write_json(restart_report(card))
+        write_json(restart_report(entry))
     else:
-        write(f"{one_line(card.name)}: its manager {one_line(card.manager)} is asked to replace it\n")
+        write(f"{one_line(entry.name)}: its manager {one_line(entry.manager)} is asked to replace it\n")
 
 
 @app.command()
@@ -164,16 +164,16 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
 
     [bold]Example:[/bold] everwork workers forget mailer
     """
-    card, cancelled = administer(engine, lambda desk: desk.forget_worker(worker))
+    entry, cancelled = administer(engine, lambda desk: desk.forget_worker(worker))
     if as_json:
-        write_json(forgotten_report(card, cancelled))
+        write_json(forgotten_report(entry, cancelled))
     else:
-        write(f"{one_line(card.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
+        write(f"{one_line(entry.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
 
 
-async def _alive(desk: Administration) -> tuple[list[ManagerCard], list[ProcessView], dict[str, str]]:
+async def _alive(desk: Admin) -> tuple[list[ManagerEntry], list[ProcessView], dict[str, str]]:
     """Managers, processes, and the titles of workers by their ids."""
-    titles = {view.card.id: view.card.title for view in await desk.workers()}
+    titles = {view.entry.id: view.entry.title for view in await desk.workers()}
     return await desk.managers(), await desk.processes(), titles
 
 
@@ -182,7 +182,7 @@ def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> N
     if as_json:
         write_json(worker_switch_report(done))
     else:
-        write(f"{one_line(done.card.title)}: {switched(is_on, done.is_changed)}\n")
+        write(f"{one_line(done.entry.title)}: {switched(is_on, done.is_changed)}\n")
 
 
 def switched(is_on: bool, is_changed: bool) -> str:
@@ -192,34 +192,34 @@ def switched(is_on: bool, is_changed: bool) -> str:
 
 
 def _row(view: WorkerView) -> tuple[str, ...]:
-    card = view.card
+    entry = view.entry
     return (
-        one_line(card.title),
-        one_line(card.id),
+        one_line(entry.title),
+        one_line(entry.id),
         "on" if view.is_on else "off",
         f"{view.processes:,}" if view.processes else "-",
-        f"{card.concurrency:,}",
-        f"{card.execution_timeout_ms / 1000:g}s",
-        one_line(", ".join(sorted(set(card.sources) - {own_source(card.id)}))),
+        f"{entry.concurrency:,}",
+        f"{entry.execution_timeout_ms / 1000:g}s",
+        one_line(", ".join(sorted(set(entry.sources) - {own_source(entry.id)}))),
     )
 
 
 def _process_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...]:
-    card = view.card
-    memory = "-" if card.memory_bytes is None else f"{card.memory_bytes / 1_048_576:,.0f} MB"
+    entry = view.entry
+    memory = "-" if entry.memory_bytes is None else f"{entry.memory_bytes / 1_048_576:,.0f} MB"
     return (
-        one_line(card.name),
-        "restarting" if view.is_restarting and card.state == "running" else one_line(card.state),
-        one_line(card.manager),
-        one_line(card.host),
-        str(card.pid),
-        span(now_ms() - card.started_at_ms),
-        f"{card.running:,}",
-        f"{card.ended:,}",
-        f"{card.restarts:,}",
+        one_line(entry.name),
+        "restarting" if view.is_restarting and entry.state == "running" else one_line(entry.state),
+        one_line(entry.manager),
+        one_line(entry.host),
+        str(entry.pid),
+        span(now_ms() - entry.started_at_ms),
+        f"{entry.running:,}",
+        f"{entry.ended:,}",
+        f"{entry.restarts:,}",
         memory,
         f"{span(now_ms() - view.beat_ms)} ago",
-        one_line(", ".join(titles.get(one, one) for one in card.workers)),
+        one_line(", ".join(titles.get(one, one) for one in entry.workers)),
     )
 
 
@@ -235,5 +235,5 @@ def _running_row(job: RunningJob) -> tuple[str, ...]:
     )
 
 
-def _rest(found: AtWork) -> str:
+def _rest(found: RunningJobs) -> str:
     return f"only the newest {len(found.jobs):,} are shown\n" if found.is_cut else ""

@@ -8,21 +8,21 @@ from typing import Any
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.postgres.opened import Parts
+from everwork.engines.postgres.opened import OpenStore
 from everwork.exceptions import EngineBusy
 
 Judge = Callable[[State], Verdict]
 TRIES_MAX = 100
 
 
-async def cancel(parts: Parts, keys: Sequence[int], reason: str) -> list[Judged]:
+async def cancel(parts: OpenStore, keys: Sequence[int], reason: str) -> list[Judged]:
     """Cancel what is pending or processing."""
     rows = await cancel_rows(parts, keys, Cause.CANCEL, reason)
     return await _judged(parts, keys, rows, lambda s: Verdict.REPEATED if s is State.CANCELLED else Verdict.WRONG_STATE)
 
 
 async def cancel_rows(
-    parts: Parts, keys: Sequence[int], cause: Cause, reason: str, *, only_pending: bool = False
+    parts: OpenStore, keys: Sequence[int], cause: Cause, reason: str, *, only_pending: bool = False
 ) -> list[Any]:
     """Cancel jobs; those that were cancelled, as they were found."""
     sql = parts.sql("cancel")["cancel"]
@@ -32,14 +32,14 @@ async def cancel_rows(
     return rows
 
 
-async def requeue(parts: Parts, keys: Sequence[int], max_attempts: int | None = None) -> list[Judged]:
+async def requeue(parts: OpenStore, keys: Sequence[int], max_attempts: int | None = None) -> list[Judged]:
     """Bring dead letters back, with the attempts they were created with unless told otherwise."""
     rows = await requeue_rows(parts, keys, max_attempts)
     return await _judged(parts, keys, rows, lambda _: Verdict.WRONG_STATE)
 
 
 async def requeue_rows(
-    parts: Parts, keys: Sequence[int], max_attempts: int | None = None, said: str | None = None
+    parts: OpenStore, keys: Sequence[int], max_attempts: int | None = None, said: str | None = None
 ) -> list[Any]:
     """Bring dead letters back; those that came, as they were found. `said`: they do so by themselves, as it is told."""
     sql = parts.sql("requeue")["requeue"]
@@ -49,7 +49,7 @@ async def requeue_rows(
     return rows
 
 
-async def set_retries(parts: Parts, key: int, retries: int) -> Judged:
+async def set_retries(parts: OpenStore, key: int, retries: int) -> Judged:
     """Change how many attempts are left; the previous number is answered."""
     for _ in range(TRIES_MAX):
         rows = await parts.connections.look(parts.sql("get")["where"], [key])
@@ -61,7 +61,7 @@ async def set_retries(parts: Parts, key: int, retries: int) -> Judged:
     raise EngineBusy("the job changes faster than its retries can be set; try again")
 
 
-async def reschedule(parts: Parts, keys: Sequence[int], run_at_ms: int | None, delay_ms: int) -> list[Judged]:
+async def reschedule(parts: OpenStore, keys: Sequence[int], run_at_ms: int | None, delay_ms: int) -> list[Judged]:
     """Let pending jobs run at another time."""
     sql = parts.sql("reschedule")["reschedule"]
     delay_ms = 0 if run_at_ms is not None else delay_ms
@@ -71,20 +71,20 @@ async def reschedule(parts: Parts, keys: Sequence[int], run_at_ms: int | None, d
     return await _judged(parts, keys, rows, lambda _: Verdict.WRONG_STATE, repeats=True)
 
 
-async def set_priority(parts: Parts, keys: Sequence[int], priority: int) -> list[Judged]:
+async def set_priority(parts: OpenStore, keys: Sequence[int], priority: int) -> list[Judged]:
     """Change the priority of pending jobs."""
     rows = await parts.connections.rows(parts.sql("set_priority")["set_priority"], sorted(set(keys)), priority)
     return await _judged(parts, keys, rows, lambda _: Verdict.WRONG_STATE, repeats=True)
 
 
-async def delete(parts: Parts, keys: Sequence[int]) -> list[Judged]:
+async def delete(parts: OpenStore, keys: Sequence[int]) -> list[Judged]:
     """Remove finished jobs."""
     rows = await parts.connections.rows(parts.sql("delete")["delete"], sorted(set(keys)))
     return await _judged(parts, keys, rows, lambda _: Verdict.WRONG_STATE)
 
 
 async def _judged(
-    parts: Parts, keys: Sequence[int], rows: Sequence[Any], judge: Judge, *, repeats: bool = False
+    parts: OpenStore, keys: Sequence[int], rows: Sequence[Any], judge: Judge, *, repeats: bool = False
 ) -> list[Judged]:
     """The answer for each key: accepted the first time it is met, otherwise by the state it is in now.
 
@@ -107,7 +107,7 @@ def _found(verdict: Verdict, state_number: int, attempts: int, max_attempts: int
     return Judged(verdict, state, remaining_retries(state, attempts, max_attempts))
 
 
-async def _set_retries(parts: Parts, row: Any, retries: int) -> Verdict | None:
+async def _set_retries(parts: OpenStore, row: Any, retries: int) -> Verdict | None:
     """What was done; None if somebody changed the job meanwhile."""
     key, state_number, attempt, attempts, *_ = row
     match State(state_number):

@@ -12,7 +12,7 @@ import asyncpg
 
 from everwork.engines.postgres.errors import DRIVER_ERRORS, ends_connection, is_repeatable, translated
 from everwork.engines.postgres.statements import LOCK_TIMEOUT, PLAN
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.exceptions import EngineError, EngineUnavailable
 
 CONNECT_SECONDS: Final = 10.0
@@ -32,7 +32,7 @@ Rows = list[Any]
 class Connections:
     """A bounded set of connections. Each call takes one, and gives it back or throws it away."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: StoreUrl) -> None:
         self._address = address
         self._idle: list[asyncpg.Connection] = []
         self._room = asyncio.Semaphore(address.connections)
@@ -150,7 +150,7 @@ async def _in_transaction(connection: asyncpg.Connection, act: Callable[[asyncpg
     return answer
 
 
-async def connect(address: Address) -> asyncpg.Connection:
+async def connect(address: StoreUrl) -> asyncpg.Connection:
     """A new connection, with the settings that our statements want."""
     settings = {"application_name": "everwork", **SESSION, **PLAN} if address.notify else {}
     connection = await asyncpg.connect(

@@ -16,12 +16,12 @@ from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.postgres import change, move, own_transaction, read, registry
 from everwork.engines.postgres.create import create_document, created_of
-from everwork.engines.postgres.opened import Parts, opened, stored_schema
+from everwork.engines.postgres.opened import OpenStore, opened, stored_schema
 from everwork.engines.postgres.registry import fire, trigger_marks
 from everwork.engines.postgres.settle import activate, check, extend, settle
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.sweep import sweep
-from everwork.engines.postgres.wake import POLL_ONLY_MS, Bell
+from everwork.engines.postgres.wake import POLL_ONLY_MS, Wakeup
 from everwork.engines.values import Durability, Fire, Fired, Health, JobRecord, Registered, Schema, Swept, TriggerMarks
 from everwork.exceptions import EngineUnavailable
 
@@ -33,16 +33,16 @@ WAITER_MS = 30_000
 class PostgresEngine(Engine):
     """Jobs in one schema of a PostgreSQL database, shared by any number of hosts."""
 
-    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+    def __init__(self, address: StoreUrl, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock
-        self._opened: Parts | None = None
+        self._opened: OpenStore | None = None
         self._name = uuid.uuid4().hex
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> PostgresEngine:
         """The engine of a `postgresql:` URL."""
-        return cls(Address.from_url(url), clock)
+        return cls(StoreUrl.from_url(url), clock)
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
@@ -57,7 +57,7 @@ class PostgresEngine(Engine):
             await parts.close()
 
     @property
-    def _parts(self) -> Parts:
+    def _parts(self) -> OpenStore:
         if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use {self._address.shown}: the engine is not open in this process")
         return self._opened
@@ -106,9 +106,9 @@ class PostgresEngine(Engine):
         return await own_transaction.complete_in(self._place, transaction, completions)
 
     @property
-    def _place(self) -> own_transaction.Place:
+    def _place(self) -> own_transaction.TransactionContext:
         store_id = self._opened.store_id if self._opened is not None else None
-        return own_transaction.Place(self._address, store_id, self._clock)
+        return own_transaction.TransactionContext(self._address, store_id, self._clock)
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return await activate(self._parts, demands)
@@ -142,12 +142,12 @@ class PostgresEngine(Engine):
             return True
         return await self._rung(parts.done, (), timeout_ms, since)
 
-    async def _rung(self, bell: Bell, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
+    async def _rung(self, bell: Wakeup, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
         """Wait for a bell; where other processes cannot ring it, the caller is sent to look every now and then."""
         patience_ms = timeout_ms if self._address.notify else min(timeout_ms, POLL_ONLY_MS)
         return await bell.wait(types, patience_ms, since) or patience_ms < timeout_ms
 
-    async def _is_new(self, parts: Parts, what: str) -> bool:
+    async def _is_new(self, parts: OpenStore, what: str) -> bool:
         """Let everybody know that this process waits, and listen; whether they did not know it before."""
         if not self._address.notify:
             return False

@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable
 
 REPEATABLE = (
@@ -27,7 +27,7 @@ DRIVER_ERRORS = (
 )
 
 
-def translated(address: Address, error: BaseException) -> EngineError:
+def translated(address: StoreUrl, error: BaseException) -> EngineError:
     """The error that a user is told."""
     said = {"where": address.shown, "line": _line(error), "schema": address.schema}
     for kinds, make, text in _TOLD:

@@ -9,7 +9,7 @@ from typing import Final
 import asyncpg
 
 from everwork.engines.postgres.statements import filled, functions
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 
 SERVER_VERSION_MIN: Final = 140_000
@@ -27,7 +27,7 @@ def migrations() -> list[str]:
     return [(folder / name).read_text("utf-8") for name in found]
 
 
-async def check_server(connection: asyncpg.Connection, address: Address) -> None:
+async def check_server(connection: asyncpg.Connection, address: StoreUrl) -> None:
     """Refuse a server that cannot hold jobs."""
     version, shown, encoding, standby, read_only = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'),"
@@ -40,13 +40,13 @@ async def check_server(connection: asyncpg.Connection, address: Address) -> None
         raise BadConfiguration(f"{address.shown} is encoded in {encoding}; create the database with ENCODING 'UTF8'")
 
 
-def require_server(address: Address, version: int, shown: str) -> None:
+def require_server(address: StoreUrl, version: int, shown: str) -> None:
     """Refuse a version that lacks what we use."""
     if version < SERVER_VERSION_MIN:
         raise BadConfiguration(f"{address.shown} is PostgreSQL {shown}; Everwork needs 14 or newer")
 
 
-async def migrate(connection: asyncpg.Connection, address: Address, *, create: bool = True) -> int:
+async def migrate(connection: asyncpg.Connection, address: StoreUrl, *, create: bool = True) -> int:
     """Run what is missing, in one transaction under an advisory lock; answer the version."""
     version = await stored_version(connection, address.schema)
     latest = len(migrations())

@@ -9,14 +9,14 @@ from typing import Any
 from everwork.core.states import Cause, State
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.create import packed
-from everwork.engines.postgres.opened import Parts
+from everwork.engines.postgres.opened import OpenStore
 from everwork.engines.postgres.read import histories, job_of
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import rounds_in
 from everwork.engines.values import JobRecord
 
 
-async def dump(parts: Parts, after: int, limit: int) -> list[JobRecord]:
+async def dump(parts: OpenStore, after: int, limit: int) -> list[JobRecord]:
     """The next jobs over a key."""
     keys = [key for (key,) in await parts.connections.look(parts.sql("dump")["keys"], after, limit)]
     rows = {row[0]: row for row in await parts.connections.look(parts.sql("get")["job"], keys)}
@@ -28,7 +28,7 @@ async def dump(parts: Parts, after: int, limit: int) -> list[JobRecord]:
     ]
 
 
-async def load(parts: Parts, records: Sequence[JobRecord]) -> int:
+async def load(parts: OpenStore, records: Sequence[JobRecord]) -> int:
     """Write the jobs whose keys are free."""
     document = packed([_document(record) for record in sorted(records, key=lambda record: record.job.key)])
     loaded = first(await parts.connections.rows(parts.sql("load")["load"], document, parts.now_ms()))

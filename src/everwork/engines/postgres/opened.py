@@ -18,27 +18,27 @@ from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS, translated
 from everwork.engines.postgres.migrate import check_server, migrate, migrations, stored_version
 from everwork.engines.postgres.statements import statements
-from everwork.engines.postgres.store_url import Address
-from everwork.engines.postgres.wake import Bell, Listener, Notifier
+from everwork.engines.postgres.store_url import StoreUrl
+from everwork.engines.postgres.wake import Listener, Notifier, Wakeup
 from everwork.engines.values import Schema
 
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "max_connections")
 
 
-async def opened(address: Address, clock: Clock | None, *, create: bool) -> Parts:
+async def opened(address: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
     """The parts of an engine whose server can hold jobs and whose schema is up to date."""
     async with connected(address) as connection:
         return await _checked(connection, address, clock, create)
 
 
-async def stored_schema(address: Address) -> Schema:
+async def stored_schema(address: StoreUrl) -> Schema:
     """The version of the schema, as it is."""
     async with connected(address) as connection:
         return Schema(await stored_version(connection, address.schema), len(migrations()))
 
 
 @asynccontextmanager
-async def connected(address: Address) -> AsyncIterator[asyncpg.Connection]:
+async def connected(address: StoreUrl) -> AsyncIterator[asyncpg.Connection]:
     """A connection for a moment; whatever goes wrong is said in one line."""
     try:
         connection = await connect(address)
@@ -50,7 +50,7 @@ async def connected(address: Address) -> AsyncIterator[asyncpg.Connection]:
         raise translated(address, error) from error
 
 
-async def _checked(connection: asyncpg.Connection, address: Address, clock: Clock | None, create: bool) -> Parts:
+async def _checked(connection: asyncpg.Connection, address: StoreUrl, clock: Clock | None, create: bool) -> OpenStore:
     await check_server(connection, address)
     version = await migrate(connection, address, create=create)
     store_id = await connection.fetchval(f"SELECT id FROM {address.schema}.store")  # noqa: S608 - the name was checked
@@ -58,8 +58,8 @@ async def _checked(connection: asyncpg.Connection, address: Address, clock: Cloc
     settings: dict[str, str] = dict(rows)
     server_version = settings.pop("server_version")
     connections = Connections(address)
-    work, done = Bell(), Bell()
-    return Parts(
+    work, done = Wakeup(), Wakeup()
+    return OpenStore(
         address=address,
         clock=clock,
         store_id=store_id,
@@ -78,7 +78,7 @@ START = (0, 0, 0)
 
 
 @dataclass(slots=True)
-class Broom:
+class SweepState:
     """Where the sweep stands: the last finished job it looked at, when it tidied last, what it has not vacuumed yet."""
 
     after: tuple[int, int, int] = START
@@ -90,21 +90,21 @@ class Broom:
 
 
 @dataclass(slots=True)
-class Parts:
+class OpenStore:
     """An open engine."""
 
-    address: Address
+    address: StoreUrl
     clock: Clock | None
     store_id: UUID
     schema_version: int
     server_version: str
     settings: dict[str, str]
     connections: Connections
-    work: Bell
-    done: Bell
+    work: Wakeup
+    done: Wakeup
     notifier: Notifier
     listener: Listener
-    broom: Broom = field(default_factory=Broom)
+    broom: SweepState = field(default_factory=SweepState)
     marks: dict[tuple[str, str, tuple[str, ...]], Mark] = field(default_factory=dict)
     waits_until: dict[str, float] = field(default_factory=dict)
     """Until when, on the loop's clock, others know that this process waits, by what it waits for."""

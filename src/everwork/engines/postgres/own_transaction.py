@@ -15,15 +15,15 @@ from everwork.engines.base import Clock
 from everwork.engines.postgres.create import create_document, created_of, events_of, packed
 from everwork.engines.postgres.settle import ACCEPTED, refusals, rounds_of
 from everwork.engines.postgres.statements import statements
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.wake import DONE, channel, payload
 from everwork.exceptions import InvalidInput
 
 
-class Place(NamedTuple):
+class TransactionContext(NamedTuple):
     """Which store the transaction must be on; the id is known once the engine was open."""
 
-    address: Address
+    address: StoreUrl
     store_id: UUID | None
     clock: Clock | None
 
@@ -32,7 +32,7 @@ class Place(NamedTuple):
         return self.clock() if self.clock is not None else None
 
 
-async def create_in(place: Place, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+async def create_in(place: TransactionContext, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
     """Create jobs that exist, and wake workers, only if the user commits."""
     if not jobs:
         return []
@@ -43,7 +43,7 @@ async def create_in(place: Place, transaction: object, jobs: Sequence[NewJob]) -
     return created_of(row[0], row[1])
 
 
-async def complete_in(place: Place, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+async def complete_in(place: TransactionContext, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
     """Complete attempts if, and only if, the user commits."""
     fetch = await _checked(place, transaction)
     judged: dict[int, Judged] = {}
@@ -54,7 +54,7 @@ async def complete_in(place: Place, transaction: object, completions: Sequence[C
     return [judged[number] for number in range(len(completions))]
 
 
-async def _complete(place: Place, fetch: Fetch, batch: Sequence[Complete]) -> dict[int, Judged]:
+async def _complete(place: TransactionContext, fetch: Fetch, batch: Sequence[Complete]) -> dict[int, Judged]:
     now_ms, schema = place.now_ms(), place.address.schema
     document: dict[str, Any] = {"done": {str(o.key): [o.attempt, o.result] for o in batch}}
     if now_ms is not None:
@@ -78,14 +78,14 @@ def _by_document(sql: str) -> str:
     return sql.replace("ANY($1::bigint[])", "ANY(ARRAY(SELECT k::bigint FROM jsonb_array_elements_text($1::jsonb) k))")
 
 
-async def _notify(place: Place, fetch: Fetch, words: set[str]) -> None:
+async def _notify(place: TransactionContext, fetch: Fetch, words: set[str]) -> None:
     """NOTIFY is part of the transaction: nobody hears it before the commit, nor after a rollback."""
     if place.address.notify:
         document = packed([channel(place.address), payload(words)]).decode()
         await fetch("SELECT pg_notify($1::jsonb->>0, $1::jsonb->>1)", document)
 
 
-async def _checked(place: Place, transaction: object) -> Fetch:
+async def _checked(place: TransactionContext, transaction: object) -> Fetch:
     """How to run statements in the transaction, once it is known to be one on this store."""
     fetch = driver_of(transaction)
     if is_asynchronous(transaction):

@@ -13,7 +13,7 @@ from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.portions import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted, portions
-from everwork.engines.postgres.opened import Parts
+from everwork.engines.postgres.opened import OpenStore
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 
 LOOK_STEP = 1_000
@@ -21,20 +21,20 @@ LOOK_STEP = 1_000
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
-async def get(parts: Parts, keys: Sequence[int]) -> list[Job | None]:
+async def get(parts: OpenStore, keys: Sequence[int]) -> list[Job | None]:
     """Jobs by key, in the order asked for."""
     rows = await parts.connections.look(parts.sql("get")["job"], sorted(set(keys)))
     found = {row[0]: job_of(row) for row in rows}
     return [found.get(key) for key in keys]
 
 
-async def owners(parts: Parts, keys: Sequence[int]) -> list[str | None]:
+async def owners(parts: OpenStore, keys: Sequence[int]) -> list[str | None]:
     """The tenants of jobs, in the order asked for."""
     found = dict(map(tuple, await parts.connections.look(parts.sql("owners")["owners"], sorted(set(keys)))))
     return [found.get(key) for key in keys]
 
 
-async def histories(parts: Parts, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
+async def histories(parts: OpenStore, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
     """The written history of each job, and the end that stands with the finished one."""
     wanted = sorted(set(keys))
     events: defaultdict[int, list[HistoryEntry]] = defaultdict(list)
@@ -44,7 +44,7 @@ async def histories(parts: Parts, keys: Iterable[int]) -> dict[int, list[History
     return {key: entries[-HISTORY_ENTRIES_MAX:] for key, entries in events.items()}
 
 
-async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
+async def list_jobs(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
     """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
     below = KEY_MAX if cursor_key is None else cursor_key
     now_ms = await server_now_ms(parts) if wanted.due else INSTANT_MS_MAX
@@ -68,7 +68,7 @@ async def list_jobs(parts: Parts, wanted: JobFilter, limit: int, cursor_key: int
     return Page(filling.jobs, below)
 
 
-async def _looked_at(parts: Parts, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
+async def _looked_at(parts: OpenStore, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
     """Those of the keys whose jobs may match, found out without reading what they carry."""
     sql = parts.sql("list")
     if asks_of_job(wanted):
@@ -84,7 +84,7 @@ async def _looked_at(parts: Parts, keys: Sequence[int], wanted: JobFilter) -> Se
     return sorted(keys, reverse=True)  # The next page begins behind the last one; a plan may give them in any order.
 
 
-async def count(parts: Parts) -> list[Count]:
+async def count(parts: OpenStore) -> list[Count]:
     """The maintained counts."""
     rows = await parts.connections.look(parts.sql("count")["count"])
     return [
@@ -95,14 +95,14 @@ async def count(parts: Parts) -> list[Count]:
     ]
 
 
-async def stats(parts: Parts, hours: int) -> Stats:
+async def stats(parts: OpenStore, hours: int) -> Stats:
     """Counts, and the hourly rows of the hours asked for."""
     now_ms = await server_now_ms(parts)
     rows = await parts.connections.look(parts.sql("stats")["hours"], now_ms // HOUR_MS - hours)
     return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms)
 
 
-async def measures(parts: Parts, hours: int, type: str | None) -> list[Measure]:
+async def measures(parts: OpenStore, hours: int, type: str | None) -> list[Measure]:
     """How attempts went in the hours asked for."""
     sql, found = parts.sql("measures"), []
     queues = None if type is None else [queue for (queue,) in await parts.connections.look(sql["queues"], type)]
@@ -111,13 +111,13 @@ async def measures(parts: Parts, hours: int, type: str | None) -> list[Measure]:
     return found
 
 
-async def oldest(parts: Parts) -> list[Oldest]:
+async def oldest(parts: OpenStore) -> list[Oldest]:
     """Since when work waits."""
     rows = await parts.connections.look(parts.sql("oldest")["oldest"], parts.now_ms(), OLDEST_LOOK_MAX)
     return [Oldest(*row) for row in rows]
 
 
-async def explain(parts: Parts, key: int) -> Explanation | None:
+async def explain(parts: OpenStore, key: int) -> Explanation | None:
     """Read what a claim would look at; what it means is said in one place for every engine."""
     rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX, parts.now_ms())
     if not rows:
@@ -128,7 +128,7 @@ async def explain(parts: Parts, key: int) -> Explanation | None:
     return explained(found, await server_now_ms(parts))
 
 
-async def server_now_ms(parts: Parts) -> int:
+async def server_now_ms(parts: OpenStore) -> int:
     """The engine's now."""
     now_ms = parts.now_ms()
     if now_ms is None:
@@ -136,7 +136,7 @@ async def server_now_ms(parts: Parts) -> int:
     return now_ms
 
 
-async def _candidates(parts: Parts, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
+async def _candidates(parts: OpenStore, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
     """The next keys below the cursor that may match: from the whole, or from the places that matter."""
     sql = parts.sql("list")
     states = states_sought(wanted)

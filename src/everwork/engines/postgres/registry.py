@@ -18,7 +18,7 @@ from everwork.core.states import Cause, State
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.create import create_document, created_of
-from everwork.engines.postgres.opened import Parts
+from everwork.engines.postgres.opened import OpenStore
 from everwork.engines.rules import (
     TOP_NAME,
     Passage,
@@ -35,7 +35,7 @@ from everwork.engines.rules import (
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 
-async def pause(parts: Parts, type: str, paused: bool) -> None:
+async def pause(parts: OpenStore, type: str, paused: bool) -> None:
     """Stop or resume the activation of a type."""
     sql = parts.sql("registry")
     await parts.connections.rows(sql["make_type"], type)
@@ -43,21 +43,21 @@ async def pause(parts: Parts, type: str, paused: bool) -> None:
     parts.notifier.tell_work([type])
 
 
-async def reset_breaker(parts: Parts, type: str) -> bool:
+async def reset_breaker(parts: OpenStore, type: str) -> bool:
     """Close a type's breaker; whether it was not closed."""
     was_open = first(await parts.connections.rows(parts.sql("registry")["reset_breaker"], type))
     parts.notifier.tell_work([type])
     return bool(was_open)
 
 
-async def open_breaker(parts: Parts, type: str, open_ms: int) -> None:
+async def open_breaker(parts: OpenStore, type: str, open_ms: int) -> None:
     """Let a type's breaker be open for a time."""
     sql = parts.sql("registry")
     await parts.connections.rows(sql["make_type"], type)
     await parts.connections.rows(sql["open_breaker"], type, open_ms, parts.now_ms())
 
 
-async def set_policy(parts: Parts, type: str, policy: str | None) -> None:
+async def set_policy(parts: OpenStore, type: str, policy: str | None) -> None:
     """Keep a type's policy."""
     sql = parts.sql("registry")
     await parts.connections.rows(sql["make_type"], type)
@@ -79,14 +79,14 @@ def _numbers(policy: TypePolicy) -> tuple[int | None, ...]:
     )
 
 
-async def add_group(parts: Parts, type: str, group: str) -> None:
+async def add_group(parts: OpenStore, type: str, group: str) -> None:
     """Register a group of a type."""
     sql = parts.sql("registry")
     await parts.connections.rows(sql["make_type"], type)
     await parts.connections.rows(sql["add_group"], type, group)
 
 
-async def drop_group(parts: Parts, type: str, group: str) -> int:
+async def drop_group(parts: OpenStore, type: str, group: str) -> int:
     """Forget a group and cancel what waits for it; the default group is not one that can be dropped."""
     sql = parts.sql("registry")
     queue = first(await parts.connections.rows(sql["drop_group"], type, group))
@@ -100,7 +100,7 @@ async def drop_group(parts: Parts, type: str, group: str) -> int:
     return cancelled
 
 
-async def types(parts: Parts) -> list[TypeInfo]:
+async def types(parts: OpenStore) -> list[TypeInfo]:
     """Every type that was ever seen."""
     rows = await parts.connections.look(parts.sql("registry")["types"], parts.now_ms())
     return [_type_info(row) for row in rows]
@@ -113,17 +113,17 @@ def _type_info(row: Any) -> TypeInfo:
     return told_breaker(info, Breaker(*breaker), now_ms, is_probe_live=is_probe_live)
 
 
-async def register(parts: Parts, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
+async def register(parts: OpenStore, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
     """Write an entry."""
     await parts.connections.rows(parts.sql("registry")["register"], kind, name, body, ttl_ms, parts.now_ms())
 
 
-async def unregister(parts: Parts, kind: str, name: str) -> bool:
+async def unregister(parts: OpenStore, kind: str, name: str) -> bool:
     """Take an entry away."""
     return bool(await parts.connections.rows(parts.sql("registry")["unregister"], kind, name, parts.now_ms()))
 
 
-async def registered(parts: Parts, kind: str | None) -> list[Registered]:
+async def registered(parts: OpenStore, kind: str | None) -> list[Registered]:
     """The entries of a kind, or all."""
     sql, look = parts.sql("registry"), parts.connections.look
     # Two statements: a plan that must also serve "all" would read the whole registry for one kind.
@@ -134,19 +134,19 @@ async def registered(parts: Parts, kind: str | None) -> list[Registered]:
     return [Registered(*row) for row in rows]
 
 
-async def last_registered(parts: Parts, kind: str, limit: int, below: str | None) -> list[Registered]:
+async def last_registered(parts: OpenStore, kind: str, limit: int, below: str | None) -> list[Registered]:
     """The entries of a kind with the highest names."""
     top = TOP_NAME if below is None else below
     rows = await parts.connections.look(parts.sql("registry")["last_registered"], kind, top, limit, parts.now_ms())
     return [Registered(*row) for row in rows]
 
 
-async def take_turn(parts: Parts, name: str, holder: str, ttl_ms: int) -> bool:
+async def take_turn(parts: OpenStore, name: str, holder: str, ttl_ms: int) -> bool:
     """Take or prolong a turn."""
     return bool(await parts.connections.rows(parts.sql("registry")["take_turn"], name, holder, ttl_ms, parts.now_ms()))
 
 
-async def subscribe(parts: Parts, type: str, worker: str) -> str:
+async def subscribe(parts: OpenStore, type: str, worker: str) -> str:
     """The group of a worker class: the default one for the first that asks, one of its own for each other."""
     sql = parts.sql("registry")
 
@@ -160,7 +160,7 @@ async def subscribe(parts: Parts, type: str, worker: str) -> str:
     return await parts.connections.run(act, in_transaction=True)
 
 
-async def turn_left_ms(parts: Parts, name: str, holder: str) -> int:
+async def turn_left_ms(parts: OpenStore, name: str, holder: str) -> int:
     """How long a holder still has its turn: 0 if nobody has it, negative if somebody else does."""
     rows = await parts.connections.look(parts.sql("registry")["turn"], name, parts.now_ms())
     if not rows or rows[0][1] <= 0:
@@ -168,7 +168,7 @@ async def turn_left_ms(parts: Parts, name: str, holder: str) -> int:
     return int(rows[0][1]) * (1 if rows[0][0] == holder else -1)
 
 
-async def trigger_marks(parts: Parts, triggers: Sequence[str]) -> TriggerMarks:
+async def trigger_marks(parts: OpenStore, triggers: Sequence[str]) -> TriggerMarks:
     """Where triggers stand; those that have not begun do so now."""
     sql = parts.sql("registry")
     rows = await parts.connections.look(sql["marks"], list(triggers), parts.now_ms())
@@ -179,7 +179,7 @@ async def trigger_marks(parts: Parts, triggers: Sequence[str]) -> TriggerMarks:
     return TriggerMarks(rows[0][0], [marks[trigger] for trigger in triggers])
 
 
-async def fire(parts: Parts, fires: Sequence[Fire]) -> list[Fired]:
+async def fire(parts: OpenStore, fires: Sequence[Fire]) -> list[Fired]:
     """Let time points pass that have not, and create their jobs."""
     if not fires:
         return []
@@ -200,7 +200,7 @@ def _marks(rows: Sequence[Any]) -> dict[str, TriggerMark]:
     return marks_of((name, body) for _, name, body in rows if name is not None)
 
 
-async def _pass(parts: Parts, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
+async def _pass(parts: OpenStore, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
     """Take the marks of the triggers for this transaction, judge, and move those that have points to pass."""
     sql = parts.sql("fire")
     first = {fire.trigger: mark_text(before(fire.point_ms)) for fire in reversed(fires)}
@@ -213,7 +213,9 @@ async def _pass(parts: Parts, connection: asyncpg.Connection, fires: Sequence[Fi
     return judged
 
 
-async def _create(parts: Parts, connection: asyncpg.Connection, jobs: Sequence[NewJob]) -> tuple[list[Created], bool]:
+async def _create(
+    parts: OpenStore, connection: asyncpg.Connection, jobs: Sequence[NewJob]
+) -> tuple[list[Created], bool]:
     if not jobs:
         return [], False
     document = create_document(jobs, parts.now_ms())

@@ -19,7 +19,7 @@ from everwork.core.states import State
 from everwork.engines.portions import Claim, claims_of, shared_out
 from everwork.engines.postgres.claims import Mark, Place
 from everwork.engines.postgres.create import events_of, packed
-from everwork.engines.postgres.opened import Parts
+from everwork.engines.postgres.opened import OpenStore
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import refused
 from everwork.exceptions import EngineBusy
@@ -65,7 +65,7 @@ class Begun(NamedTuple):
         return cls(claim, mark, mark.begin(clock_ms))
 
 
-async def settle(parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Settlement:
+async def settle(parts: OpenStore, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Settlement:
     """Judge each outcome by itself; two outcomes for one job are judged one after the other."""
     if len({outcome[0] for outcome in outcomes}) == len(outcomes):
         return Settlement(*await _settle(parts, outcomes, demands))
@@ -76,13 +76,13 @@ async def settle(parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[De
     return Settlement([judged[place] for place in range(len(outcomes))], await activate(parts, demands))
 
 
-async def activate(parts: Parts, demands: Sequence[Demand]) -> Activation:
+async def activate(parts: OpenStore, demands: Sequence[Demand]) -> Activation:
     """Lease jobs."""
     return (await run_step(parts, {}, demands)).activation
 
 
 async def _settle(
-    parts: Parts, outcomes: Sequence[Outcome], demands: Sequence[Demand]
+    parts: OpenStore, outcomes: Sequence[Outcome], demands: Sequence[Demand]
 ) -> tuple[list[Judged], Activation]:
     """Settle outcomes of different jobs."""
     document: dict[str, Any] = {}
@@ -118,7 +118,7 @@ async def _settle(
     return [told.get(o.key, ACCEPTED) for o in outcomes], activation
 
 
-async def _locked(parts: Parts, outcomes: Sequence[Outcome], error: EngineBusy) -> set[int]:
+async def _locked(parts: OpenStore, outcomes: Sequence[Outcome], error: EngineBusy) -> set[int]:
     """The jobs that a transaction of the user's keeps locked: it will complete them, or their leases lapse."""
     if not isinstance(error.__cause__, asyncpg.LockNotAvailableError):
         raise error
@@ -130,7 +130,7 @@ async def _locked(parts: Parts, outcomes: Sequence[Outcome], error: EngineBusy) 
     return locked
 
 
-async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, Policies]]) -> int:
+async def end_lapsed(parts: OpenStore, lapsed: Sequence[tuple[Lapse, Known, Policies]]) -> int:
     """Take leases away that ran out, as decided by the core; how many still had run out."""
     ended = {
         str(lapse.key): _ended(known, decide(known, lapse, policy_of(*policies))) for lapse, known, policies in lapsed
@@ -140,7 +140,7 @@ async def end_lapsed(parts: Parts, lapsed: Sequence[tuple[Lapse, Known, Policies
     return len(lapsed) - len(step.refused)
 
 
-async def run_step(parts: Parts, document: dict[str, Any], demands: Sequence[Demand]) -> Step:
+async def run_step(parts: OpenStore, document: dict[str, Any], demands: Sequence[Demand]) -> Step:
     """Send one document and read the answer."""
     document["v"] = NOTES
     now_ms = parts.now_ms()
@@ -213,7 +213,7 @@ def _learn(begun: Begun, note: Any, jobs: list[LeasedJob], now_ms: int, clock_ms
     return due
 
 
-async def _decide(parts: Parts, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> set[int]:
+async def _decide(parts: OpenStore, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> set[int]:
     """Let the core decide what becomes of failed attempts; the keys of those that have no live attempt."""
     if not failures:
         return set()
@@ -242,7 +242,7 @@ def _ended(known: Known, decision: Decision) -> dict[str, Any]:
     return ended
 
 
-async def _end_again(parts: Parts, failures: Sequence[DecidedOutcome]) -> set[int]:
+async def _end_again(parts: OpenStore, failures: Sequence[DecidedOutcome]) -> set[int]:
     """Decide again what somebody changed between the look and the write; the keys that passed now."""
     passed: set[int] = set()
     left = list(failures)
@@ -261,7 +261,7 @@ async def _end_again(parts: Parts, failures: Sequence[DecidedOutcome]) -> set[in
     return passed
 
 
-async def _explain(parts: Parts, outcomes: Sequence[Outcome], leased: Sequence[LeasedJob]) -> dict[int, Judged]:
+async def _explain(parts: OpenStore, outcomes: Sequence[Outcome], leased: Sequence[LeasedJob]) -> dict[int, Judged]:
     """Find out how the attempts ended that these outcomes name; what follows is the same on every engine."""
     keys = sorted({outcome.key for outcome in outcomes})
     rows = [tuple(row) for row in await parts.connections.look(parts.sql("get")["where"], keys)]
@@ -274,7 +274,7 @@ async def _explain(parts: Parts, outcomes: Sequence[Outcome], leased: Sequence[L
     return judged
 
 
-async def _tell_repeated(parts: Parts, keys: Sequence[int]) -> None:
+async def _tell_repeated(parts: OpenStore, keys: Sequence[int]) -> None:
     """Let breakers hear of what was completed in transactions of the users' own."""
     if keys:
         document = packed({"keys": keys, "now": parts.now_ms()})
@@ -299,7 +299,7 @@ def refusals(outcomes: Sequence[Outcome], rows: Sequence[Any], ends: Sequence[An
     return judged
 
 
-def _tell(parts: Parts, outcomes: Sequence[Outcome | Lapse], step: Step) -> None:
+def _tell(parts: OpenStore, outcomes: Sequence[Outcome | Lapse], step: Step) -> None:
     """Wake whoever may be concerned by what this step wrote."""
     if len(step.refused) < len(outcomes):
         if step.has_room or any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
@@ -320,7 +320,7 @@ def rounds_of(outcomes: Sequence[Outcome]) -> list[list[int]]:
     return rounds
 
 
-async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+async def extend(parts: OpenStore, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
     """Let live leases end `lease_ms` from now."""
     sql = parts.sql("extend")
     ordered = sorted(set(leases))
@@ -331,18 +331,18 @@ async def extend(parts: Parts, leases: Sequence[Lease], lease_ms: int) -> list[L
     return await _statuses(parts, leases, held)
 
 
-async def _extended(parts: Parts, sql: str, leases: Sequence[Lease], lease_ms: int) -> set[tuple[int, int]]:
+async def _extended(parts: OpenStore, sql: str, leases: Sequence[Lease], lease_ms: int) -> set[tuple[int, int]]:
     keys, attempts = [lease.key for lease in leases], [lease.attempt for lease in leases]
     return {tuple(row) for row in await parts.connections.rows(sql, keys, attempts, lease_ms, parts.now_ms())}
 
 
-async def check(parts: Parts, leases: Sequence[Lease]) -> list[LeaseStatus]:
+async def check(parts: OpenStore, leases: Sequence[Lease]) -> list[LeaseStatus]:
     """Look which leases hold, and change nothing."""
     rows = await parts.connections.look(parts.sql("check")["held"], sorted({lease.key for lease in leases}))
     return await _statuses(parts, leases, {tuple(row) for row in rows})
 
 
-async def _statuses(parts: Parts, leases: Sequence[Lease], held: set[tuple[int, int]]) -> list[LeaseStatus]:
+async def _statuses(parts: OpenStore, leases: Sequence[Lease], held: set[tuple[int, int]]) -> list[LeaseStatus]:
     gone = sorted({lease.key for lease in leases if lease not in held})
     cancelled: set[tuple[int, int]] = set()
     if gone:

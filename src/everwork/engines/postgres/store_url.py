@@ -17,7 +17,7 @@ _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StoreUrl:
     """What a URL says. The DSN may hold a password, so it is never shown."""
 
     dsn: str = field(repr=False)
@@ -28,7 +28,7 @@ class Address:
     connections: int = CONNECTIONS_DEFAULT
 
     @classmethod
-    def from_url(cls, url: str) -> Address:
+    def from_url(cls, url: str) -> StoreUrl:
         """Read a `postgresql:` URL; what is not Everwork's own goes to the driver."""
         try:
             parts = urlsplit(url)

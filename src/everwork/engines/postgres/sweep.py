@@ -13,7 +13,7 @@ from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
 from everwork.engines.postgres import change, registry
-from everwork.engines.postgres.opened import START, Parts
+from everwork.engines.postgres.opened import START, OpenStore
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.settle import end_lapsed
 from everwork.engines.rules import BY_ITSELF
@@ -35,7 +35,7 @@ Keeps = Sequence[int | None]
 """How long a type's policy lets completed and cancelled jobs be kept, and failed ones."""
 
 
-async def sweep(parts: Parts, holder: str) -> Swept:
+async def sweep(parts: OpenStore, holder: str) -> Swept:
     """What anybody may do, and what the holder of the turn does."""
     swept = await _sweep_lapsed(parts)
     left_ms = await registry.turn_left_ms(parts, TURN, holder)
@@ -54,7 +54,7 @@ async def sweep(parts: Parts, holder: str) -> Swept:
     return swept
 
 
-async def _sweep_lapsed(parts: Parts) -> Swept:
+async def _sweep_lapsed(parts: OpenStore) -> Swept:
     """Take lapsed leases away, cancel what has expired and what waits for a group that was dropped."""
     sql, now_ms = parts.sql("sweep"), parts.now_ms()
     rows = await parts.connections.look(sql["lapsed"], now_ms, SWEEP_STEP_MAX)
@@ -69,13 +69,13 @@ async def _sweep_lapsed(parts: Parts) -> Swept:
     return Swept(lapsed=lapsed, expired=len(expired), more=is_full)
 
 
-async def _sweep_dead(parts: Parts, rules: Sequence[Any], now_ms: int) -> tuple[int, bool]:
+async def _sweep_dead(parts: OpenStore, rules: Sequence[Any], now_ms: int) -> tuple[int, bool]:
     """Bring dead letters back whose time has come: how many, and whether there may be more."""
     due = [Due(queue, *rule) for queue, _, _, *rule in rules if rule[0] is not None]
     return await requeue_dead(parts, due, now_ms) if due else (0, False)
 
 
-async def _sweep_finished(parts: Parts, swept: Swept, keeps: Mapping[int, Keeps], now_ms: int) -> Swept:
+async def _sweep_finished(parts: OpenStore, swept: Swept, keeps: Mapping[int, Keeps], now_ms: int) -> Swept:
     """Delete what is past its retention among the next finished jobs."""
     broom = parts.broom
     old = await _old(parts, keeps, now_ms)
@@ -86,7 +86,7 @@ async def _sweep_finished(parts: Parts, swept: Swept, keeps: Mapping[int, Keeps]
     return replace(swept, deleted=len(deleted), more=swept.more or (bool(old) and broom.after > START))
 
 
-async def _old(parts: Parts, keeps: Mapping[int, Keeps], now_ms: int) -> list[int]:
+async def _old(parts: OpenStore, keeps: Mapping[int, Keeps], now_ms: int) -> list[int]:
     """Those of the next finished jobs that are past their retention."""
     broom = parts.broom
     rows = await parts.connections.look(parts.sql("sweep")["finished"], *broom.after, SWEEP_STEP_MAX)
@@ -110,7 +110,7 @@ def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, 
     return (queue, state, key if is_old or is_thorough else KEY_MAX), is_thorough
 
 
-async def _fold(parts: Parts) -> None:
+async def _fold(parts: OpenStore) -> None:
     """Fold counts and statistics, and vacuum what the jobs have left behind."""
     [(deltas, measured)] = await parts.connections.look(parts.sql("sweep")["deltas"], FOLD_FROM)
     if measured >= FOLD_FROM:
@@ -119,7 +119,7 @@ async def _fold(parts: Parts) -> None:
         await _fold_counts(parts)
 
 
-async def _fold_measures(parts: Parts) -> None:
+async def _fold_measures(parts: OpenStore) -> None:
     """A batch of unlike jobs leaves many rows, and every reader sums up what is left of them."""
     for _ in range(FOLDS_MAX):
         [(folded,)] = await parts.connections.tidy(parts.sql("sweep")["fold_measures"], FOLD_MAX)
@@ -127,7 +127,7 @@ async def _fold_measures(parts: Parts) -> None:
             break
 
 
-async def _fold_counts(parts: Parts) -> None:
+async def _fold_counts(parts: OpenStore) -> None:
     sql, broom = parts.sql("sweep"), parts.broom
     [(_, finished)] = await parts.connections.tidy(sql["fold_counts"], FOLD_MAX)
     await parts.connections.tidy(sql["fold_work"], FOLD_MAX)
@@ -138,7 +138,7 @@ async def _fold_counts(parts: Parts) -> None:
             broom.vacuuming = asyncio.get_running_loop().create_task(_vacuum(parts))
 
 
-async def _vacuum(parts: Parts) -> None:
+async def _vacuum(parts: OpenStore) -> None:
     """Beside the sweep, which must not wait: leases lapse meanwhile."""
     sql = parts.sql("sweep")
     try:
@@ -148,7 +148,7 @@ async def _vacuum(parts: Parts) -> None:
         log.warning("cannot vacuum, autovacuum will", error=str(error))
 
 
-async def _tidy(parts: Parts) -> None:
+async def _tidy(parts: OpenStore) -> None:
     """Once an hour: what nobody needs any more."""
     now_ms = await server_now_ms(parts)
     if not 0 <= now_ms - parts.broom.tidied_at_ms < TIDY_EVERY_MS:
@@ -171,7 +171,7 @@ class Due(NamedTuple):
     key: int
 
 
-async def requeue_dead(parts: Parts, due: Sequence[Due], now_ms: int) -> tuple[int, bool]:
+async def requeue_dead(parts: OpenStore, due: Sequence[Due], now_ms: int) -> tuple[int, bool]:
     """Bring back what was dead long enough; how many, and whether there may be more.
 
     Each dead letter is looked at once by each rule, when its time has come: those that may not come back cost nothing.

@@ -9,7 +9,7 @@ from typing import Final
 
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS
-from everwork.engines.postgres.store_url import Address
+from everwork.engines.postgres.store_url import StoreUrl
 from everwork.exceptions import EngineError
 from everwork.logs import Outage, get_logger
 
@@ -28,7 +28,7 @@ SILENCE_SECONDS: Final = 15.0
 """A listening connection that heard nothing for so long is asked whether it lives."""
 
 
-class Bell:
+class Wakeup:
     """One kind of wake-up in this process."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def _give_up(future: asyncio.Future[bool]) -> None:
 class Notifier:
     """Tells other processes. While one NOTIFY is under way, what arrives shares the next."""
 
-    def __init__(self, address: Address, connections: Connections, work: Bell, done: Bell) -> None:
+    def __init__(self, address: StoreUrl, connections: Connections, work: Wakeup, done: Wakeup) -> None:
         self._address = address
         self._connections = connections
         self._work = work
@@ -110,7 +110,7 @@ class Notifier:
             await asyncio.wait([self._task], timeout=1.0)
 
 
-def channel(address: Address) -> str:
+def channel(address: StoreUrl) -> str:
     """The name under which the processes of one store hear each other."""
     return f"everwork_{address.schema}"
 
@@ -124,7 +124,7 @@ def payload(words: Iterable[str]) -> str:
 class Listener:
     """Hears other processes on a connection of its own, which is made anew whenever it is lost."""
 
-    def __init__(self, address: Address, work: Bell, done: Bell) -> None:
+    def __init__(self, address: StoreUrl, work: Wakeup, done: Wakeup) -> None:
         self._address = address
         self._work = work
         self._done = done

@@ -13,7 +13,7 @@ from everwork.engines.base import Clock
 from everwork.engines.redis import errors
 from everwork.engines.redis.scripts import script
 from everwork.engines.redis.server import UNKNOWN, Server, checked, parse_info
-from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire, Word, pack
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 
@@ -24,10 +24,10 @@ PACKED_BYTES_MAX = 500_000_000
 """Redis hangs up on a command of more than a gigabyte."""
 
 
-class Link:
+class Connection:
     """Calls scripts. A call that was sent and not answered is `EngineUnavailable`: its effect is unknown."""
 
-    def __init__(self, place: Place, clock: Clock | None) -> None:
+    def __init__(self, place: StoreUrl, clock: Clock | None) -> None:
         self.place = place
         self.server = UNKNOWN
         self._clock = clock

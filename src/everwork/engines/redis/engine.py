@@ -15,12 +15,12 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.base import Clock, Engine
 from everwork.engines.redis import move, read, registry
-from everwork.engines.redis.connection import Link
-from everwork.engines.redis.opened import Opened, opened, stored_schema
+from everwork.engines.redis.connection import Connection
+from everwork.engines.redis.opened import OpenStore, opened, stored_schema
 from everwork.engines.redis.records import LETTERS, activation, created, demand_words, id_of, job_words
 from everwork.engines.redis.registry import fire, trigger_marks
 from everwork.engines.redis.settle import settle
-from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.sweep import KEEP_MS, sweep
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Word
@@ -34,15 +34,15 @@ _VERDICTS = {"a": Verdict.ACCEPTED, "r": Verdict.REPEATED, "w": Verdict.WRONG_ST
 class RedisEngine(Engine):
     """Jobs in one namespace of a Redis server or cluster, shared by any number of hosts."""
 
-    def __init__(self, place: Place, clock: Clock | None = None) -> None:
+    def __init__(self, place: StoreUrl, clock: Clock | None = None) -> None:
         self._place = place
         self._clock = clock
-        self._opened: Opened | None = None
+        self._opened: OpenStore | None = None
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> RedisEngine:
         """The engine of a `redis:` URL."""
-        return cls(Place.from_url(url), clock)
+        return cls(StoreUrl.from_url(url), clock)
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
@@ -54,13 +54,13 @@ class RedisEngine(Engine):
             await parts.close()
 
     @property
-    def _parts(self) -> Opened:
+    def _parts(self) -> OpenStore:
         if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use Redis at {self._place.text}: the engine is not open in this process")
         return self._opened
 
     @property
-    def _link(self) -> Link:
+    def _link(self) -> Connection:
         return self._parts.link
 
     def fresh(self) -> RedisEngine:
@@ -121,7 +121,7 @@ class RedisEngine(Engine):
             return Settlement(judged, Activation([], None, now_ms, ()))
         return Settlement(judged, self._leased(parts, reply, demands))
 
-    def _leased(self, parts: Opened, reply: Any, demands: Sequence[Demand]) -> Activation:
+    def _leased(self, parts: OpenStore, reply: Any, demands: Sequence[Demand]) -> Activation:
         parts.bells.learn(int(reply[2]))
         parts.inbox.want(demands)
         return activation(reply, demands)

@@ -29,9 +29,9 @@ from everwork.core.instants import instant_ms
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
-from everwork.engines.redis.connection import CONNECT_SECONDS, Link
+from everwork.engines.redis.connection import CONNECT_SECONDS, Connection
 from everwork.engines.redis.records import job_words
-from everwork.engines.redis.store_url import Place
+from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wire import SILENCE_SECONDS
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.logs import Outage, get_logger
@@ -62,7 +62,7 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 class Inbox:
     """Looks for streams of the types that this process's workers ask for, and reads those that there are."""
 
-    def __init__(self, link: Link, *, idle_ms: int = IDLE_MS, reads: bool = True) -> None:
+    def __init__(self, link: Connection, *, idle_ms: int = IDLE_MS, reads: bool = True) -> None:
         self.types: set[str] = set()
         self._link = link
         self._idle_ms = idle_ms
@@ -303,7 +303,7 @@ def _moment_ms(field: str, value: Any) -> int | None:
     return checks.whole_number(field, instant_ms(moment), 0, INSTANT_MS_MAX)
 
 
-def client_of(place: Place) -> Any:
+def client_of(place: StoreUrl) -> Any:
     """A client on the server or cluster of a store; it connects when it is used."""
     settings: dict[str, Any] = {
         "username": place.username, "password": place.password, "protocol": 3,

@@ -8,7 +8,7 @@ from typing import Any, cast
 from everwork.core.job import Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import State
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.records import (
     LETTER_OF,
     Record,
@@ -31,13 +31,13 @@ KEY_MAX = 2**53 - 1
 """The kind and the error of an entry of the history that says that a dead letter came back without being asked."""
 
 
-async def dump(link: Link, after: int, limit: int) -> list[JobRecord]:
+async def dump(link: Connection, after: int, limit: int) -> list[JobRecord]:
     """The next jobs over a key, as they stand in one step."""
     columns = await link.read("dump", id_of(after), limit)
     return [_record(int(id), stored) for id, *stored in zip(*columns, strict=True)]
 
 
-async def load(link: Link, records: Sequence[JobRecord]) -> int:
+async def load(link: Connection, records: Sequence[JobRecord]) -> int:
     """Write the jobs whose keys are free."""
     words: list[Word] = []
     for record in records:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from everwork.engines.base import Clock
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.inbox import Inbox
 from everwork.engines.redis.registry import upgrade
 from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.redis.server import Server
-from everwork.engines.redis.store_url import Place
-from everwork.engines.redis.wake import Bells
+from everwork.engines.redis.store_url import StoreUrl
+from everwork.engines.redis.wake import Wakeups
 from everwork.engines.values import Durability, Schema
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from everwork.logs import get_logger
@@ -19,14 +19,14 @@ from everwork.logs import get_logger
 log = get_logger("everwork.redis")
 
 
-class Opened:
+class OpenStore:
     """An engine at work, in the process and event loop that opened it."""
 
-    def __init__(self, link: Link, schema_version: int, known: dict[str, int]) -> None:
+    def __init__(self, link: Connection, schema_version: int, known: dict[str, int]) -> None:
         self.pid = os.getpid()
         self.link = link
         self.schema_version = schema_version
-        self.bells = Bells(link, known)
+        self.bells = Wakeups(link, known)
         self.inbox = Inbox(link)
 
     @property
@@ -41,9 +41,9 @@ class Opened:
         await self.link.close()
 
 
-async def stored_schema(place: Place) -> Schema:
+async def stored_schema(place: StoreUrl) -> Schema:
     """The version of the store, without changing anything."""
-    link = Link(place, None)
+    link = Connection(place, None)
     try:
         reply = await link.read("open", SCHEMA_VERSION, 0)
     finally:
@@ -51,9 +51,9 @@ async def stored_schema(place: Place) -> Schema:
     return Schema(None if reply is None else _version(link, reply[0]), SCHEMA_VERSION)
 
 
-async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
+async def opened(place: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
     """Connect, check the server, and begin the store or find out its version."""
-    link = Link(place, clock)
+    link = Connection(place, clock)
     try:
         reply = await link.call("open", SCHEMA_VERSION, int(create))
         if reply is None:
@@ -67,7 +67,7 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
         await link.call("registry", "index")
         if version < SCHEMA_VERSION:
             await upgrade(link)
-        parts = Opened(link, SCHEMA_VERSION, {"w": int(reply[1]), "d": int(reply[2])})
+        parts = OpenStore(link, SCHEMA_VERSION, {"w": int(reply[1]), "d": int(reply[2])})
     except BaseException:
         await link.close()
         raise
@@ -79,7 +79,7 @@ async def opened(place: Place, clock: Clock | None, *, create: bool) -> Opened:
     return parts
 
 
-def _version(link: Link, told: bytes) -> int:
+def _version(link: Connection, told: bytes) -> int:
     if not told.isdigit():
         raise BadConfiguration(
             f"Redis at {link.place.text}: the key {link.place.tag}:version is not Everwork's; use another ?namespace="

@@ -10,7 +10,7 @@ from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.states import State
 from everwork.engines.portions import Filling
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.records import (
     LETTER_OF,
     LETTERS,
@@ -36,7 +36,7 @@ PAYLOADS_MAX: Final = 2_000
 """How many payloads a list reads in one call when only they can tell whether a job matches."""
 
 
-async def get(link: Link, keys: Sequence[int]) -> list[Job | None]:
+async def get(link: Connection, keys: Sequence[int]) -> list[Job | None]:
     """Jobs by key, in the order asked for."""
     jobs: list[Job | None] = []
     for start in range(0, len(keys), GET_STEP):
@@ -46,7 +46,7 @@ async def get(link: Link, keys: Sequence[int]) -> list[Job | None]:
     return jobs
 
 
-async def owners(link: Link, keys: Sequence[int]) -> list[str | None]:
+async def owners(link: Connection, keys: Sequence[int]) -> list[str | None]:
     """The tenants of jobs, in the order asked for."""
     owners: list[str | None] = []
     for start in range(0, len(keys), LIST_STEP_MAX):
@@ -55,25 +55,25 @@ async def owners(link: Link, keys: Sequence[int]) -> list[str | None]:
     return owners
 
 
-async def history(link: Link, key: int) -> list[HistoryEntry]:
+async def history(link: Connection, key: int) -> list[HistoryEntry]:
     """The written history, and the end that stands with the finished job."""
     stored, error, entries = await link.read("history", id_of(key))
     record = Record(stored) if stored is not None else None
     return history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
 
 
-async def count(link: Link) -> list[Count]:
+async def count(link: Connection) -> list[Count]:
     """The maintained counts."""
     return _counts(await link.read("count"))
 
 
-async def stats(link: Link, hours: int) -> Stats:
+async def stats(link: Connection, hours: int) -> Stats:
     """Counts, and the sums of the hours asked for."""
     now, counts, *told = await link.read("stats", hours)
     return Stats(_counts(counts), _hours(_fields(told)), int(now))
 
 
-async def measures(link: Link, hours: int, type: str | None) -> list[Measure]:
+async def measures(link: Connection, hours: int, type: str | None) -> list[Measure]:
     """Read some hours and types after the others: nobody else is served meanwhile."""
     found: list[Measure] = []
     hour: Word = ""
@@ -85,7 +85,7 @@ async def measures(link: Link, hours: int, type: str | None) -> list[Measure]:
             return sorted(found)
 
 
-async def oldest(link: Link) -> list[Oldest]:
+async def oldest(link: Connection) -> list[Oldest]:
     """Look at some types after the others: nobody else is served meanwhile."""
     found: list[Oldest] = []
     behind: Word = ""
@@ -96,7 +96,7 @@ async def oldest(link: Link) -> list[Oldest]:
             return sorted(found)
 
 
-async def explain(link: Link, key: int) -> Explanation | None:
+async def explain(link: Connection, key: int) -> Explanation | None:
     """Read what a claim would look at; what it means is said in one place for every engine."""
     reply = await link.read("explain", id_of(key))
     if reply is None:
@@ -126,7 +126,7 @@ async def explain(link: Link, key: int) -> Explanation | None:
     return explained(facts, int(now))
 
 
-async def list_jobs(link: Link, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+async def list_jobs(link: Connection, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
     letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))

@@ -11,7 +11,7 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
 from everwork.core.states import State
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.records import SEPARATOR, created, job_words
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, told_breaker
@@ -21,22 +21,22 @@ DROP_STEP = 10_000
 _BETWEEN = "\0"
 
 
-async def pause(link: Link, type: str, paused: bool) -> None:
+async def pause(link: Connection, type: str, paused: bool) -> None:
     """Stop or resume the activation of a type."""
     await link.call("registry", "pause", type, int(paused))
 
 
-async def open_breaker(link: Link, type: str, open_ms: int) -> None:
+async def open_breaker(link: Connection, type: str, open_ms: int) -> None:
     """Let a type's breaker be open for so long."""
     await link.call("registry", "open_breaker", type, open_ms)
 
 
-async def reset_breaker(link: Link, type: str) -> bool:
+async def reset_breaker(link: Connection, type: str) -> bool:
     """Close a type's breaker; False if it was closed."""
     return bool(await link.call("registry", "reset_breaker", type))
 
 
-async def set_policy(link: Link, type: str, policy: str | None) -> None:
+async def set_policy(link: Connection, type: str, policy: str | None) -> None:
     """Keep a type's policy, and apart from it the numbers that the scripts need."""
     decoded = decode_policy(policy)
     words = (type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
@@ -45,7 +45,7 @@ async def set_policy(link: Link, type: str, policy: str | None) -> None:
         more = await link.call("registry", "count_on")
 
 
-async def upgrade(link: Link) -> None:
+async def upgrade(link: Connection) -> None:
     """Bring a store of an earlier version up to date: the numbers of the policies stand beside their texts."""
     for info in await types(link):
         if info.policy is not None:
@@ -53,13 +53,13 @@ async def upgrade(link: Link) -> None:
     await link.call("registry", "upgrade")
 
 
-async def add_group(link: Link, type: str, group: str) -> None:
+async def add_group(link: Connection, type: str, group: str) -> None:
     """Register a group of a type."""
     if group != DEFAULT_GROUP:
         await link.call("registry", "add_group", type, group)
 
 
-async def drop_group(link: Link, type: str, group: str) -> int:
+async def drop_group(link: Connection, type: str, group: str) -> int:
     """Forget a group and cancel what waits for it; the default group is not one that can be dropped.
 
     Differs from sqlite: the first step takes the group away, the cancelling goes on in bounded steps, because
@@ -75,7 +75,7 @@ async def drop_group(link: Link, type: str, group: str) -> int:
     return cancelled
 
 
-async def types(link: Link) -> list[TypeInfo]:
+async def types(link: Connection) -> list[TypeInfo]:
     """Every type that was ever seen."""
     now, *told = await link.read("registry", "types")
     infos = [
@@ -85,17 +85,17 @@ async def types(link: Link) -> list[TypeInfo]:
     return sorted(infos, key=lambda info: info.type)
 
 
-async def register(link: Link, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
+async def register(link: Connection, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
     """Write an entry."""
     await link.call("registry", "register", kind + _BETWEEN + name, "" if ttl_ms is None else ttl_ms, body)
 
 
-async def unregister(link: Link, kind: str, name: str) -> bool:
+async def unregister(link: Connection, kind: str, name: str) -> bool:
     """Take an entry away."""
     return bool(await link.call("registry", "unregister", kind + _BETWEEN + name))
 
 
-async def registered(link: Link, kind: str | None) -> list[Registered]:
+async def registered(link: Connection, kind: str | None) -> list[Registered]:
     """The entries of a kind, or of all."""
     found: list[Registered] = []
     behind: Word = ""
@@ -106,7 +106,7 @@ async def registered(link: Link, kind: str | None) -> list[Registered]:
             return sorted(found, key=lambda entry: entry[:2])
 
 
-async def last_registered(link: Link, kind: str, limit: int, below: str | None) -> list[Registered]:
+async def last_registered(link: Connection, kind: str, limit: int, below: str | None) -> list[Registered]:
     """The entries of a kind with the highest names."""
     first = kind + _BETWEEN
     top: Word = first + (TOP_NAME if below is None else below)
@@ -117,12 +117,12 @@ async def last_registered(link: Link, kind: str, limit: int, below: str | None) 
     return found
 
 
-async def take_turn(link: Link, name: str, holder: str, ttl_ms: int) -> bool:
+async def take_turn(link: Connection, name: str, holder: str, ttl_ms: int) -> bool:
     """Take or prolong a turn."""
     return bool(await link.call("registry", "take_turn", name, holder, ttl_ms))
 
 
-async def subscribe(link: Link, type: str, worker: str) -> str:
+async def subscribe(link: Connection, type: str, worker: str) -> str:
     """The group of a worker class: the default one for the first that asks, one of its own for each other."""
     group: bytes = await link.call("registry", "subscribe", type, worker)
     return group.decode()
@@ -194,13 +194,13 @@ def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
     return max((int(since) + rate.window_ms for since, started in windows if int(started) >= rate.jobs), default=None)
 
 
-async def trigger_marks(link: Link, triggers: Sequence[str]) -> TriggerMarks:
+async def trigger_marks(link: Connection, triggers: Sequence[str]) -> TriggerMarks:
     """Where triggers stand; those that have not begun do so now, which is safe to say twice."""
     now, *told = await link.read("registry", "trigger_marks", *triggers)
     return TriggerMarks(int(now), [_mark(body.decode()) for body in told])
 
 
-async def fire(link: Link, fires: Sequence[Fire]) -> list[Fired]:
+async def fire(link: Connection, fires: Sequence[Fire]) -> list[Fired]:
     """Let time points pass that have not, and create their jobs."""
     if not fires:
         return []

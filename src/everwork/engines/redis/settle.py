@@ -13,7 +13,7 @@ from everwork.core.measures import failure
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.records import LETTERS, Record, demand_words, id_of, job_words, payload_of
 from everwork.engines.redis.wire import Word
 from everwork.engines.rules import refused
@@ -30,7 +30,9 @@ Decided = dict[int, tuple[Word, ...]]
 """By its place in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as."""
 
 
-async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> tuple[list[Judged], Any, int]:
+async def settle(
+    link: Connection, outcomes: Sequence[Outcome], demands: Sequence[Demand]
+) -> tuple[list[Judged], Any, int]:
     """Judge each outcome by itself; the judgements, what the script leased for the demands, and its now."""
     for _ in range(TRIES_MAX):
         segments, order = _segments(outcomes, await _decided(link, outcomes))
@@ -41,7 +43,7 @@ async def settle(link: Link, outcomes: Sequence[Outcome], demands: Sequence[Dema
     raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
 
 
-async def lapse(link: Link, lapsed: Sequence[Any], policies: Sequence[bytes]) -> int:
+async def lapse(link: Connection, lapsed: Sequence[Any], policies: Sequence[bytes]) -> int:
     """Take leases away that ran out, as `sweep.lua` has found them: each is a failed attempt."""
     words: list[Word] = []
     for at in range(0, len(lapsed), LAPSED_VALUES):
@@ -53,7 +55,7 @@ async def lapse(link: Link, lapsed: Sequence[Any], policies: Sequence[bytes]) ->
     return int(await link.run("lapse", words))
 
 
-async def _decided(link: Link, outcomes: Sequence[Outcome]) -> Decided:
+async def _decided(link: Connection, outcomes: Sequence[Outcome]) -> Decided:
     """Each outcome by itself: which of several for one job is the live one, only the script can tell."""
     failures = [(at, o) for at, o in enumerate(outcomes) if not isinstance(o, Complete | Release)]
     if not failures:

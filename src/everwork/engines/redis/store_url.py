@@ -21,7 +21,7 @@ _SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreUrl:
     """A server or cluster, a database and a namespace. The password is never shown."""
 
     hosts: tuple[tuple[str, int], ...]
@@ -34,7 +34,7 @@ class Place:
     tls: Mapping[str, str] | None = None
 
     @classmethod
-    def from_url(cls, url: str) -> Place:
+    def from_url(cls, url: str) -> StoreUrl:
         """The place that a URL names; what cannot be meant is refused."""
         try:
             parts = urlsplit(url)

@@ -8,7 +8,7 @@ from typing import Final
 
 from everwork.core.limits import FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.states import State
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.settle import LAPSED_VALUES, lapse
 from everwork.engines.values import Swept
 
@@ -20,7 +20,7 @@ KEEP_MS: Final[Mapping[State, int]] = MappingProxyType(
 SWEEP_TURN_MS: Final = 5_000
 
 
-async def sweep(link: Link, holder: str) -> Swept:
+async def sweep(link: Connection, holder: str) -> Swept:
     """Take lapsed leases away, then do the rest."""
     words = (holder, SWEEP_TURN_MS, DONE_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS)
     found, *rest = await link.call("sweep", *words)

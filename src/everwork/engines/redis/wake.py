@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from everwork.engines.redis.connection import Link
+from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
 from everwork.exceptions import EngineError
 
@@ -16,10 +16,10 @@ FINISHED: Final = ""
 """The name under which the waiters for results stand among the types."""
 
 
-class Bells:
+class Wakeups:
     """Who waits in this process, and what has rung so far."""
 
-    def __init__(self, link: Link, known: dict[str, int]) -> None:
+    def __init__(self, link: Connection, known: dict[str, int]) -> None:
         self.rings = 0
         self._link = link
         self._known = known

@@ -10,7 +10,7 @@ from everwork.core.leasing import Activation, Demand
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.portions import Claim, claims_of, shared_out
-from everwork.engines.sqlite.capacity import FREE, Queue, Room, earlier, has_ready, next_due_ms, read_queue, room_of
+from everwork.engines.sqlite.capacity import FREE, Capacity, Queue, earlier, has_ready, next_due_ms, read_queue, room_of
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import LANE_SEPARATOR, lane_of, limit_key_of, statements, tenant_of
 from everwork.engines.sqlite.transaction import Transaction
@@ -86,7 +86,7 @@ def _remember_asked(tx: Transaction, queue: Queue) -> None:
         tx.cursor.execute(SQL["mark_asked"], (tx.now_ms, queue.id))
 
 
-def _claimed(tx: Transaction, demand: Demand, queue: Queue, room: Room) -> tuple[list[LeasedJob], Room]:
+def _claimed(tx: Transaction, demand: Demand, queue: Queue, room: Capacity) -> tuple[list[LeasedJob], Capacity]:
     """Lease as many jobs as are wanted and have room; the room that is left."""
     if _promote(tx, queue.id):
         _, queue = _read_queue(tx, demand)
@@ -96,7 +96,7 @@ def _claimed(tx: Transaction, demand: Demand, queue: Queue, room: Room) -> tuple
     return jobs, room if room is FREE or not jobs else _used(tx, queue, demand.type, jobs)
 
 
-def _used(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Room:
+def _used(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Capacity:
     """Write down that jobs were leased where that has bounds; the room that is left."""
     bounds = queue.bounds
     if bounds.max_running is not None:

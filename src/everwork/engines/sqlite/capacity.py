@@ -63,15 +63,15 @@ class Queue(NamedTuple):
     bounds: Bounds = UNBOUND
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """How many jobs may start; if none, until when, as far as the clock decides it."""
 
     jobs: int
     until_ms: int | None = None
 
 
-FREE: Final = Room(KEY_MAX)
-NONE: Final = Room(0)
+FREE: Final = Capacity(KEY_MAX)
+NONE: Final = Capacity(0)
 
 
 def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
@@ -85,7 +85,7 @@ def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
     return queue._replace(bounds=Bounds._make(cursor.execute(SQL["read_bounds"], (queue.id,)).fetchone()))
 
 
-def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Room:
+def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Capacity:
     """The room that a queue has now."""
     if queue.paused:
         return NONE
@@ -94,7 +94,7 @@ def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Room:
     breaker = queue.bounds.breaker
     match breaker.state(now_ms):
         case BreakerState.OPEN:
-            return Room(0, breaker.open_until_ms)
+            return Capacity(0, breaker.open_until_ms)
         case BreakerState.HALF_OPEN if is_probe_live(cursor, breaker):
             return NONE
         case BreakerState.HALF_OPEN:
@@ -103,7 +103,7 @@ def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Room:
             return _limited(queue.bounds, now_ms, KEY_MAX)
 
 
-def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, room: Room) -> int | None:
+def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, room: Capacity) -> int | None:
     """When asking again may find more: at once if work is overdue, when the clock gives room, or when a job is due."""
     if room.jobs:
         return _next_future(cursor, queue.id)
@@ -124,15 +124,15 @@ def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
     return min(one_ms, other_ms)
 
 
-def _limited(bounds: Bounds, now_ms: int, jobs: int) -> Room:
+def _limited(bounds: Bounds, now_ms: int, jobs: int) -> Capacity:
     if bounds.rate_jobs is not None:
         since_ms, taken = bounds.window(now_ms)
         if taken >= bounds.rate_jobs:
-            return Room(0, since_ms + bounds.rate_ms)
+            return Capacity(0, since_ms + bounds.rate_ms)
         jobs = min(jobs, bounds.rate_jobs - taken)
     if bounds.max_running is not None:
         jobs = min(jobs, max(0, bounds.max_running - bounds.running))
-    return Room(jobs)
+    return Capacity(jobs)
 
 
 def _next_future(cursor: sqlite3.Cursor, queue: int) -> int | None:

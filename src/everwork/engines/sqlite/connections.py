@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from everwork.engines.base import Clock
-from everwork.engines.sqlite.store_url import Place, connect, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl, connect, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineError, EngineUnavailable
 from everwork.logs import get_logger
@@ -69,7 +69,7 @@ def join(thread: threading.Thread, path: str) -> None:
 
 
 def reconnected(
-    connection: sqlite3.Connection, place: Place, pause: Pause, *, read_only: bool = False
+    connection: sqlite3.Connection, place: StoreUrl, pause: Pause, *, read_only: bool = False
 ) -> sqlite3.Connection:
     """Close a connection for the length of a pause."""
     connection.close()
@@ -112,7 +112,7 @@ def resolve(answer: Answer) -> None:
 class Reader:
     """Questions never wait for a commit."""
 
-    def __init__(self, place: Place, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, clock: Clock) -> None:
         self._place = place
         self._connection = connection
         self._clock = clock

@@ -22,13 +22,13 @@ from everwork.engines.sqlite.activate import activate, nothing_to_do
 from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
-from everwork.engines.sqlite.opened import Opened
+from everwork.engines.sqlite.opened import OpenStore
 from everwork.engines.sqlite.own_transaction import complete_in, create_in
 from everwork.engines.sqlite.processes import FileLock
 from everwork.engines.sqlite.read import oldest
 from everwork.engines.sqlite.registry import begun_marks, fire, known_marks
 from everwork.engines.sqlite.settle import check, extend, settle
-from everwork.engines.sqlite.store_url import Place, check_place, connect, require_jobs
+from everwork.engines.sqlite.store_url import StoreUrl, check_place, connect, require_jobs
 from everwork.engines.sqlite.sweep import has_lapsed, look, look_at_counts, sweep_finished, sweep_lapsed
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
@@ -47,23 +47,23 @@ def host_clock_ms() -> int:
 class SqliteEngine(Engine):
     """Jobs in one SQLite file, shared by any number of processes of one machine."""
 
-    def __init__(self, place: Place, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+    def __init__(self, place: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         self._place = place
         self._own_loop = own_loop
         self._clock = clock or host_clock_ms
-        self._opened: Opened | None = None
+        self._opened: OpenStore | None = None
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None, own_loop: bool = False) -> SqliteEngine:
         """The engine of a `sqlite:` URL."""
-        return cls(Place.from_url(url), clock, own_loop=own_loop)
+        return cls(StoreUrl.from_url(url), clock, own_loop=own_loop)
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
             connection, lock, schema_version = await in_daemon(lambda: self._connect(create))
             make = LoopWriter if self._own_loop else ThreadWriter
             writer = make(self._place, connection, lock, self._clock)
-            self._opened = Opened(self._place, self._clock, writer, lock, schema_version)
+            self._opened = OpenStore(self._place, self._clock, writer, lock, schema_version)
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_place(self._place)
@@ -88,7 +88,7 @@ class SqliteEngine(Engine):
             await opened.close()
 
     @property
-    def _parts(self) -> Opened:
+    def _parts(self) -> OpenStore:
         if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use {self._place.path}: the engine is not open in this process")
         return self._opened

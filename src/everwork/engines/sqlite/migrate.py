@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from everwork.engines.sqlite.store_url import Place, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl, unavailable
 from everwork.exceptions import EngineBusy, SchemaMismatch
 
 
@@ -35,7 +35,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
     return max(migrations())
 
 
-def stored_version(place: Place) -> int | None:
+def stored_version(place: StoreUrl) -> int | None:
     """The version of a file that is left as it is; None if it holds no jobs or is not there."""
     if place.in_memory or not Path(place.path).exists():
         return None

@@ -12,9 +12,9 @@ from typing import Any
 from everwork.engines.base import Clock
 from everwork.engines.sqlite import processes
 from everwork.engines.sqlite.connections import Ask, Pause, Reader, T
-from everwork.engines.sqlite.processes import DONE, WORK, Bell, FileLock, Poker
-from everwork.engines.sqlite.store_url import Place, connect
-from everwork.engines.sqlite.sweep import Broom
+from everwork.engines.sqlite.processes import DONE, WORK, FileLock, Poker, Wakeup
+from everwork.engines.sqlite.store_url import StoreUrl, connect
+from everwork.engines.sqlite.sweep import SweepState
 from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError
 
@@ -22,17 +22,17 @@ POLL_SECONDS = 0.1
 """How often a waiting process looks whether another one has written: the fallback behind the sockets."""
 
 
-class Opened:
+class OpenStore:
     """What exists while the engine is open: threads, bells, and the look at what other processes wrote."""
 
-    def __init__(self, place: Place, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
+    def __init__(self, place: StoreUrl, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
         self.schema_version = schema_version
         self.pid = os.getpid()
-        self.broom = Broom()
+        self.broom = SweepState()
         self._loop = asyncio.get_running_loop()
         self._lock = lock
         folder = None if place.in_memory else Path(place.path + ".wake")
-        self.work, self.done = Bell(WORK, folder), Bell(DONE, folder)
+        self.work, self.done = Wakeup(WORK, folder), Wakeup(DONE, folder)
         self.writer = writer
         self.writer.told = self._ring
         self._reader: Reader | None = None

@@ -13,24 +13,24 @@ from everwork.core.outcome import Complete
 from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.settle import settle
-from everwork.engines.sqlite.store_url import Place, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineBusy, InvalidInput
 
 T = TypeVar("T")
 
 
-def create_in(place: Place, transaction: object, jobs: Sequence[NewJob], now_ms: int) -> list[Created]:
+def create_in(place: StoreUrl, transaction: object, jobs: Sequence[NewJob], now_ms: int) -> list[Created]:
     """Create jobs that exist only if the user commits."""
     return _act_in(place, transaction, now_ms, lambda tx: create(tx, jobs))
 
 
-def complete_in(place: Place, transaction: object, completions: Sequence[Complete], now_ms: int) -> list[Judged]:
+def complete_in(place: StoreUrl, transaction: object, completions: Sequence[Complete], now_ms: int) -> list[Judged]:
     """Complete attempts that stay live unless the user commits."""
     return _act_in(place, transaction, now_ms, lambda tx: settle(tx, completions))
 
 
-def _act_in(place: Place, transaction: object, now_ms: int, act: Callable[[Transaction], T]) -> T:
+def _act_in(place: StoreUrl, transaction: object, now_ms: int, act: Callable[[Transaction], T]) -> T:
     connection = _checked(place, transaction)
     cursor = connection.cursor()
     cursor.row_factory = None
@@ -50,7 +50,7 @@ def _act_in(place: Place, transaction: object, now_ms: int, act: Callable[[Trans
         ) from error
 
 
-def _checked(place: Place, transaction: object) -> sqlite3.Connection:
+def _checked(place: StoreUrl, transaction: object) -> sqlite3.Connection:
     if not isinstance(transaction, sqlite3.Connection):
         raise InvalidInput("tx", f"must be a sqlite3.Connection on {place.path}, not {type(transaction).__name__}")
     if transaction.text_factory is not str:

@@ -19,7 +19,7 @@ from everwork.logs import get_logger
 
 if TYPE_CHECKING:
     from everwork.engines.sqlite.connections import Pause
-    from everwork.engines.sqlite.opened import Opened
+    from everwork.engines.sqlite.opened import OpenStore
 
 
 class FileLock:
@@ -84,7 +84,7 @@ log = get_logger("everwork.sqlite")
 WORK, DONE = "work", "done"
 
 
-class Bell:
+class Wakeup:
     """One kind of wake-up. Those who wait are let go by a ring, from here or from another process."""
 
     def __init__(self, kind: str, folder: Path | None) -> None:
@@ -221,17 +221,17 @@ def _give_up(future: asyncio.Future[bool]) -> None:
         future.set_result(False)
 
 
-_opened: weakref.WeakSet[Opened] = weakref.WeakSet()
-_paused: list[tuple[Opened, list[Pause]]] = []
+_opened: weakref.WeakSet[OpenStore] = weakref.WeakSet()
+_paused: list[tuple[OpenStore, list[Pause]]] = []
 _one_at_a_time = threading.Lock()
 
 
-def watch(opened: Opened) -> None:
+def watch(opened: OpenStore) -> None:
     """Take an open engine into account."""
     _opened.add(opened)
 
 
-def forget(opened: Opened) -> None:
+def forget(opened: OpenStore) -> None:
     """An engine is being closed."""
     with _one_at_a_time:
         _opened.discard(opened)

@@ -51,7 +51,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreUrl:
     """A database file (or memory) and how safely it is written."""
 
     path: str
@@ -63,7 +63,7 @@ class Place:
         return self.path == MEMORY
 
     @classmethod
-    def from_url(cls, url: str) -> Place:
+    def from_url(cls, url: str) -> StoreUrl:
         """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with `?synchronous=`."""
         parts = urlsplit(url)
         path = unquote(parts.path)[1:]
@@ -85,7 +85,7 @@ class Place:
         return cls(path if path == MEMORY else os.path.realpath(path), synchronous)
 
 
-def check_place(place: Place) -> None:
+def check_place(place: StoreUrl) -> None:
     """Refuse what could lose jobs or can never work, before anything is written."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         needed = ".".join(map(str, SQLITE_VERSION_MIN))
@@ -116,7 +116,7 @@ def _require_database(file: Path) -> None:
             raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path") from None
 
 
-def identity(place: Place) -> tuple[int, int] | None:
+def identity(place: StoreUrl) -> tuple[int, int] | None:
     """Which file stands at the path now; None for a store in memory."""
     if place.in_memory:
         return None
@@ -127,7 +127,7 @@ def identity(place: Place) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def require_jobs(place: Place) -> None:
+def require_jobs(place: StoreUrl) -> None:
     """Refuse a file that has never held jobs, without changing it."""
     if place.in_memory:
         raise EngineUnavailable("a store in memory is empty: name a file")
@@ -154,7 +154,7 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) ->
         )
 
 
-def connect(place: Place, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(place: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection with this engine's settings; a file that is not a database is refused here."""
     try:
         connection = sqlite3.connect(

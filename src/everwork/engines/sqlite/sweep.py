@@ -49,7 +49,7 @@ class Round(NamedTuple):
 
 
 @dataclass(slots=True)
-class Broom:
+class SweepState:
     """Where the sweep stands, when it tidied last, and when it last looked at the counts of what runs."""
 
     round: Round = field(default_factory=Round)
@@ -72,7 +72,7 @@ def sweep_lapsed(tx: Transaction) -> Swept:
     return Swept(lapsed=len(lapsed), expired=expired, more=len(lapsed) == SWEEP_STEP_MAX or more_expired)
 
 
-def look_at_counts(cursor: sqlite3.Cursor, broom: Broom, now_ms: int, *, took_over: bool) -> bool:
+def look_at_counts(cursor: sqlite3.Cursor, broom: SweepState, now_ms: int, *, took_over: bool) -> bool:
     """Whether a count of what runs is wrong; looked at when the turn is taken over, and about once a minute."""
     if took_over:
         broom.counted_at_ms = 0
@@ -84,7 +84,7 @@ def look_at_counts(cursor: sqlite3.Cursor, broom: Broom, now_ms: int, *, took_ov
     return is_wrong
 
 
-def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
+def look(cursor: sqlite3.Cursor, broom: SweepState, now_ms: int) -> bool:
     """Whether the holder of the turn has anything to do; moves the broom past finished jobs that stay."""
     if _must_fold(cursor) or _must_tidy(broom, now_ms) or has_back(cursor, now_ms):
         return True
@@ -94,7 +94,7 @@ def look(cursor: sqlite3.Cursor, broom: Broom, now_ms: int) -> bool:
     return bool(old)
 
 
-def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
+def sweep_finished(tx: Transaction, broom: SweepState, swept: Swept) -> Swept:
     """Count anew what runs, bring dead letters back, delete what is past its retention, fold the counts, tidy up."""
     if _must_recount(broom, tx.now_ms):
         recount(tx)
@@ -107,13 +107,13 @@ def sweep_finished(tx: Transaction, broom: Broom, swept: Swept) -> Swept:
     return replace(swept, requeued=requeued, deleted=deleted, more=swept.more or more_old)
 
 
-def _delete_old(tx: Transaction, broom: Broom) -> tuple[int, bool]:
+def _delete_old(tx: Transaction, broom: SweepState) -> tuple[int, bool]:
     old, broom.round = _old(tx.cursor, broom.round, tx.now_ms)
     remove(tx, [job for key in old if (job := where(tx, key)) is not None])
     return len(old), bool(old) and broom.round[:2] != (START, START)
 
 
-def _fold_and_tidy(tx: Transaction, broom: Broom) -> None:
+def _fold_and_tidy(tx: Transaction, broom: SweepState) -> None:
     if _must_fold(tx.cursor):
         tx.cursor.execute(SQL["fold"])
         tx.cursor.execute(SQL["forget_deltas"])
@@ -170,11 +170,11 @@ def _must_fold(cursor: sqlite3.Cursor) -> bool:
     return bool(cursor.execute(SQL["deltas"]).fetchone()[0] >= FOLD_FROM_DELTAS)
 
 
-def _must_tidy(broom: Broom, now_ms: int) -> bool:
+def _must_tidy(broom: SweepState, now_ms: int) -> bool:
     return not 0 <= now_ms - broom.tidied_at_ms < TIDY_EVERY_MS
 
 
-def _must_recount(broom: Broom, now_ms: int) -> bool:
+def _must_recount(broom: SweepState, now_ms: int) -> bool:
     return not 0 <= now_ms - broom.counted_at_ms < RECOUNT_EVERY_MS
 
 

@@ -46,7 +46,7 @@ class Transaction:
         self.now_ms = now_ms
         self.woken = False
         self.finished = False
-        self.holds = Holds(cursor)
+        self.holds = RunningCounts(cursor)
         self._counts: defaultdict[tuple[int, str, int], int] = defaultdict(int)
         self._types: dict[str, TypeRow] = {}
         self._open_lanes: set[tuple[int, str]] = set()
@@ -140,7 +140,7 @@ class Transaction:
         return TypeRow(queues, decode_policy(row[0]).retry.max_attempts if row[0] else ATTEMPTS_DEFAULT)
 
 
-class Held(NamedTuple):
+class RunningCount(NamedTuple):
     """The numbers of its type's policy that hold for a queue; None: no such rule."""
 
     type: str
@@ -157,26 +157,26 @@ class Held(NamedTuple):
         return CircuitBreaker(self.breaker_max, self.breaker_open_ms / 1000)
 
 
-class Holds:
+class RunningCounts:
     """Reads what holds for a queue once; counts what runs, for limited queues only, and writes it at the end."""
 
     __slots__ = ("_breakers", "_busy", "_cursor", "_free", "_held", "_looked_at", "_running")
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, RunningCount] = {}
         self._breakers: dict[str, Breaker] = {}
         self._free: set[int] = set()
         self._running: dict[int, int] = {}
         self._busy: dict[tuple[int, str], int] = {}
         self._looked_at: set[tuple[int, str]] = set()
 
-    def of(self, queue: int) -> Held:
+    def of(self, queue: int) -> RunningCount:
         """What holds for a queue."""
         held = self._held.get(queue)
         if held is None:
             *numbers, failures, until_ms, key, attempt = self._cursor.execute(SQL["held"], (queue,)).fetchone()
-            self._held[queue] = held = Held._make(numbers)
+            self._held[queue] = held = RunningCount._make(numbers)
             is_usual = not failures and until_ms is None
             self._breakers[held.type] = CLOSED if is_usual else Breaker(failures, until_ms, key, attempt)
         return held

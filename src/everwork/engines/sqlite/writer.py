@@ -29,7 +29,7 @@ from everwork.engines.sqlite.connections import (
     resolve,
 )
 from everwork.engines.sqlite.processes import FileLock
-from everwork.engines.sqlite.store_url import Place, identity, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl, identity, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
@@ -47,7 +47,7 @@ BUSY_MS = 5_000
 class Writer(ABC):
     """Runs calls inside transactions; those that arrive while one commits share the next one."""
 
-    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._place = place
         self._connection = connection
         self._cursor = connection.cursor()
@@ -185,7 +185,7 @@ class Writer(ABC):
 class ThreadWriter(Writer):
     """Writes in a thread of its own: the event loop goes on while the disk is busy."""
 
-    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         super().__init__(place, connection, lock, clock)
         self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="everwork-sqlite-writer", daemon=True)
@@ -247,7 +247,7 @@ class LoopWriter(ThreadWriter):
     the lock is not free at once, the calls go to the thread, which may wait for it while the loop goes on.
     """
 
-    def __init__(self, place: Place, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._calls: list[Call] = []
         self._loop_thread = threading.get_ident()
         self._in_thread = 0

@@ -22,8 +22,8 @@ from everwork.server.metrics import Metrics
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission
-from everwork.service.admin import Administration
-from everwork.service.desk import Desk
+from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 DETAILS_CHARS_MAX: Final = 1_000
@@ -57,7 +57,7 @@ class Rpc(NamedTuple):
         return f"/{self.service}/{self.name}"
 
 
-class Reception:
+class Gateway:
     """What all calls of a door share."""
 
     def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics) -> None:
@@ -68,24 +68,24 @@ class Reception:
         self._audit = Audit(service.engine)
 
     def unary(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Request], Awaitable[Message]]
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one question and one answer."""
         return self._unary(rpc, request_type, lambda desk, _, request: handle(desk, request))
 
     def administering(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Administration, Request], Awaitable[Message]]
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Admin, Request], Awaitable[Message]]
     ) -> Handler:
         """The same for what is written to the audit log."""
 
-        def act(desk: Desk, context: Context, request: Request) -> Awaitable[Message]:
+        def act(desk: Jobs, context: Context, request: Request) -> Awaitable[Message]:
             origin = origin_of(context.peer())
-            return handle(Administration(self.service, self.keys, self._audit, desk.principal, origin), request)
+            return handle(Admin(self.service, self.keys, self._audit, desk.principal, origin), request)
 
         return self._unary(rpc, request_type, act)
 
     def _unary(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Context, Request], Awaitable[Message]]
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Context, Request], Awaitable[Message]]
     ) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
             try:
@@ -102,41 +102,41 @@ class Reception:
         return grpc.unary_unary_rpc_method_handler(call)
 
     def answering_stream(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Desk, Request, Context], Awaitable[None]]
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request, Context], Awaitable[None]]
     ) -> Handler:
         """A call with one question, to which `handle` writes as many answers as it has, as bytes."""
 
         async def call(raw: bytes, context: Context) -> None:
-            async def answer(desk: Desk) -> None:
+            async def answer(desk: Jobs) -> None:
                 await handle(desk, parsed(request_type, raw), context)
 
             await self._serve(rpc, context, answer)
 
         return grpc.unary_stream_rpc_method_handler(call)
 
-    def stream(self, rpc: Rpc, handle: Callable[[Desk, Context], Awaitable[None]]) -> Handler:
+    def stream(self, rpc: Rpc, handle: Callable[[Jobs, Context], Awaitable[None]]) -> Handler:
         """A call in which both sides talk: `handle` reads and writes bytes; see `parsed`."""
 
         async def call(_requests: object, context: Context) -> None:
-            async def talk(desk: Desk) -> None:
+            async def talk(desk: Jobs) -> None:
                 await handle(desk, context)
 
             await self._serve(rpc, context, talk)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
-    def admit(self, rpc: Rpc, context: Context) -> Desk:
+    def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """The caller's desk, if the key is good, has not called too often, and allows such calls."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
         principal.require(rpc.permission)
-        return Desk(self.service, principal)
+        return Jobs(self.service, principal)
 
-    def require_live(self, desk: Desk) -> None:
+    def require_live(self, desk: Jobs) -> None:
         """Refuse whoever's key was revoked or ran out while he waited."""
         if not self.keys.is_live(desk.principal):
             raise Unauthenticated("the API key is no longer valid")
 
-    def while_live(self, desk: Desk, messages: Iterable[T]) -> Iterator[T]:
+    def while_live(self, desk: Jobs, messages: Iterable[T]) -> Iterator[T]:
         """The messages, unless the key has ended when the first of them is wanted."""
         self.require_live(desk)
         yield from messages
@@ -156,7 +156,7 @@ class Reception:
         self.metrics.called(rpc.door, rpc.name, code.name)
         await context.abort(code, cut_to_fit(details), trailing)
 
-    async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Desk], Awaitable[None]]) -> None:
+    async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
         try:
             await serve(self.admit(rpc, context))
             self.metrics.called(rpc.door, rpc.name, "OK")

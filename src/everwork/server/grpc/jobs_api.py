@@ -16,11 +16,11 @@ from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_requests as intake
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
-from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
+from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
 from everwork.service.access.principal import Permission
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 
 DOOR: Final = "jobs"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["JobsService"].full_name
@@ -29,7 +29,7 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["JobsService"].full_name
 class JobsApi:
     """What the eleven calls do."""
 
-    def __init__(self, reception: Reception, long_poll_seconds: float) -> None:
+    def __init__(self, reception: Gateway, long_poll_seconds: float) -> None:
         self._reception = reception
         self._metrics = reception.metrics
         self._long_poll_seconds = long_poll_seconds
@@ -55,7 +55,7 @@ class JobsApi:
 
     # A job's way --------------------------------------------------------------------------------
 
-    async def create(self, desk: Desk, request: pb.CreateJobRequest) -> pb.CreateJobResponse:
+    async def create(self, desk: Jobs, request: pb.CreateJobRequest) -> pb.CreateJobResponse:
         """Accept one job."""
         [created] = await desk.create([intake.new_job(request, desk.principal)])
         [job] = await desk.get_many([created.key])
@@ -69,7 +69,7 @@ class JobsApi:
             deduplicated=created.deduplicated,
         )
 
-    async def activate(self, desk: Desk, request: pb.ActivateJobsRequest, context: Context) -> None:
+    async def activate(self, desk: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
         """Wait for jobs and send them; with none to the end, say so only if the whole type is stopped."""
         demand = intake.demand(request)
         fetched = frozenset(request.fetch_variable)
@@ -81,13 +81,13 @@ class JobsApi:
         elif not self._reception.stopping.is_set() and (told := await self._reception.service.blockade(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=told).SerializeToString())
 
-    async def complete(self, desk: Desk, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
+    async def complete(self, desk: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
         """End an attempt well."""
         outcome = intake.completion(request)
         refused = await self._settle(desk, outcome)
         return pb.CompleteJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' completed")
 
-    async def fail(self, desk: Desk, request: pb.FailJobRequest) -> pb.FailJobResponse:
+    async def fail(self, desk: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
         """End an attempt badly; whether there is another one is said by the worker, or by the policy."""
         outcome = intake.failure(request)
         if request.variables_json:
@@ -97,7 +97,7 @@ class JobsApi:
         refused = await self._settle(desk, outcome)
         return pb.FailJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' failed")
 
-    async def throw(self, desk: Desk, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
+    async def throw(self, desk: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
         """Fail a job for good, with a code. There is no process that could catch it."""
         outcome = intake.throw(request)
         if more := intake.one_of_two(request.variables, request.variables_json):
@@ -107,7 +107,7 @@ class JobsApi:
         done = f"Job '{outcome.key}' failed with error code '{outcome.code}'"
         return pb.ThrowErrorResponse(success=not refused, message=refused or done, error_caught=False)
 
-    async def _settle(self, desk: Desk, outcome: Outcome) -> str:
+    async def _settle(self, desk: Jobs, outcome: Outcome) -> str:
         """Why the outcome was refused; empty if it was not."""
         if not outcome.attempt:
             self._metrics.unfenced(DOOR)
@@ -116,7 +116,7 @@ class JobsApi:
 
     # Changes ------------------------------------------------------------------------------------
 
-    async def update_retries(self, desk: Desk, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
+    async def update_retries(self, desk: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
         """Change how many attempts are left."""
         key = checks.job_key(request.job_key, "job_key")
         retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
@@ -127,7 +127,7 @@ class JobsApi:
         done = f"Job '{key}' has {retries} retries"
         return pb.UpdateJobRetriesResponse(success=True, message=done, previous_retries=previous)
 
-    async def update_timeout(self, desk: Desk, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
+    async def update_timeout(self, desk: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
         """Let a lease end at another time."""
         key = checks.job_key(request.job_key, "job_key")
         lease_ms = checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX)
@@ -138,7 +138,7 @@ class JobsApi:
             return pb.UpdateJobTimeoutResponse(success=False, message=refusal(key, judged))
         return pb.UpdateJobTimeoutResponse(success=True, message=f"Job '{key}' is leased for {lease_ms} ms from now")
 
-    async def cancel(self, desk: Desk, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
+    async def cancel(self, desk: Jobs, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
         """Cancel a job that is not finished."""
         key = checks.job_key(request.job_key, "job_key")
         reason = checks.text("reason", request.reason, ERROR_CHARS_MAX)
@@ -150,7 +150,7 @@ class JobsApi:
 
     # Questions ----------------------------------------------------------------------------------
 
-    async def get(self, desk: Desk, request: pb.GetJobRequest) -> pb.GetJobResponse:
+    async def get(self, desk: Jobs, request: pb.GetJobRequest) -> pb.GetJobResponse:
         """A job as it stands."""
         job = await desk.get(checks.job_key(request.job_key, "job_key"))
         view, message = job_view(job), f"Job '{job.key}' found"
@@ -158,7 +158,7 @@ class JobsApi:
             message += "; it is large: its variables stand in variables_json only"
         return pb.GetJobResponse(success=True, message=message, job=view)
 
-    async def stats(self, desk: Desk, request: pb.GetJobStatsRequest) -> pb.GetJobStatsResponse:
+    async def stats(self, desk: Jobs, request: pb.GetJobStatsRequest) -> pb.GetJobStatsResponse:
         """Counts, and what workers did lately."""
         type = checks.name("job_type", request.job_type) if request.job_type else ""
         worker = checks.name("worker", request.worker) if request.worker else ""
@@ -168,7 +168,7 @@ class JobsApi:
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 
-    async def list(self, desk: Desk, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+    async def list(self, desk: Jobs, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         """Matching jobs; a message that would be too large ends early, and says so."""
         limit, offset = intake.page(request)
         listed = await list_jobs(desk, intake.job_filter(request), limit, offset, intake.order(request))
@@ -190,7 +190,7 @@ def _messages(jobs: Sequence[LeasedJob], demand: Demand, fetched: frozenset[str]
         yield pb.ActivateJobsResponse(jobs=portion, success=True).SerializeToString(), len(portion)
 
 
-async def _explained(desk: Desk, error: JobError) -> str:
+async def _explained(desk: Jobs, error: JobError) -> str:
     """The error, or the words that callers know where the job is finished."""
     [job] = await desk.get_many([error.key])
     if job is None:

@@ -23,7 +23,7 @@ from everwork.core.limits import (
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
 )
-from everwork.core.outcome import Complete, Fail, Throw
+from everwork.core.outcome import Complete, Failed, Throw
 from everwork.core.queries import JobFilter
 from everwork.core.texts import error_text
 from everwork.exceptions import InvalidInput
@@ -107,7 +107,7 @@ def completion(request: jobs_pb2.CompleteJobRequest) -> Complete:
     return Complete(key, request.attempt, result)
 
 
-def failure(request: jobs_pb2.FailJobRequest) -> Fail:
+def failure(request: jobs_pb2.FailJobRequest) -> Failed:
     """A job that failed, without the variables that it may bring."""
     key = checks.job_key(request.job_key, "job_key")
     # A long error is cut and not refused: a failure must get through.
@@ -115,8 +115,8 @@ def failure(request: jobs_pb2.FailJobRequest) -> Fail:
     retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
     backoff_ms = checks.whole_number("backoff_timeout", request.backoff_timeout, 0, DELAY_MS_MAX)
     if request.by_policy:
-        return Fail(key, request.attempt, error, classes=())
-    return Fail(key, request.attempt, error, retries, backoff_ms)
+        return Failed(key, request.attempt, error, classes=())
+    return Failed(key, request.attempt, error, retries, backoff_ms)
 
 
 def throw(request: jobs_pb2.ThrowErrorRequest) -> Throw:

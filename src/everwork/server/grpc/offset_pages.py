@@ -12,7 +12,7 @@ from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX
 from everwork.core.queries import JobFilter
 from everwork.exceptions import InvalidInput
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 
 REACH_MAX: Final = 10_000
 """How far offset and limit go together, and how far jobs are counted one by one."""
@@ -65,7 +65,7 @@ class _Found:
             self.jobs.append(job)
 
 
-async def list_jobs(desk: Desk, wanted: JobFilter, limit: int, offset: int, order: Order) -> Listed:
+async def list_jobs(desk: Jobs, wanted: JobFilter, limit: int, offset: int, order: Order) -> Listed:
     """The matching jobs of the caller's tenants from `offset` on."""
     if offset + limit > REACH_MAX:
         raise InvalidInput("offset", f"must be at most {REACH_MAX:,} together with limit, not {offset + limit:,}")
@@ -91,7 +91,7 @@ def sort_named(text: str, field: str = "sort_by") -> Sort:
         raise InvalidInput(field, f"must be one of {allowed}, not {text[:80]!r}") from None
 
 
-async def matching(desk: Desk, wanted: JobFilter, most: int, below: int | None = None) -> AsyncIterator[Job]:
+async def matching(desk: Jobs, wanted: JobFilter, most: int, below: int | None = None) -> AsyncIterator[Job]:
     """At most so many matching jobs, newest first."""
     cursor = below
     while most > 0:
@@ -106,7 +106,7 @@ async def matching(desk: Desk, wanted: JobFilter, most: int, below: int | None =
 # By creation ------------------------------------------------------------------------------------------
 
 
-async def _from_newest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> _Found:
+async def _from_newest(desk: Jobs, wanted: JobFilter, offset: int, limit: int) -> _Found:
     found = _Found()
     at = 0
     async for job in matching(desk, wanted, offset + limit):
@@ -118,7 +118,7 @@ async def _from_newest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -
     return found
 
 
-async def _from_oldest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -> list[int]:
+async def _from_oldest(desk: Jobs, wanted: JobFilter, offset: int, limit: int) -> list[int]:
     needed = offset + limit
     keys = await _keys(desk, wanted, None, needed + 1)
     if len(keys) > needed:
@@ -126,7 +126,7 @@ async def _from_oldest(desk: Desk, wanted: JobFilter, offset: int, limit: int) -
     return sorted(keys)[offset:needed]
 
 
-async def _oldest_keys(desk: Desk, wanted: JobFilter, needed: int) -> list[int]:
+async def _oldest_keys(desk: Jobs, wanted: JobFilter, needed: int) -> list[int]:
     """Lists go downwards only: find a key below which there are enough matches, but not too many to read."""
     too_low, too_high = await _lowest_key(desk, wanted), None
     span = needed
@@ -143,11 +143,11 @@ async def _oldest_keys(desk: Desk, wanted: JobFilter, needed: int) -> list[int]:
             return keys
 
 
-async def _keys(desk: Desk, wanted: JobFilter, below: int | None, limit: int) -> list[int]:
+async def _keys(desk: Jobs, wanted: JobFilter, below: int | None, limit: int) -> list[int]:
     return [job.key async for job in matching(desk, wanted, limit, below)]
 
 
-async def _lowest_key(desk: Desk, wanted: JobFilter) -> int:
+async def _lowest_key(desk: Jobs, wanted: JobFilter) -> int:
     """The key of the oldest match, by halving the range in which it must lie."""
     lowest, empty_below = KEY_MAX, 1
     while empty_below < lowest:
@@ -163,7 +163,7 @@ async def _lowest_key(desk: Desk, wanted: JobFilter) -> int:
 # By anything else ---------------------------------------------------------------------------------------
 
 
-async def _sorted(desk: Desk, wanted: JobFilter, limit: int, order: Order) -> tuple[list[int], str]:
+async def _sorted(desk: Jobs, wanted: JobFilter, limit: int, order: Order) -> tuple[list[int], str]:
     """The keys of the first matches in an order, and a note if not all matches were looked at."""
     ranked: list[tuple[float, int]] = []
     seen = 0
@@ -196,7 +196,7 @@ def _rank(job: Job, order: Order) -> float:
     return -value if order.descending else value
 
 
-async def _existing(desk: Desk, keys: list[int]) -> _Found:
+async def _existing(desk: Jobs, keys: list[int]) -> _Found:
     """The jobs of these keys, in this order; those that were deleted meanwhile are left out."""
     found = _Found()
     for start in range(0, len(keys), GET_STEP):
@@ -211,7 +211,7 @@ async def _existing(desk: Desk, keys: list[int]) -> _Found:
 # Totals -----------------------------------------------------------------------------------------------
 
 
-async def _total(desk: Desk, wanted: JobFilter) -> int:
+async def _total(desk: Jobs, wanted: JobFilter) -> int:
     """Exact for type, state and tenants; otherwise counted one by one, so far as that goes."""
     if wanted.worker is not None or wanted.due:
         return await _bounded_count(desk, wanted, REACH_MAX)
@@ -225,5 +225,5 @@ async def _total(desk: Desk, wanted: JobFilter) -> int:
     )
 
 
-async def _bounded_count(desk: Desk, wanted: JobFilter, limit: int) -> int:
+async def _bounded_count(desk: Jobs, wanted: JobFilter, limit: int) -> int:
     return len(await _keys(desk, wanted, None, limit))

@@ -9,10 +9,10 @@ from everwork.codec.json import decode
 from everwork.codec.work_intake import outcome as checked_outcome
 from everwork.core.leasing import Judged, Verdict, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
-from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
-from everwork.service.desk import Desk, foreign_job
+from everwork.service.jobs import Jobs, foreign_job
 from everwork.service.service import JobService
 
 MESSAGE_CHARS_MAX: Final = 200
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 async def settled(
-    service: JobService, desk: Desk, messages: Sequence[work_pb2.Outcome], first: int = 1
+    service: JobService, desk: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
 ) -> list[work_pb2.Refusal]:
     """Settle outcomes; those that were refused, by number.
 
@@ -51,7 +51,7 @@ async def settled(
     return sorted(refusals, key=lambda refusal: refusal.number)
 
 
-async def _checked(desk: Desk, messages: Sequence[work_pb2.Outcome], first: int) -> Batch:
+async def _checked(desk: Jobs, messages: Sequence[work_pb2.Outcome], first: int) -> Batch:
     batch = Batch([], [], [])
     for number, message in enumerate(messages, first):
         try:
@@ -65,11 +65,11 @@ async def _checked(desk: Desk, messages: Sequence[work_pb2.Outcome], first: int)
     return _without(batch, foreign) if foreign else batch
 
 
-async def _outcome(desk: Desk, message: work_pb2.Outcome) -> Outcome:
+async def _outcome(desk: Jobs, message: work_pb2.Outcome) -> Outcome:
     if not message.attempt:
         raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
     outcome = checked_outcome(message, desk.principal)
-    if isinstance(outcome, Fail | Throw) and outcome.variables is not None:
+    if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
         merged = await desk.merged_variables(outcome.key, decode(outcome.variables))
         return outcome._replace(variables=merged)
     return outcome

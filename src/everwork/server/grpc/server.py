@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from everwork.exceptions import BadConfiguration
-from everwork.server.grpc.gateway import Methods, Reception, Router
+from everwork.server.grpc.gateway import Gateway, Methods, Router
 from everwork.server.grpc.health import Health, reflection_methods
 from everwork.server.grpc.jobs_api import JobsApi
 from everwork.server.grpc.zeebe import Address, ZeebeGateway
@@ -40,11 +40,11 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
-Extra = Callable[[Reception], Methods]
+Extra = Callable[[Gateway], Methods]
 """Further calls for the same port, which come in by the same reception."""
 
 
-class GrpcDoor:
+class GrpcServer:
     """Opens the port, and closes it without losing anything."""
 
     def __init__(
@@ -52,7 +52,7 @@ class GrpcDoor:
     ) -> None:
         self._settings = settings
         self._extras = extras
-        self.reception = Reception(service, keys, metrics)
+        self.reception = Gateway(service, keys, metrics)
         self._health = Health(Readiness(service))
         self._zeebe = ZeebeGateway(self.reception, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None

@@ -24,17 +24,17 @@ from everwork.core.limits import (
     NAME_CHARS_MAX,
     SETTLE_BATCH_MAX,
 )
-from everwork.core.outcome import Fail, Outcome, Throw
+from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
-from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
+from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_requests import tenant_names
 from everwork.service.access.principal import Permission
-from everwork.service.admin import Administration
-from everwork.service.desk import Desk
+from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
 
 SERVICE: Final = "everwork.v1.DeskService"
 DOOR: Final = "desk"
@@ -52,13 +52,13 @@ RPCS: Final = {
 """Every call of the service, with the permission that it needs."""
 
 
-def desk_methods(reception: Reception, poll_seconds_max: float) -> Methods:
+def desk_methods(reception: Gateway, poll_seconds_max: float) -> Methods:
     """The handlers of the service."""
-    calls = DeskCalls(reception, poll_seconds_max)
+    calls = JobCalls(reception, poll_seconds_max)
     return {rpc.path: _handler(reception, rpc, calls) for rpc in RPCS.values()}
 
 
-def _handler(reception: Reception, rpc: Rpc, calls: DeskCalls) -> Any:
+def _handler(reception: Gateway, rpc: Rpc, calls: JobCalls) -> Any:
     method = pb.DESCRIPTOR.services_by_name["DeskService"].methods_by_name[rpc.name]
     request_type = getattr(pb, method.input_type.name)
     if rpc.name == "Activate":
@@ -71,16 +71,16 @@ def _snake(name: str) -> str:
     return "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in name).lstrip("_")
 
 
-class DeskCalls:
+class JobCalls:
     """What each call does: read the message, ask the desk, write the answer."""
 
-    def __init__(self, reception: Reception, poll_seconds_max: float) -> None:
+    def __init__(self, reception: Gateway, poll_seconds_max: float) -> None:
         self._reception = reception
         self._poll_seconds_max = poll_seconds_max
 
     # A job's way --------------------------------------------------------------------------------
 
-    async def activate(self, desk: Desk, asked: pb.ActivateRequest, context: Context) -> None:
+    async def activate(self, desk: Jobs, asked: pb.ActivateRequest, context: Context) -> None:
         """Lease jobs and deliver them; what could not be written goes back."""
         demand = _demand(asked)
         checks.whole_number("wait_ms", asked.wait_ms, 0, LEASE_MS_MAX)
@@ -95,7 +95,7 @@ class DeskCalls:
             raise
         await deliver(service, context, jobs, _messages(jobs))
 
-    async def settle(self, desk: Desk, asked: pb.SettleRequest) -> pb.SettleResponse:
+    async def settle(self, desk: Jobs, asked: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts; one that makes no sense spoils the call, and nothing happens."""
         if len(asked.outcomes) > SETTLE_BATCH_MAX:
             raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
@@ -104,68 +104,68 @@ class DeskCalls:
             self._reception.metrics.unfenced(DOOR, unfenced)
         return pb.SettleResponse(judged=[views.judged_view(one) for one in await desk.settle(outcomes)])
 
-    async def extend(self, desk: Desk, asked: pb.ExtendRequest) -> pb.Judged:
+    async def extend(self, desk: Jobs, asked: pb.ExtendRequest) -> pb.Judged:
         """Let a lease end later."""
         return views.judged_view(await desk.extend(asked.key, asked.attempt, asked.lease_ms))
 
     # Changes ------------------------------------------------------------------------------------
 
-    async def cancel(self, desk: Desk, asked: pb.CancelRequest) -> pb.Found:
+    async def cancel(self, desk: Jobs, asked: pb.CancelRequest) -> pb.Found:
         """Cancel one job."""
         return views.found_view(await desk.cancel(asked.key, asked.reason))
 
-    async def requeue(self, desk: Desk, asked: pb.JobRequest) -> pb.Found:
+    async def requeue(self, desk: Jobs, asked: pb.JobRequest) -> pb.Found:
         """Bring one dead letter back."""
         return views.found_view(await desk.requeue(asked.key))
 
-    async def requeue_matching(self, office: Administration, asked: pb.RequeueMatchingRequest) -> pb.BulkChange:
+    async def requeue_matching(self, office: Admin, asked: pb.RequeueMatchingRequest) -> pb.BulkChange:
         """Bring back every dead letter that a filter shows, or all of them."""
         changed = await office.requeue_matching(_filter(asked.filter), all=asked.all)
         return pb.BulkChange(matched=changed.matched, changed=changed.changed)
 
-    async def set_retries(self, desk: Desk, asked: pb.SetRetriesRequest) -> pb.SetRetriesResponse:
+    async def set_retries(self, desk: Jobs, asked: pb.SetRetriesRequest) -> pb.SetRetriesResponse:
         """Change how many attempts are left."""
         return pb.SetRetriesResponse(previous=await desk.set_retries(asked.key, asked.retries))
 
-    async def reschedule(self, desk: Desk, asked: pb.RescheduleRequest) -> pb.Found:
+    async def reschedule(self, desk: Jobs, asked: pb.RescheduleRequest) -> pb.Found:
         """Let one pending job run at another time."""
         run_at_ms = asked.run_at_ms if asked.HasField("run_at_ms") else None
         return views.found_view(await desk.reschedule(asked.key, run_at_ms=run_at_ms, delay_ms=asked.delay_ms))
 
-    async def set_priority(self, desk: Desk, asked: pb.SetPriorityRequest) -> pb.Found:
+    async def set_priority(self, desk: Jobs, asked: pb.SetPriorityRequest) -> pb.Found:
         """Change the priority of one pending job."""
         return views.found_view(await desk.set_priority(asked.key, asked.priority))
 
-    async def delete(self, office: Administration, asked: pb.JobRequest) -> pb.Found:
+    async def delete(self, office: Admin, asked: pb.JobRequest) -> pb.Found:
         """Remove one finished job."""
         return views.found_view(await office.delete_job(asked.key))
 
     # Questions ----------------------------------------------------------------------------------
 
-    async def get(self, desk: Desk, asked: pb.JobRequest) -> pb.JobView:
+    async def get(self, desk: Jobs, asked: pb.JobRequest) -> pb.JobView:
         """A job as it stands."""
         return views.job_view(await desk.get(asked.key))
 
-    async def history(self, desk: Desk, asked: pb.JobRequest) -> pb.HistoryResponse:
+    async def history(self, desk: Jobs, asked: pb.JobRequest) -> pb.HistoryResponse:
         """How a job's attempts ended."""
         return views.history_view(await desk.history(asked.key))
 
-    async def explain(self, desk: Desk, asked: pb.JobRequest) -> pb.Explanation:
+    async def explain(self, desk: Jobs, asked: pb.JobRequest) -> pb.Explanation:
         """Why a job is not running."""
         return views.explanation_view(await desk.explain(asked.key))
 
-    async def list(self, desk: Desk, asked: pb.ListRequest) -> pb.Page:
+    async def list(self, desk: Jobs, asked: pb.ListRequest) -> pb.Page:
         """Matching jobs, newest first."""
         checks.whole_number("cursor", asked.cursor, 0, KEY_MAX)
         return views.page_view(
             await desk.list(_filter(asked.filter), asked.limit or LIST_LIMIT_DEFAULT, asked.cursor or None)
         )
 
-    async def stats(self, desk: Desk, asked: pb.StatsRequest) -> pb.StatsResponse:
+    async def stats(self, desk: Jobs, asked: pb.StatsRequest) -> pb.StatsResponse:
         """Counts, and what workers did lately."""
         return views.stats_view(await desk.stats(asked.hours or HOURS_DEFAULT))
 
-    async def result(self, desk: Desk, asked: pb.ResultRequest) -> pb.ResultResponse:
+    async def result(self, desk: Jobs, asked: pb.ResultRequest) -> pb.ResultResponse:
         """The result of a job, once it has one; a server that stops keeps nobody waiting."""
         await desk.get(asked.key)
         seconds = checks.whole_number("wait_ms", asked.wait_ms, 0, LEASE_MS_MAX) / 1000
@@ -199,10 +199,10 @@ def _demand(asked: pb.ActivateRequest) -> Demand:
     )
 
 
-async def _outcome(desk: Desk, at: int, message: pb.Outcome) -> Outcome:
+async def _outcome(desk: Jobs, at: int, message: pb.Outcome) -> Outcome:
     try:
         outcome = checked_outcome(message, desk.principal)
-        if isinstance(outcome, Fail | Throw) and outcome.variables is not None:
+        if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
             return outcome._replace(variables=await desk.merged_variables(outcome.key, decode(outcome.variables)))
     except JobNotFound:
         return checked_outcome(message, desk.principal)  # Judged with the others.

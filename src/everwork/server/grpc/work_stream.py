@@ -19,7 +19,7 @@ from everwork.proto import work_pb2
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.outbox import Outbox, Send
 from everwork.server.grpc.outcomes import settled
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
@@ -39,7 +39,7 @@ SILENT_BEATS: Final = 3
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class CreditKey(NamedTuple):
     """What a worker has credits for."""
 
     type: str
@@ -50,17 +50,17 @@ class Place(NamedTuple):
 class Streams(Protocol):
     """What streams do to one another, and what a stream leaves behind for others to do."""
 
-    def adopted(self, leases: Iterable[Lease], by: Desk | None = None) -> None:
+    def adopted(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Attempts of earlier streams run on here; with `by`, only those that were leased with the same key."""
 
-    def finish(self, desk: Desk, outcomes: Sequence[work_pb2.Outcome]) -> None:
+    def finish(self, desk: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Outcomes that came before the stream ended are still settled."""
 
 
 class WorkStream:
     """The state of one stream. `run` is its life; the tick of all streams looks after it."""
 
-    def __init__(self, service: JobService, desk: Desk, streams: Streams, send: Send) -> None:
+    def __init__(self, service: JobService, desk: Jobs, streams: Streams, send: Send) -> None:
         self._service = service
         self.desk = desk
         self._streams = streams
@@ -70,7 +70,7 @@ class WorkStream:
         self.lease_ms = LEASE_MS_DEFAULT
         self.held: dict[Lease, float] = {}
         """The attempts that the worker has, and when their leases were last set, by the loop's clock."""
-        self._feeds: dict[Place, _Feed] = {}
+        self._feeds: dict[CreditKey, _Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._unjudged: list[work_pb2.Outcome] = []
@@ -170,7 +170,7 @@ class WorkStream:
     def _grant(self, grant: work_pb2.Grant) -> None:
         """More credit for a place; the first brings a feed into being."""
         tenants = self.desk.principal.tenants_for(checked_tenants("tenants", grant.tenants))
-        place = Place(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
+        place = CreditKey(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
         if self._is_closing:
             return
         feed = self._feeds.get(place)
@@ -240,7 +240,7 @@ class WorkStream:
 
     # What goes out ------------------------------------------------------------------------------
 
-    async def _feed(self, place: Place) -> None:
+    async def _feed(self, place: CreditKey) -> None:
         """Lease jobs as long as there is credit for them and the worker takes what it gets."""
         feed = self._feeds[place]
         demand = Demand(place.type, self.worker, 0, self.lease_ms, place.group, place.tenants)

@@ -14,15 +14,15 @@ from everwork.aio.retrying import through_outage
 from everwork.codec.work_intake import new_jobs
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import SETTLE_BATCH_MAX
-from everwork.core.outcome import Fail, Outcome
+from everwork.core.outcome import Failed, Outcome
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
 from everwork.proto import work_pb2
-from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
+from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.outcomes import settled
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 SERVICE: Final = "everwork.v1.WorkService"
@@ -64,14 +64,14 @@ class WorkStreams:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def methods(self, reception: Reception) -> Methods:
+    def methods(self, reception: Gateway) -> Methods:
         """The calls that this door answers."""
         return {
             WORK.path: reception.stream(WORK, self._serve),
             CREATE.path: reception.unary(CREATE, work_pb2.CreateJobsRequest, _create),
         }
 
-    async def _serve(self, desk: Desk, context: Context) -> None:
+    async def _serve(self, desk: Jobs, context: Context) -> None:
         """The life of one stream."""
         stream = WorkStream(self._service, desk, self, context.write)
         self._streams.add(stream)
@@ -85,7 +85,7 @@ class WorkStreams:
 
     # What streams leave behind ------------------------------------------------------------------
 
-    def adopted(self, leases: Iterable[Lease], by: Desk | None = None) -> None:
+    def adopted(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Attempts of earlier streams run on in another one; an earlier one may not have noticed its end yet.
 
         With `by`, only those that were leased with the same key: of others it is not known yet whose they are.
@@ -97,7 +97,7 @@ class WorkStreams:
                     del stream.held[lease]
                     self._orphans.pop(lease, None)
 
-    def finish(self, desk: Desk, outcomes: Sequence[work_pb2.Outcome]) -> None:
+    def finish(self, desk: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Outcomes that came before their stream ended are still settled."""
         if outcomes:
             self._later(through_outage(lambda: settled(self._service, desk, outcomes), None))
@@ -126,7 +126,7 @@ class WorkStreams:
                 continue
             ends_ms = now_ms - (now - stream.held[lease]) * 1000 + stream.lease_ms + TOLERANCE_MS
             if (job.lease_until_ms or 0) <= ends_ms:
-                outcomes.append(Fail(lease.key, lease.attempt, _gone(stream.worker)))
+                outcomes.append(Failed(lease.key, lease.attempt, _gone(stream.worker)))
         if outcomes:
             await self._service.settle(outcomes)
         for lease in leases:
@@ -163,7 +163,7 @@ class WorkStreams:
         return None
 
 
-async def _create(desk: Desk, asked: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
+async def _create(desk: Jobs, asked: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
     """Accept jobs, all or none."""
     created = await desk.create(new_jobs(asked.jobs, desk.principal))
     return work_pb2.CreateJobsResponse(

@@ -18,17 +18,17 @@ from everwork.core.limits import (
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
 )
-from everwork.core.outcome import Complete, Fail, Outcome, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
 from everwork.server.grpc.delivery import deliver, portions, wait_ms
-from everwork.server.grpc.gateway import Context, Methods, Reception, Rpc
+from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
 from everwork.service.access.principal import Permission
-from everwork.service.desk import Desk
+from everwork.service.jobs import Jobs
 
 DOOR: Final = "zeebe"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Gateway"].full_name
@@ -53,7 +53,7 @@ class Address(NamedTuple):
 class ZeebeGateway:
     """What the gateway's calls do."""
 
-    def __init__(self, reception: Reception, long_poll_seconds: float) -> None:
+    def __init__(self, reception: Gateway, long_poll_seconds: float) -> None:
         self._reception = reception
         self._metrics = reception.metrics
         self._long_poll_seconds = long_poll_seconds
@@ -74,7 +74,7 @@ class ZeebeGateway:
         }
         return {rpc.path: handler for rpc, handler in handlers.items()}
 
-    async def topology(self, _desk: Desk, _request: pb.TopologyRequest) -> pb.TopologyResponse:
+    async def topology(self, _desk: Jobs, _request: pb.TopologyRequest) -> pb.TopologyResponse:
         """One broker with one partition: this server."""
         partition = pb.Partition(partitionId=1, role=pb.Partition.LEADER, health=pb.Partition.HEALTHY)
         host, port = self.address
@@ -85,7 +85,7 @@ class ZeebeGateway:
 
     # Jobs out -------------------------------------------------------------------------------------
 
-    async def activate(self, desk: Desk, request: pb.ActivateJobsRequest, context: Context) -> None:
+    async def activate(self, desk: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
         """Wait for jobs as long as the caller wants, and send them."""
         asked = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
         demand = _demand(request, min(asked, ACTIVATE_MAX))
@@ -95,7 +95,7 @@ class ZeebeGateway:
             messages = _messages(jobs, demand.worker, frozenset(request.fetchVariable))
             await deliver(self._reception.service, context, jobs, self._reception.while_live(desk, messages))
 
-    async def stream(self, desk: Desk, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
+    async def stream(self, desk: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
         """Send jobs as they come, until the caller goes away. A slow caller is waited for, at each message."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
@@ -117,14 +117,14 @@ class ZeebeGateway:
 
     # Outcomes in ----------------------------------------------------------------------------------
 
-    async def complete(self, desk: Desk, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
+    async def complete(self, desk: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
         """End an attempt well."""
         found = _variables(request.variables)
         result = encode_object("variables", found, PAYLOAD_BYTES_MAX) if found else None
         await self._settle(desk, Complete(checks.job_key(request.jobKey, "jobKey"), 0, result))
         return pb.CompleteJobResponse()
 
-    async def fail(self, desk: Desk, request: pb.FailJobRequest) -> pb.FailJobResponse:
+    async def fail(self, desk: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
         """End an attempt badly; the worker says how many are left."""
         key = checks.job_key(request.jobKey, "jobKey")
         # To Zeebe, less than none is none.
@@ -132,10 +132,10 @@ class ZeebeGateway:
         backoff_ms = checks.whole_number("retryBackOff", request.retryBackOff, 0, DELAY_MS_MAX)
         variables = await _merged(desk, key, request.variables)
         error = error_text(request.errorMessage)
-        await self._settle(desk, Fail(key, 0, error, retries, backoff_ms, variables=variables))
+        await self._settle(desk, Failed(key, 0, error, retries, backoff_ms, variables=variables))
         return pb.FailJobResponse()
 
-    async def throw(self, desk: Desk, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
+    async def throw(self, desk: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
         """Fail a job for good, with a code, which may be empty."""
         key = checks.job_key(request.jobKey, "jobKey")
         code = checks.text("errorCode", request.errorCode, NAME_CHARS_MAX)
@@ -143,7 +143,7 @@ class ZeebeGateway:
         await self._settle(desk, Throw(key, 0, code, error_text(request.errorMessage), variables))
         return pb.ThrowErrorResponse()
 
-    async def update_retries(self, desk: Desk, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
+    async def update_retries(self, desk: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
         """Change how many attempts are left."""
         key = checks.job_key(request.jobKey, "jobKey")
         retries = checks.whole_number("retries", request.retries, 1, ATTEMPTS_MAX)
@@ -153,7 +153,7 @@ class ZeebeGateway:
             raise JobNotFound(key) from None
         return pb.UpdateJobRetriesResponse()
 
-    async def update_timeout(self, desk: Desk, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
+    async def update_timeout(self, desk: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
         """Let a lease end at another time."""
         key = checks.job_key(request.jobKey, "jobKey")
         lease_ms = checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX)
@@ -161,7 +161,7 @@ class ZeebeGateway:
         _require_accepted(key, await desk.extend(key, 0, lease_ms))
         return pb.UpdateJobTimeoutResponse()
 
-    async def _settle(self, desk: Desk, outcome: Outcome) -> None:
+    async def _settle(self, desk: Jobs, outcome: Outcome) -> None:
         self._metrics.unfenced(DOOR)
         [judged] = await desk.settle([outcome])
         _require_accepted(outcome.key, judged)
@@ -223,7 +223,7 @@ def _variables(text: str) -> dict[str, Any]:
     return decode_object("variables", text, PAYLOAD_BYTES_MAX) if text else {}
 
 
-async def _merged(desk: Desk, key: int, text: str) -> str | None:
+async def _merged(desk: Jobs, key: int, text: str) -> str | None:
     """The job's variables with those that the worker brings; None if it brings none."""
     found = _variables(text)
     return await desk.merged_variables(key, found) if found else None

@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from everwork.exceptions import EverworkError, InvalidInput
 from everwork.server.http.api import activate, admin, changes, dead_letters, fleet, jobs, outcomes, policies, probes
-from everwork.server.http.framework.context import Parts
-from everwork.server.http.framework.middleware import Front
+from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.middleware import ResponseMiddleware
 from everwork.server.http.framework.openapi import describe
-from everwork.server.http.framework.operations import Answer, Call, Operation, PathDoor, SegmentRoute
+from everwork.server.http.framework.operations import Answer, Call, Operation, PathHandler, SegmentRoute
 from everwork.server.http.framework.problems import Refusal, problem, problem_of
 from everwork.server.http.ui import live
 from everwork.server.http.ui.dashboard import Dashboard, is_under
@@ -36,11 +36,11 @@ _ROWS: Final = (
 )
 
 
-def make_app(parts: Parts) -> FastAPI:
+def make_app(parts: AppContext) -> FastAPI:
     """The application: every operation, one description of them all, and problems for whatever goes wrong."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for path, operations in _by_path(OPERATIONS).items():
-        app.router.routes.append(SegmentRoute(path, PathDoor(parts, operations)))
+        app.router.routes.append(SegmentRoute(path, PathHandler(parts, operations)))
     dashboard = Dashboard(parts, PAGES, ACTIONS)
     app.router.routes += [SegmentRoute(live.PATH, live.Live(dashboard)), *dashboard.routes()]
     app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
@@ -53,7 +53,7 @@ def make_app(parts: Parts) -> FastAPI:
     app.add_exception_handler(HTTPException, stray)
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(EverworkError, _own_problem)
-    app.add_middleware(Front, parts=parts)
+    app.add_middleware(ResponseMiddleware, parts=parts)
     return app
 
 

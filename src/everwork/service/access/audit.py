@@ -113,7 +113,7 @@ def _entry(found: Registered) -> AuditEntry:
 T = TypeVar("T")
 
 
-class Office:
+class AuditedCaller:
     """Who calls, and where the call came from."""
 
     __slots__ = ("_audit", "origin", "principal")

@@ -175,7 +175,7 @@ class KeyRing:
         return sorted((stored.key for stored in await self._stored()), key=lambda key: (key.created_at_ms, key.id))
 
 
-class OpenDoor(KeyRing):
+class NoAuthentication(KeyRing):
     """The keys of a server that asks nobody for one."""
 
     async def open(self) -> None:

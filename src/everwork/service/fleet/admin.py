@@ -10,19 +10,19 @@ from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.engines.base import Engine
 from everwork.exceptions import NotFound
-from everwork.service.access.audit import Audit, Office
+from everwork.service.access.audit import Audit, AuditedCaller
 from everwork.service.access.principal import Principal
 from everwork.service.fleet.entries import (
-    ManagerCard,
-    ProcessCard,
+    ManagerEntry,
+    ProcessEntry,
     ProcessView,
-    TriggerCard,
+    TriggerEntry,
     TriggerView,
-    WorkerCard,
+    WorkerEntry,
     WorkerView,
 )
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.fleet.running import RUNNING_JOBS_MAX, AtWork, at_work
+from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, at_work
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
 
 FIRES_DEFAULT: Final = 5
@@ -31,7 +31,7 @@ FIRES_DEFAULT: Final = 5
 class WorkerSwitch(NamedTuple):
     """A worker that was switched; `is_changed` False: it was like that before."""
 
-    card: WorkerCard
+    entry: WorkerEntry
     is_on: bool
     is_changed: bool
 
@@ -39,12 +39,12 @@ class WorkerSwitch(NamedTuple):
 class TriggerSwitch(NamedTuple):
     """The same of a trigger."""
 
-    card: TriggerCard
+    entry: TriggerEntry
     is_on: bool
     is_changed: bool
 
 
-class FleetOffice(Office):
+class FleetAdmin(AuditedCaller):
     """The part of an administration that concerns those who work."""
 
     __slots__ = ("_engine", "_fleet")
@@ -64,7 +64,7 @@ class FleetOffice(Office):
         self._may_read()
         return await self._fleet.triggers()
 
-    async def managers(self) -> list[ManagerCard]:
+    async def managers(self) -> list[ManagerEntry]:
         """The managers that live."""
         self._may_read()
         return await self._fleet.managers()
@@ -74,18 +74,18 @@ class FleetOffice(Office):
         self._may_read()
         return await self._fleet.process_views()
 
-    async def running(self, limit: int = RUNNING_JOBS_MAX) -> AtWork:
+    async def running(self, limit: int = RUNNING_JOBS_MAX) -> RunningJobs:
         """The jobs that are leased now, by whom, and since when."""
         self._may_read()
         checks.whole_number("limit", limit, 1, RUNNING_JOBS_MAX)
-        names = {card.name for card in await self._fleet.processes()}
+        names = {entry.name for entry in await self._fleet.processes()}
         return await at_work(self._engine, names, limit)
 
     async def trigger(self, trigger: str) -> TriggerView:
         """One trigger, by name or title."""
         self._may_read()
         name = (await self._fleet.trigger(checks.text("trigger", trigger, TITLE_CHARS_MAX))).name
-        found = next((view for view in await self._fleet.triggers() if view.card.name == name), None)
+        found = next((view for view in await self._fleet.triggers() if view.entry.name == name), None)
         if found is None:
             raise NotFound("trigger", trigger)
         return found
@@ -96,59 +96,61 @@ class FleetOffice(Office):
         checks.whole_number("limit", limit, 1, FIRES_MAX)
         return await self._fleet.last_fires(checks.text("trigger", trigger, TITLE_CHARS_MAX), limit)
 
-    async def fires_of_many(self, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+    async def fires_of_many(self, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
         """The same of several triggers, by name, as far as there is time for it."""
         self._may_read()
-        return await self._fleet.fires_of_many(cards, limit)
+        return await self._fleet.fires_of_many(entries, limit)
 
-    async def restart_process(self, name: str) -> ProcessCard:
+    async def restart_process(self, name: str) -> ProcessEntry:
         """Ask the manager of a process to let another take its place; what it runs it may finish."""
         self._may_change(process=name)
-        card = await self._fleet.process(name)
+        entry = await self._fleet.process(name)
         return await self._noted(
-            "processes.restart", name, lambda: self._fleet.restart(name), {"manager": card.manager}
+            "processes.restart", name, lambda: self._fleet.restart(name), {"manager": entry.manager}
         )
 
     async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
         """Let a worker, by id or title, take jobs or not; what runs goes on."""
-        card = await self._meant_worker(worker)
+        entry = await self._meant_worker(worker)
         action = "workers.on" if is_on else "workers.off"
-        is_changed = await self._noted(action, card.id, lambda: self._fleet.switch_worker(card.id, is_on), _title(card))
-        return WorkerSwitch(card, is_on, is_changed)
+        is_changed = await self._noted(
+            action, entry.id, lambda: self._fleet.switch_worker(entry.id, is_on), _title(entry)
+        )
+        return WorkerSwitch(entry, is_on, is_changed)
 
-    async def forget_worker(self, worker: str) -> tuple[WorkerCard, int]:
+    async def forget_worker(self, worker: str) -> tuple[WorkerEntry, int]:
         """Forget a worker that nobody runs, with its triggers; how many waiting jobs were cancelled."""
         self._may_change()
-        card = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
-        forget = self._noted("workers.forget", card.id, lambda: self._fleet.forget_worker(card.id), _title(card))
-        return card, await forget
+        entry = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
+        forget = self._noted("workers.forget", entry.id, lambda: self._fleet.forget_worker(entry.id), _title(entry))
+        return entry, await forget
 
     async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
         """Let a trigger, by name or title, fire or not."""
-        card = await self._meant_trigger(trigger)
+        entry = await self._meant_trigger(trigger)
         action = "triggers.on" if is_on else "triggers.off"
-        switch = self._noted(action, card.name, lambda: self._fleet.switch_trigger(card.name, is_on), _title(card))
-        return TriggerSwitch(card, is_on, await switch)
+        switch = self._noted(action, entry.name, lambda: self._fleet.switch_trigger(entry.name, is_on), _title(entry))
+        return TriggerSwitch(entry, is_on, await switch)
 
-    async def fire_trigger(self, trigger: str) -> tuple[TriggerCard, int]:
+    async def fire_trigger(self, trigger: str) -> tuple[TriggerEntry, int]:
         """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
-        card = await self._meant_trigger(trigger)
+        entry = await self._meant_trigger(trigger)
 
         async def fire() -> int:
-            key = await self._fleet.fire(card.name)
-            await self._record("triggers.fire", card.name, {**_title(card), "key": str(key)})
+            key = await self._fleet.fire(entry.name)
+            await self._record("triggers.fire", entry.name, {**_title(entry), "key": str(key)})
             return key
 
-        return card, await to_the_end(fire())
+        return entry, await to_the_end(fire())
 
-    async def _meant_worker(self, reference: str) -> WorkerCard:
+    async def _meant_worker(self, reference: str) -> WorkerEntry:
         self._may_change()
         return await self._fleet.worker(checks.text("worker", reference, TITLE_CHARS_MAX))
 
-    async def _meant_trigger(self, reference: str) -> TriggerCard:
+    async def _meant_trigger(self, reference: str) -> TriggerEntry:
         self._may_change()
         return await self._fleet.trigger(checks.text("trigger", reference, TITLE_CHARS_MAX))
 
 
-def _title(card: WorkerCard | TriggerCard) -> dict[str, str]:
-    return {"title": card.title}
+def _title(entry: WorkerEntry | TriggerEntry) -> dict[str, str]:
+    return {"title": entry.title}

@@ -23,7 +23,7 @@ PROBLEM_CHARS_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCard:
+class WorkerEntry:
     """A worker class: what it takes and how."""
 
     id: str
@@ -41,7 +41,7 @@ class WorkerCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerCard:
+class TriggerEntry:
     """A trigger: when it fires (`schedule`, for people) and what (a job of `type` with `variables`, a JSON text).
 
     `interval_ms`, or `cron` with `timezone`, say it to programs; `is_foreign`: only code of its own program can tell.
@@ -68,7 +68,7 @@ class TriggerCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerCard:
+class ManagerEntry:
     """A manager that lives. `workers` are the ids of those that it runs, also while their processes do not live."""
 
     name: str
@@ -81,7 +81,7 @@ class ManagerCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCard:
+class ProcessEntry:
     """A process that lives. `workers` are ids; `broken` says which of them could not start, and why.
 
     Its name is also the one under which it leases jobs. `quiet_ms`: how long it had given no sign of life when its
@@ -107,7 +107,7 @@ class ProcessCard:
 class ProcessView(NamedTuple):
     """A process as it stands: `beat_ms` is its last sign of life, `is_restarting` that another takes its place."""
 
-    card: ProcessCard
+    entry: ProcessEntry
     beat_ms: int
     is_restarting: bool
 
@@ -115,7 +115,7 @@ class ProcessView(NamedTuple):
 class WorkerView(NamedTuple):
     """A worker as it stands: `processes` run it; `broken` tells those that could not start it, with the reason."""
 
-    card: WorkerCard
+    entry: WorkerEntry
     is_on: bool
     processes: int
     broken: tuple[str, ...]
@@ -133,7 +133,7 @@ class TriggerView(NamedTuple):
     not served, nobody lives who would fire it.
     """
 
-    card: TriggerCard
+    entry: TriggerEntry
     is_on: bool
     began_ms: int | None
     last_ms: int | None
@@ -154,8 +154,8 @@ class Off(NamedTuple):
     triggers: frozenset[str]
 
 
-Card = WorkerCard | TriggerCard | ManagerCard | ProcessCard
-C = TypeVar("C", WorkerCard, TriggerCard, ManagerCard, ProcessCard)
+Card = WorkerEntry | TriggerEntry | ManagerEntry | ProcessEntry
+C = TypeVar("C", WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 
 
 def own_source(worker_id: str) -> str:
@@ -177,7 +177,7 @@ def _storable(value: Any) -> Any:
     return [_storable(one) for one in value] if isinstance(value, tuple) else value
 
 
-def read_cards(kind: type[C], entries: list[Registered]) -> list[C]:
+def read_entries(kind: type[C], entries: list[Registered]) -> list[C]:
     """The cards of entries; those that cannot be read are left out."""
     found = [_read(kind.__name__, entry.name, entry.body) for entry in entries]
     return [card for card in found if isinstance(card, kind)]
@@ -241,7 +241,7 @@ def _text_by_name(name: str, value: object) -> Mapping[str, str]:
 
 
 _KINDS: Final[Mapping[str, type[Card]]] = {
-    kind.__name__: kind for kind in (WorkerCard, TriggerCard, ManagerCard, ProcessCard)
+    kind.__name__: kind for kind in (WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 }
 
 _READERS: Final[Mapping[Any, Callable[[str, object], Any]]] = {

@@ -21,36 +21,20 @@ from everwork.engines.values import Fire, Registered, TriggerMark
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
 from everwork.service.fleet.entries import (
-    ManagerCard,
+    ManagerEntry,
     Off,
-    ProcessCard,
+    ProcessEntry,
     ProcessView,
-    TriggerCard,
+    TriggerEntry,
     TriggerView,
-    WorkerCard,
+    WorkerEntry,
     WorkerView,
     card_body,
     own_source,
-    read_cards,
+    read_entries,
     trigger_names,
 )
 from everwork.service.triggers.fires import TriggerFire, by_hand, fire_key, fires_of_many, last_fires
-
-__all__ = [
-    "FLEET_TTL_MS",
-    "Fleet",
-    "ManagerCard",
-    "Off",
-    "ProcessCard",
-    "ProcessView",
-    "TriggerCard",
-    "TriggerFire",
-    "TriggerView",
-    "WorkerCard",
-    "WorkerView",
-    "function_id",
-    "own_source",
-]
 
 FLEET_TTL_MS: Final = 20_000
 """How long a manager and its processes are taken for alive after their last word."""
@@ -74,7 +58,7 @@ _LAST_IS_THE_CARD: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OF
 
 log = get_logger("everwork")
 
-C = TypeVar("C", WorkerCard, TriggerCard)
+C = TypeVar("C", WorkerEntry, TriggerEntry)
 
 
 class Fleet:
@@ -86,7 +70,7 @@ class Fleet:
     # What managers tell -------------------------------------------------------------------------
 
     async def declare(
-        self, workers: Sequence[WorkerCard], triggers: Sequence[TriggerCard], functions: Iterable[str] = ()
+        self, workers: Sequence[WorkerEntry], triggers: Sequence[TriggerEntry], functions: Iterable[str] = ()
     ) -> None:
         """Let everybody know these workers, job functions (by type) and all their triggers; only changes are written.
 
@@ -105,7 +89,7 @@ class Fleet:
             if kind == TRIGGER and _worker_of(name) in declared:
                 await self._engine.unregister(kind, name)
 
-    async def beat(self, manager: ManagerCard, processes: Sequence[ProcessCard]) -> None:
+    async def beat(self, manager: ManagerEntry, processes: Sequence[ProcessEntry]) -> None:
         """Say that a manager and its processes live, and how they are."""
         told = [(MANAGER, manager.name, card_body(manager))]
         told += [(PROCESS, one.name, card_body(one)) for one in processes]
@@ -151,7 +135,7 @@ class Fleet:
             )
             for card in cards
         ]
-        return sorted(views, key=lambda view: (view.card.title, view.card.id))
+        return sorted(views, key=lambda view: (view.entry.title, view.entry.id))
 
     async def triggers(self) -> list[TriggerView]:
         """Every trigger that was declared, by worker and id. Asking changes nothing."""
@@ -174,15 +158,15 @@ class Fleet:
         """The latest jobs of a trigger, by name or title, newest first; see `fires`."""
         return await last_fires(self._engine, await self.trigger(reference), limit)
 
-    async def fires_of_many(self, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+    async def fires_of_many(self, cards: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
         """The same of several triggers, by name, as far as there is time for it."""
         return await fires_of_many(self._engine, cards, limit)
 
-    async def processes(self) -> list[ProcessCard]:
+    async def processes(self) -> list[ProcessEntry]:
         """Every process that lives, by name."""
-        return read_cards(ProcessCard, await self._entries(PROCESS))
+        return read_entries(ProcessEntry, await self._entries(PROCESS))
 
-    async def process(self, name: str) -> ProcessCard:
+    async def process(self, name: str) -> ProcessEntry:
         """One process that lives."""
         for card in await self.processes():
             if card.name == name:
@@ -195,12 +179,12 @@ class Fleet:
         return [
             ProcessView(card, _heard_ms(entry, card), card.is_replaced or card.name in wishes)
             for entry in entries
-            for card in read_cards(ProcessCard, [entry])
+            for card in read_entries(ProcessEntry, [entry])
         ]
 
-    async def managers(self) -> list[ManagerCard]:
+    async def managers(self) -> list[ManagerEntry]:
         """Every manager that lives, by name."""
-        return read_cards(ManagerCard, await self._entries(MANAGER))
+        return read_entries(ManagerEntry, await self._entries(MANAGER))
 
     async def lacks(self, worker_ids: Iterable[str]) -> bool:
         """Whether any of these workers is not known, or not any more."""
@@ -218,7 +202,7 @@ class Fleet:
         """Those for whom jobs of a type (and group) wait, by title."""
         views, entries = await asyncio.gather(self.workers(), self._entries(OWNER))
         owner = group or next((entry.body for entry in entries if entry.name == type), None)
-        return [view for view in views if type in view.card.types and owner in (None, view.card.id)]
+        return [view for view in views if type in view.entry.types and owner in (None, view.entry.id)]
 
     # What people do -----------------------------------------------------------------------------
 
@@ -248,7 +232,7 @@ class Fleet:
         [created] = await self._engine.create([NewJob(card.type, card.variables, dedupe_key=dedupe_key)])
         return created.key
 
-    async def restart(self, name: str) -> ProcessCard:
+    async def restart(self, name: str) -> ProcessEntry:
         """Ask the manager of a process to let another take its place; what it runs it may finish."""
         card = await self.process(name)
         if card.state == "stopping":
@@ -273,26 +257,26 @@ class Fleet:
                     await self._engine.unregister(kind, entry.name)
         return cancelled
 
-    async def worker(self, reference: str) -> WorkerCard:
+    async def worker(self, reference: str) -> WorkerEntry:
         """The worker that somebody means by an id or a title."""
         cards = await self._workers()
         return _meant(reference, "worker", {card.id: card for card in cards})
 
-    async def trigger(self, reference: str) -> TriggerCard:
+    async def trigger(self, reference: str) -> TriggerEntry:
         """The trigger that somebody means by a name or a title."""
         cards = await self._triggers()
         return _meant(reference, "trigger", {card.name: card for card in cards})
 
-    async def forgettable(self, reference: str) -> WorkerCard:
+    async def forgettable(self, reference: str) -> WorkerEntry:
         """The worker, or the job function with a schedule, that somebody means by an id or a title."""
         workers, triggers = await asyncio.gather(self._workers(), self._triggers())
         functions = [card for card in triggers if card.worker_id == function_id(card.title)]
-        cards = {card.worker_id: WorkerCard(id=card.worker_id, title=card.title) for card in functions}
+        cards = {card.worker_id: WorkerEntry(id=card.worker_id, title=card.title) for card in functions}
         return _meant(reference, "worker", cards | {card.id: card for card in workers})
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _begin_changed(self, triggers: Sequence[TriggerCard]) -> None:
+    async def _begin_changed(self, triggers: Sequence[TriggerEntry]) -> None:
         """Let a schedule that has changed, or is back, begin now: by it no time point was missed.
 
         Only who changes the card does so, once: managers of two versions do not fight. Points that are just due are
@@ -306,7 +290,7 @@ class Fleet:
             names = begun[start : start + FIRES_STEP_MAX]
             await self._engine.fire([Fire(name, now_ms - GRACE_MS, None) for name in names])
 
-    async def _require_idle(self, card: WorkerCard) -> None:
+    async def _require_idle(self, card: WorkerEntry) -> None:
         """A manager whose processes are just being restarted would go on with a worker that nobody knows."""
         running = [one.name for one in await self.processes() if card.id in one.workers]
         if running:
@@ -337,11 +321,11 @@ class Fleet:
         named = {name for entry in firing for name in trigger_names(entry)}
         return frozenset(named.union(*(manager.workers for manager in managers)))
 
-    async def _workers(self) -> list[WorkerCard]:
-        return read_cards(WorkerCard, await self._entries(WORKER))
+    async def _workers(self) -> list[WorkerEntry]:
+        return read_entries(WorkerEntry, await self._entries(WORKER))
 
-    async def _triggers(self) -> list[TriggerCard]:
-        return read_cards(TriggerCard, await self._entries(TRIGGER))
+    async def _triggers(self) -> list[TriggerEntry]:
+        return read_entries(TriggerEntry, await self._entries(TRIGGER))
 
     async def _names(self, kind: str) -> frozenset[str]:
         return frozenset(entry.name for entry in await self._entries(kind))
@@ -377,7 +361,7 @@ def _belongs_to(entry: Registered, worker_id: str) -> bool:
     return _worker_of(entry.name) == worker_id
 
 
-def _heard_ms(entry: Registered, card: ProcessCard) -> int:
+def _heard_ms(entry: Registered, card: ProcessEntry) -> int:
     """When a process gave its last sign of life, by the engine's clock."""
     return max(0, (entry.until_ms or 0) - FLEET_TTL_MS - card.quiet_ms)
 

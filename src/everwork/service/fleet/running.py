@@ -30,7 +30,7 @@ class RunningJob(NamedTuple):
     lease_until_ms: int
 
 
-class AtWork(NamedTuple):
+class RunningJobs(NamedTuple):
     """Leased jobs, those first that run longest; `is_cut`: there are more, with lower keys."""
 
     jobs: list[RunningJob]
@@ -42,7 +42,7 @@ class AtWork(NamedTuple):
         return dict(sorted(Counter(job.worker for job in self.jobs if job.process is None).items()))
 
 
-async def at_work(engine: Engine, processes: Collection[str], limit: int) -> AtWork:
+async def at_work(engine: Engine, processes: Collection[str], limit: int) -> RunningJobs:
     """The newest leased jobs, at most so many; `processes` are the names of those that live."""
     page = await engine.list(JobFilter(states=frozenset([State.PROCESSING])), limit)
     jobs = [
@@ -58,4 +58,4 @@ async def at_work(engine: Engine, processes: Collection[str], limit: int) -> AtW
         )
         for job in page.jobs
     ]
-    return AtWork(sorted(jobs, key=lambda job: (job.activated_at_ms, job.key)), page.next is not None)
+    return RunningJobs(sorted(jobs, key=lambda job: (job.activated_at_ms, job.key)), page.next is not None)

@@ -42,7 +42,7 @@ FAREWELL_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Sample:
     """The engine at one instant of its own clock. Each reading has a higher number than the one before."""
 
     number: int
@@ -52,7 +52,7 @@ class Reading:
     oldest: list[Oldest]
 
 
-class Pulse:
+class MetricsSampler:
     """The latest reading, and what ended in the last three hours by minute. It lives in one event loop.
 
     Minutes come from what the engine counts for the whole fleet. One server at a time writes them into the registry,
@@ -65,7 +65,7 @@ class Pulse:
         self._loop = BackgroundLoop("everwork-pulse", self._tick, READ_SECONDS)
         self._news = asyncio.Event()
         self._reading_in_turn = asyncio.Lock()
-        self._next: asyncio.Task[Reading] | None = None
+        self._next: asyncio.Task[Sample] | None = None
         self._growth = Growth()
         self._past: deque[Minute] = deque(maxlen=MINUTES_KEPT - 1)
         self._running: dict[str, Counter[str]] = defaultdict(Counter)
@@ -75,7 +75,7 @@ class Pulse:
         self._has_loaded = False
         self._read_at = self._cost_seconds = 0.0
         self.totals: Mapping[str, Counter[str]] = defaultdict(Counter)
-        self.reading: Reading | None = None
+        self.reading: Sample | None = None
 
     async def open(self) -> None:
         """Load the minutes that are kept, read for the first time, and go on reading."""
@@ -112,14 +112,14 @@ class Pulse:
             seen_ms -= self._began_ms % MINUTE_MS
         return span_of(chosen, max(seen_ms, 0) / 1000, type)
 
-    async def fresh(self) -> Reading:
+    async def fresh(self) -> Sample:
         """Read now. Whoever comes before the reading has begun shares it, so nobody sees what was before he asked."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-pulse-reading")
             self._next.add_done_callback(_looked_at)
         return await asyncio.shield(self._next)
 
-    async def recent(self) -> Reading:
+    async def recent(self) -> Sample:
         """The latest reading while it is dear to read again, else a fresh one."""
         if self.reading is not None and self._cost_seconds > DEAR_SECONDS:
             age = time.monotonic() - self._read_at
@@ -145,7 +145,7 @@ class Pulse:
             await self._adopt()
         return False
 
-    async def _read_in_turn(self) -> Reading:
+    async def _read_in_turn(self) -> Sample:
         async with self._reading_in_turn:
             self._next = None  # What is asked from now on needs a later look.
             began = time.monotonic()
@@ -155,7 +155,7 @@ class Pulse:
             number = 1 if self.reading is None else self.reading.number + 1
             self._roll(stats.generated_at_ms)
             self._count(stats, measures, hours)
-            self.reading = Reading(number, stats.generated_at_ms, stats.counts, types, oldest)
+            self.reading = Sample(number, stats.generated_at_ms, stats.counts, types, oldest)
             self._read_at = time.monotonic()
             self._cost_seconds = self._read_at - began
             news, self._news = self._news, asyncio.Event()
@@ -203,7 +203,7 @@ class Pulse:
             self._shown = reading.number, self._running_minute(reading)
         return [*self._past, self._shown[1]]
 
-    def _running_minute(self, reading: Reading) -> Minute:
+    def _running_minute(self, reading: Sample) -> Minute:
         return bounded_minute(reading.at_ms // MINUTE_MS, self._running)
 
     # Keeping ------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Pulse:
         await self._engine.register(MINUTE_KIND, minute_name(minute.minute), minute_body(minute), MINUTE_TTL_MS)
 
 
-def _looked_at(task: asyncio.Task[Reading]) -> None:
+def _looked_at(task: asyncio.Task[Sample]) -> None:
     """Whoever asked may have gone; Python would complain of an error that nobody has seen."""
     if not task.cancelled():
         task.exception()

@@ -12,7 +12,7 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.base import Engine
-from everwork.service.fleet.entries import TriggerCard
+from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
 """Among how many jobs of its type those are looked for that a trigger has made."""
@@ -39,20 +39,20 @@ def by_hand() -> str:
     return f"by-hand-{token_hex(8)}"
 
 
-async def last_fires(engine: Engine, card: TriggerCard, limit: int) -> list[TriggerFire]:
+async def last_fires(engine: Engine, entry: TriggerEntry, limit: int) -> list[TriggerFire]:
     """The latest jobs of a trigger, newest first, as far as they are among the latest of their type."""
-    return _made(await _latest(engine, card.type), card, limit)
+    return _made(await _latest(engine, entry.type), entry, limit)
 
 
-async def fires_of_many(engine: Engine, cards: Sequence[TriggerCard], limit: int) -> dict[str, list[TriggerFire]]:
+async def fires_of_many(engine: Engine, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
     """The same of several triggers, by name; those that were not reached in good time are not there."""
     found: dict[str, list[TriggerFire]] = {}
     until = time.monotonic() + LOOK_SECONDS_MAX
-    for type in dict.fromkeys(card.type for card in cards):
+    for type in dict.fromkeys(entry.type for entry in entries):
         if time.monotonic() > until:
             break
         jobs = await _latest(engine, type)
-        found |= {card.name: _made(jobs, card, limit) for card in cards if card.type == type}
+        found |= {entry.name: _made(jobs, entry, limit) for entry in entries if entry.type == type}
     return found
 
 
@@ -60,8 +60,8 @@ async def _latest(engine: Engine, type: str) -> list[Job]:
     return (await engine.list(JobFilter(type=type, group=DEFAULT_GROUP), FIRES_MAX)).jobs
 
 
-def _made(jobs: Sequence[Job], card: TriggerCard, limit: int) -> list[TriggerFire]:
-    prefix = fire_key(card.worker_id, card.id, "")
+def _made(jobs: Sequence[Job], entry: TriggerEntry, limit: int) -> list[TriggerFire]:
+    prefix = fire_key(entry.worker_id, entry.id, "")
     made = [job for job in jobs if job.dedupe_key is not None and job.dedupe_key.startswith(prefix)]
     return [_fire(job, prefix) for job in made[:limit]]
 

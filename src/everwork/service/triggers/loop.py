@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from everwork.aio.isolated import ANSWER_SECONDS_MAX, Question
+from everwork.aio.isolated import ANSWER_SECONDS_MAX, IsolatedCall
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
 from everwork.core.limits import FIRES_STEP_MAX
@@ -172,7 +172,7 @@ class _Standing:
 
     def __init__(self, scheduled: Scheduled, hurry: Callable[[], None]) -> None:
         self.look_ms = 0
-        self.question: Question | None = None
+        self.question: IsolatedCall | None = None
         """What its schedule is asked in a thread of its own."""
         self._hurry = hurry
         self._next_ms: int | None = None
@@ -211,7 +211,7 @@ class _Standing:
         self._return(now_ms)
         instants = (self._mark.began_ms, max(self._mark.last_ms, self._pass_ms or 0), now_ms)
         if self._scheduled.plan.is_foreign:
-            self.question = Question(self._scheduled.plan, instants, self._look)
+            self.question = IsolatedCall(self._scheduled.plan, instants, self._look)
             return
         try:
             found = await self._found(instants)

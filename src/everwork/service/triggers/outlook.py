@@ -1,4 +1,4 @@
-"""When triggers fire next, as far as their cards tell: the same points that those who run them come to."""
+"""When triggers fire next, as far as their entries tell: the same points that those who run them come to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cronsim import CronSimError
 from everwork.core.checks import shown
 from everwork.core.schedule import Calendar, Every, Plan, next_point
 from everwork.engines.values import TriggerMark
-from everwork.service.fleet.entries import TriggerCard, TriggerView
+from everwork.service.fleet.entries import TriggerEntry, TriggerView
 from everwork.service.triggers.cron import matches
 
 
@@ -30,52 +30,54 @@ UNTOLD: Final = NextFire(None, "it was declared by a program that does not tell 
 
 
 def trigger_view(
-    card: TriggerCard, mark: TriggerMark | None, now_ms: int, *, is_on: bool, served: frozenset[str]
+    entry: TriggerEntry, mark: TriggerMark | None, now_ms: int, *, is_on: bool, served: frozenset[str]
 ) -> TriggerView:
     """A trigger as it stands; `served` are the workers and triggers, by id and name, that somebody looks after."""
     return TriggerView(
-        card,
+        entry,
         is_on,
         mark.began_ms if mark else None,
         mark.last_ms if mark and mark.last_ms > mark.began_ms else None,
-        *(next_fire(card, mark, now_ms) if is_on else OFF),
-        not served.isdisjoint((card.worker_id, card.name)),
+        *(next_fire(entry, mark, now_ms) if is_on else OFF),
+        not served.isdisjoint((entry.worker_id, entry.name)),
     )
 
 
-def next_fire(card: TriggerCard, mark: TriggerMark | None, now_ms: int) -> NextFire:
+def next_fire(entry: TriggerEntry, mark: TriggerMark | None, now_ms: int) -> NextFire:
     """When a trigger fires next, or would if somebody ran it."""
-    if card.is_foreign:
+    if entry.is_foreign:
         return FOREIGN
-    if card.interval_ms is None and not card.cron:
+    if entry.interval_ms is None and not entry.cron:
         return UNTOLD
-    return NOT_BEGUN if mark is None else _to_come(card, mark, now_ms)
+    return NOT_BEGUN if mark is None else _to_come(entry, mark, now_ms)
 
 
 def upcoming(view: TriggerView, count: int) -> list[int]:
-    """Its next time points, at most so many, as far as its card tells."""
+    """Its next time points, at most so many, as far as its entry tells."""
     points: list[int] = []
     point_ms = view.next_ms
     while point_ms is not None and len(points) < count:
         points.append(point_ms)
         mark = TriggerMark(view.began_ms or 0, point_ms)
-        point_ms = _to_come(view.card, mark, point_ms).point_ms
+        point_ms = _to_come(view.entry, mark, point_ms).point_ms
     return points
 
 
-def _to_come(card: TriggerCard, mark: TriggerMark, now_ms: int) -> NextFire:
+def _to_come(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
     try:
-        point_ms = next_point(_plan(card), mark.began_ms, mark.last_ms, now_ms)
+        point_ms = next_point(_plan(entry), mark.began_ms, mark.last_ms, now_ms)
     except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
         # A zone that this machine does not have, or what somebody else has written.
         return NextFire(None, f"its schedule cannot be read here: {shown(str(error))}")
     if point_ms is None:
-        return NEVER if card.lifetime_ms is None else OVER
+        return NEVER if entry.lifetime_ms is None else OVER
     return NextFire(point_ms, None)
 
 
-def _plan(card: TriggerCard) -> Plan:
-    if card.interval_ms is not None:
-        return Plan(Every(card.interval_ms), lifetime_ms=card.lifetime_ms)
-    zone = ZoneInfo(card.timezone or "UTC")
-    return Plan(Calendar(lambda after_ms: next(matches(card.cron, zone, after_ms), None)), lifetime_ms=card.lifetime_ms)
+def _plan(entry: TriggerEntry) -> Plan:
+    if entry.interval_ms is not None:
+        return Plan(Every(entry.interval_ms), lifetime_ms=entry.lifetime_ms)
+    zone = ZoneInfo(entry.timezone or "UTC")
+    return Plan(
+        Calendar(lambda after_ms: next(matches(entry.cron, zone, after_ms), None)), lifetime_ms=entry.lifetime_ms
+    )

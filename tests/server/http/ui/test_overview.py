@@ -10,7 +10,7 @@ import pytest
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.engines.base import Engine
-from everwork.service.fleet.entries import ManagerCard, ProcessCard, WorkerCard
+from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, WorkerEntry
 from everwork.service.fleet.fleet import Fleet
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.server.http.ui.watched import watched
@@ -85,8 +85,10 @@ async def test_what_needs_somebody_is_said_with_a_way_to_it(tmp_path: Path) -> N
 
 async def _a_worker_that_does_not_start(engine: Engine) -> None:
     fleet = Fleet(engine)
-    await fleet.declare([WorkerCard(id="w-1", title="Mailer")], [])
-    await fleet.beat(ManagerCard(name="m1"), [ProcessCard(name="p1", workers=("w-1",), broken={"w-1": "no such host"})])
+    await fleet.declare([WorkerEntry(id="w-1", title="Mailer")], [])
+    await fleet.beat(
+        ManagerEntry(name="m1"), [ProcessEntry(name="p1", workers=("w-1",), broken={"w-1": "no such host"})]
+    )
 
 
 async def test_dead_letters_are_grouped_by_error_without_what_is_secret_in_them(visitor: Visitor) -> None:

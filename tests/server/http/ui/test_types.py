@@ -7,7 +7,7 @@ from pathlib import Path
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Fail
+from everwork.core.outcome import Failed
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS
@@ -170,7 +170,7 @@ async def test_a_breaker_is_shown_opened_and_closed_and_that_is_noted(tmp_path: 
         await visitor.done("/ui/type/policy", type="card", policy='{"breaker_failures": 2, "breaker_seconds": 90}')
         assert "All breakers are closed" in await world.page("/ui/breakers")
         leased = (await world.engine.activate([Demand("card", "w1", 2, MINUTE_MS)])).jobs
-        await world.engine.settle([Fail(one.key, one.attempt, "busy", backoff_ms=1) for one in leased])
+        await world.engine.settle([Failed(one.key, one.attempt, "busy", backoff_ms=1) for one in leased])
         told = _text(await world.page("/ui/breakers"))
         assert "1 breaker is not closed; 4 waiting jobs are behind it" in told
         assert "2 in a row open it for 1.5 min" in told

@@ -11,14 +11,14 @@ import httpx
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Complete, Fail
+from everwork.core.outcome import Complete, Failed
 from everwork.engines.base import Engine
 from everwork.engines.open import open_engine
-from everwork.server.http.framework.server import HttpDoor
+from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
@@ -33,7 +33,7 @@ class Watched:
 
     visitor: Visitor
     engine: Engine
-    pulse: Pulse
+    pulse: MetricsSampler
     clock: VirtualClock
 
     async def work(self, type: str, *errors: str | None, run_ms: int = 0, retries: int = 0) -> None:
@@ -46,7 +46,7 @@ class Watched:
             [
                 Complete(job.key, job.attempt)
                 if error is None
-                else Fail(job.key, job.attempt, error, retries=retries, backoff_ms=100 * MINUTE_MS)
+                else Failed(job.key, job.attempt, error, retries=retries, backoff_ms=100 * MINUTE_MS)
                 for job, error in pairs
             ]
         )
@@ -75,9 +75,9 @@ async def watched(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIterator[Wa
     engine = open_engine(url_of("sqlite", folder), clock=clock)
     service = JobService(engine, "test")
     await service.open()
-    keys, pulse = KeyRing(engine, environment_key=ROOT_KEY), Pulse(engine, "test")
+    keys, pulse = KeyRing(engine, environment_key=ROOT_KEY), MetricsSampler(engine, "test")
     await keys.open()
-    door = HttpDoor(service, keys, Audit(engine), Settings(http_port=0), pulse=pulse)
+    door = HttpServer(service, keys, Audit(engine), Settings(http_port=0), pulse=pulse)
     place = f"http://127.0.0.1:{await door.start()}"
     client = httpx.AsyncClient(base_url=place, headers={"X-API-Key": ROOT_KEY}, timeout=DEADLINE_S)
     try:

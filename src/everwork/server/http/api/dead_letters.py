@@ -12,7 +12,14 @@ from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SOUGHT, ListOf, Schema, Whole
 from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
 from everwork.service.access.principal import Permission
-from everwork.service.dead_letters import GROUPS_DEFAULT, GROUPS_MAX, Act, DeadFilter, grouped, require_fingerprint
+from everwork.service.dead_letters import (
+    GROUPS_DEFAULT,
+    GROUPS_MAX,
+    DeadLetterAction,
+    DeadLetterFilter,
+    grouped,
+    require_fingerprint,
+)
 from everwork.service.reports import dead_report
 
 
@@ -38,23 +45,23 @@ async def list_dead(call: Call) -> Response:
 
 async def requeue_dead(call: Call) -> Response:
     """Bring back the dead letters that a filter shows."""
-    return await _changed(call, Act.REQUEUE)
+    return await _changed(call, DeadLetterAction.REQUEUE)
 
 
 async def purge_dead(call: Call) -> Response:
     """Remove the dead letters that a filter shows."""
-    return await _changed(call, Act.PURGE)
+    return await _changed(call, DeadLetterAction.PURGE)
 
 
-async def _changed(call: Call, act: Act) -> Response:
+async def _changed(call: Call, act: DeadLetterAction) -> Response:
     sent = await call.body()
     dry_run = bool(sent["dry_run"])
     change = await call.administration.change_dead(act, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
     return answer({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
 
 
-def _filter(sent: dict[str, Any]) -> DeadFilter:
-    return DeadFilter(
+def _filter(sent: dict[str, Any]) -> DeadLetterFilter:
+    return DeadLetterFilter(
         type=sent["type"],
         tenants=sent["tenant"],
         error_text=sent["error"],

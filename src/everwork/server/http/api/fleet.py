@@ -74,8 +74,8 @@ async def fire_trigger(call: Call) -> Response:
 async def list_fires(call: Call) -> Response:
     """The latest jobs of a trigger."""
     view = await call.administration.trigger(_trigger(call))
-    fires = await call.administration.fires(view.card.name, call.query["limit"])
-    return answer(fires_report(view.card, fires))
+    fires = await call.administration.fires(view.entry.name, call.query["limit"])
+    return answer(fires_report(view.entry, fires))
 
 
 async def list_processes(call: Call) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from everwork.codec.json import encode_object
 from everwork.core.leasing import accepted
 from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, PAYLOAD_BYTES_MAX
-from everwork.core.outcome import Complete, Fail, Outcome, Throw
+from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.changes import ATTEMPT, CHANGED, changed
 from everwork.server.http.framework.context import DOOR
@@ -34,7 +34,7 @@ async def fail(call: Call) -> Response:
     at_once = 0 if sent["retries"] is not None else None
     backoff_ms = at_once if sent["backoff_ms"] is None else sent["backoff_ms"]
     classes = () if sent["by_policy"] else None
-    outcome = Fail(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms, classes=classes)
+    outcome = Failed(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms, classes=classes)
     return await _ended(call, outcome._replace(variables=await _merged(call, sent)), "failed")
 
 

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from everwork.exceptions import EngineError
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.context import Parts
+from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import Answer, Call, Operation, answer
 from everwork.server.http.framework.problems import problem
 from everwork.server.metrics import CONTENT_TYPE, Seen
@@ -44,7 +44,7 @@ async def metrics(call: Call) -> Response:
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
-async def _seen(parts: Parts) -> Seen | None:
+async def _seen(parts: AppContext) -> Seen | None:
     engine = parts.service.engine
     try:
         async with asyncio.timeout(ENGINE_SECONDS):

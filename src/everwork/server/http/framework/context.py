@@ -17,27 +17,27 @@ from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
-from everwork.service.admin import Administration
-from everwork.service.desk import Desk
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
+from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 
 
 class Caller:
     """The part that every request has."""
 
-    def __init__(self, parts: Parts, request: Request, principal: Principal) -> None:
+    def __init__(self, parts: AppContext, request: Request, principal: Principal) -> None:
         self.parts = parts
         self.request = request
         self.principal = principal
 
     @cached_property
-    def desk(self) -> Desk:
+    def desk(self) -> Jobs:
         """The verbs that the caller's key allows."""
-        return Desk(self.parts.service, self.principal)
+        return Jobs(self.parts.service, self.principal)
 
     @cached_property
-    def administration(self) -> Administration:
+    def administration(self) -> Admin:
         """The verbs of operators; each is recorded with its origin."""
         return self.parts.administration(self.principal, self.origin)
 
@@ -57,18 +57,18 @@ DOOR: Final = "rest"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AppContext:
     """The service, the keys, and what else a handler may need. `stopping` is set when the server stops."""
 
     service: JobService
     keys: KeyRing
     audit: Audit
     settings: Settings
-    pulse: Pulse
+    pulse: MetricsSampler
     readiness: Readiness
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def administration(self, principal: Principal, origin: str) -> Administration:
+    def administration(self, principal: Principal, origin: str) -> Admin:
         """The verbs of operators for one caller."""
-        return Administration(self.service, self.keys, self.audit, principal, origin)
+        return Admin(self.service, self.keys, self.audit, principal, origin)

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everwork.logs import get_logger
-from everwork.server.http.framework.context import DOOR, Parts
+from everwork.server.http.framework.context import DOOR, AppContext
 from everwork.server.http.framework.origin import is_own_host
 from everwork.server.http.framework.problems import problem
 
@@ -41,10 +41,10 @@ class _OwnHostOnly:
             await problem(403, "permission_denied", detail)(scope, receive, send)
 
 
-class Front:
+class ResponseMiddleware:
     """An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp, parts: Parts) -> None:
+    def __init__(self, app: ASGIApp, parts: AppContext) -> None:
         self._app = _OwnHostOnly(app, parts.settings.host) if not parts.settings.has_auth else app
         self._metrics = parts.metrics
 

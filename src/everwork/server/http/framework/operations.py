@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
-from everwork.server.http.framework.context import Caller, Parts
+from everwork.server.http.framework.context import AppContext, Caller
 from everwork.server.http.framework.fields import Kind, ListOf, Schema
 from everwork.server.http.framework.origin import key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 class Call(Caller):
     """One request on its way through a handler: who calls, from where, and what was sent."""
 
-    def __init__(self, parts: Parts, operation: Operation, request: Request, principal: Principal) -> None:
+    def __init__(self, parts: AppContext, operation: Operation, request: Request, principal: Principal) -> None:
         super().__init__(parts, request, principal)
         self.operation = operation
 
@@ -141,7 +141,7 @@ class Operation:
         if self.is_unbound:
             principal.require_unbound()
 
-    async def run(self, parts: Parts, request: Request) -> Response:
+    async def run(self, parts: AppContext, request: Request) -> Response:
         """Let the caller in, check the request, and do it."""
         principal = NOBODY
         if self.permissions:
@@ -156,10 +156,10 @@ NOBODY: Final = Principal("nobody", "nobody", frozenset())
 """Whoever calls what needs no key; it allows nothing."""
 
 
-class PathDoor:
+class PathHandler:
     """Everything that can be done on one path, as an ASGI application."""
 
-    def __init__(self, parts: Parts, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, parts: AppContext, operations: Mapping[str, Operation]) -> None:
         self.operations = operations
         self._parts = parts
         self._allowed = ", ".join(sorted([*operations, *(["HEAD"] if "GET" in operations else [])]))

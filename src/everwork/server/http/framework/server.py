@@ -13,14 +13,14 @@ import uvicorn
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import make_app
-from everwork.server.http.framework.context import Parts
+from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.protocol import BoundedProtocol
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 
 KEEP_ALIVE_SECONDS: Final = 30
@@ -41,7 +41,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class HttpDoor:
+class HttpServer:
     """REST for one service. `start` answers the port that was bound.
 
     Without a pulse that somebody has opened, the engine is read only when a caller needs it.
@@ -55,10 +55,10 @@ class HttpDoor:
         settings: Settings,
         *,
         metrics: Metrics | None = None,
-        pulse: Pulse | None = None,
+        pulse: MetricsSampler | None = None,
     ) -> None:
-        beat = pulse or Pulse(service.engine, service.holder)
-        self.parts = Parts(service, keys, audit, settings, beat, Readiness(service), metrics or Metrics())
+        beat = pulse or MetricsSampler(service.engine, service.holder)
+        self.parts = AppContext(service, keys, audit, settings, beat, Readiness(service), metrics or Metrics())
         self.app = make_app(self.parts)
         self._settings = settings
         self._server: _Server | None = None

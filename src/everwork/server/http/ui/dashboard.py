@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from everwork.core.limits import SESSION_MS
 from everwork.exceptions import EverworkError, PermissionDenied, Unauthenticated
 from everwork.server.errors import as_written, wire
-from everwork.server.http.framework.context import Parts
+from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import NOBODY, SegmentRoute
 from everwork.server.http.framework.origin import is_encrypted, port_said
 from everwork.server.http.framework.problems import Refusal
@@ -49,7 +49,7 @@ class LoggedOut(Unauthenticated):
 class Dashboard:
     """The pages and actions of one server."""
 
-    def __init__(self, parts: Parts, pages: Sequence[Page], actions: Sequence[Action]) -> None:
+    def __init__(self, parts: AppContext, pages: Sequence[Page], actions: Sequence[Action]) -> None:
         self.parts = parts
         self.sessions = Sessions(parts.service.engine)
         self.pages = {page.path: page for page in pages}
@@ -63,7 +63,7 @@ class Dashboard:
         yield SegmentRoute(f"{HOME}/", RedirectResponse(HOME, 308))
         for path in sorted({*self.pages, *(action.path for action in self._actions)}, key=lambda one: "{" in one):
             found = {"GET": self.pages.get(path), "POST": self._action(path)}
-            yield SegmentRoute(path, _PathDoor(self, {method: one for method, one in found.items() if one}))
+            yield SegmentRoute(path, _PageHandler(self, {method: one for method, one in found.items() if one}))
 
     def cookie(self, request: Request) -> str:
         """The name of a session's cookie: servers on several ports of a host do not log each other's visitors out."""
@@ -163,7 +163,7 @@ class _Static:
         await response(scope, receive, send)
 
 
-class _PathDoor:
+class _PageHandler:
     """What can be done on one path of the dashboard, as an ASGI application."""
 
     def __init__(self, dashboard: Dashboard, found: Mapping[str, Page | Action]) -> None:

@@ -19,7 +19,7 @@ from everwork.server.http.ui.chart import Series, Slot, bars, lines
 from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 
 MINUTE_SLOTS: Final = 60
@@ -149,7 +149,7 @@ class _Remembered:
         return found
 
 
-_remembered: Final[WeakKeyDictionary[Pulse, _Remembered]] = WeakKeyDictionary()
+_remembered: Final[WeakKeyDictionary[MetricsSampler, _Remembered]] = WeakKeyDictionary()
 
 
 def range_of(visit: Visit) -> Range:
@@ -196,7 +196,7 @@ async def _charts(visit: Visit, mine: _Remembered, asked: Range, type: str | Non
 # Points ---------------------------------------------------------------------------------------------
 
 
-def _by_minutes(pulse: Pulse, type: str | None) -> list[Point]:
+def _by_minutes(pulse: MetricsSampler, type: str | None) -> list[Point]:
     known: dict[int, Counter[str]] = defaultdict(Counter)
     for minute in pulse.minutes[-MINUTE_SLOTS:]:
         if type is None or type in minute.counts or OTHER_TYPES not in minute.counts:

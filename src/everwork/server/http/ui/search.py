@@ -14,7 +14,7 @@ from everwork.core.instants import moment_ms
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
-from everwork.service.bulk import Search
+from everwork.service.bulk import BulkFilter
 
 SCHEDULED: Final = "scheduled"
 DUE: Final = "due"
@@ -28,10 +28,10 @@ Read = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchForm:
     """A search, the texts that were typed, and what is wrong with them."""
 
-    search: Search
+    search: BulkFilter
     typed: Mapping[str, str]
     problems: Mapping[str, str] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class Asked:
         return any(name in self.typed for name in NAMES if name not in ("state", "type"))
 
 
-def asked_for(read: Read) -> Asked:
+def asked_for(read: Read) -> SearchForm:
     """The search that somebody has typed."""
     typed = {name: value for name in NAMES if (value := read(name)) is not None}
     problems: dict[str, str] = {}
@@ -63,7 +63,7 @@ def asked_for(read: Read) -> Asked:
         error_text=found.get("error"),
         due=due,
     )
-    return Asked(Search(wanted, scheduled=typed.get("state") == SCHEDULED), typed, problems)
+    return SearchForm(BulkFilter(wanted, scheduled=typed.get("state") == SCHEDULED), typed, problems)
 
 
 def _checked(name: str, text: str, problems: dict[str, str]) -> Any:

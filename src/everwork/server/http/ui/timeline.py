@@ -130,7 +130,7 @@ class Failure(NamedTuple):
     whole: str | None
 
 
-class Verdict(NamedTuple):
+class Summary(NamedTuple):
     """`tone` is its colour: bad (it has failed), warn (it waits for somebody to act), over, or none."""
 
     tone: str
@@ -141,17 +141,17 @@ class Verdict(NamedTuple):
     note: str | None = None
 
 
-def verdict(job: Job, why: Explanation, moments: Sequence[Moment], now_ms: int) -> Verdict | None:
+def verdict(job: Job, why: Explanation, moments: Sequence[Moment], now_ms: int) -> Summary | None:
     """A job that is completed needs none."""
     if job.state is State.COMPLETED:
         return None
     tone, said = _tone(job, why, now_ms), _sentence(job, why.text)
     if job.state is State.CANCELLED:
-        return Verdict(tone, *_end(job, moments), said, None, moments[0].error)
+        return Summary(tone, *_end(job, moments), said, None, moments[0].error)
     title, at_ms = _end(job, moments) if job.state is State.FAILED else (TITLES[job.state], None)
     failed = (one for one in moments if one.error and one.mood in FAILING)
     failure = next(map(_failure, failed), None) if job.last_error is not None else None
-    return Verdict(tone, title, at_ms, said, failure)
+    return Summary(tone, title, at_ms, said, failure)
 
 
 def _end(job: Job, moments: Sequence[Moment]) -> tuple[str, int | None]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.body import read_body
-from everwork.server.http.framework.context import Caller, Parts
+from everwork.server.http.framework.context import AppContext, Caller
 from everwork.server.http.framework.problems import Refusal
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.sessions import Session
@@ -27,7 +27,7 @@ _LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
 class Visit(Caller):
     """Who looks at which page. `path` and `query` are the page's own, also where a live page asks for it again."""
 
-    def __init__(self, parts: Parts, request: Request, principal: Principal, session: Session) -> None:
+    def __init__(self, parts: AppContext, request: Request, principal: Principal, session: Session) -> None:
         super().__init__(parts, request, principal)
         self.session = session
         self.path = request.scope["path"]

@@ -11,23 +11,23 @@ from everwork.core.queries import BulkChange
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.pages.jobs import LABELS, now_of
-from everwork.server.http.ui.search import Asked, asked_for
+from everwork.server.http.ui.search import SearchForm, asked_for
 from everwork.server.http.ui.visit import Visit, pairs_of
 from everwork.service import bulk
 from everwork.service.access.principal import Permission
-from everwork.service.bulk import Act, Counted, Search
+from everwork.service.bulk import BulkAction, BulkFilter, Counted
 
 CONSEQUENCES: Final = {
-    Act.CANCEL: (
+    BulkAction.CANCEL: (
         "Jobs that wait will never start. For those that run, their workers are told to stop, and whatever they bring "
         "is not taken. Cancelled jobs do not come back by themselves, and cannot be requeued."
     ),
-    Act.REQUEUE: (
+    BulkAction.REQUEUE: (
         "They wait again and are due at once, with all their attempts. Their history stays. Workers run them from the "
         "beginning: what they had done before they failed may be done again."
     ),
-    Act.RUN_NOW: "They are due at once, instead of at their time; workers take them as soon as they can.",
-    Act.DELETE: (
+    BulkAction.RUN_NOW: "They are due at once, instead of at their time; workers take them as soon as they can.",
+    BulkAction.DELETE: (
         "They are removed with their variables, results and histories, and their dedupe keys may be used again. "
         "This cannot be undone."
     ),
@@ -57,7 +57,7 @@ async def change(visit: Visit) -> Done | View:
     return _told(act, done)
 
 
-async def _picked(visit: Visit, act: Act, keys: Sequence[int]) -> Done | View:
+async def _picked(visit: Visit, act: BulkAction, keys: Sequence[int]) -> Done | View:
     if not keys:
         raise InvalidInput("key", "no job is selected: tick some in the list first")
     if visit.optional("sure") is not None:
@@ -69,7 +69,7 @@ async def _picked(visit: Visit, act: Act, keys: Sequence[int]) -> Done | View:
     return _page(visit, act, Counted(len(able), True), more)
 
 
-async def _ask_for_all(visit: Visit, act: Act, asked: Asked, search: Search) -> View:
+async def _ask_for_all(visit: Visit, act: BulkAction, asked: SearchForm, search: BulkFilter) -> View:
     newest = await visit.desk.newest_key()
     count = await bulk.counted(visit.desk, search, await now_of(visit))
     which = [(TELLING[name], value) for name, value in asked.typed.items()]
@@ -78,7 +78,7 @@ async def _ask_for_all(visit: Visit, act: Act, asked: Asked, search: Search) -> 
     return _page(visit, act, count, more)
 
 
-def _page(visit: Visit, act: Act, count: Counted, more: dict[str, Any]) -> View:
+def _page(visit: Visit, act: BulkAction, count: Counted, more: dict[str, Any]) -> View:
     about = {"act": act.value, "label": LABELS[act], "done": act.done, "happens": CONSEQUENCES[act]}
     context = {**about, **more, "count": count, "meant": meant(count), "back": visit.back}
     return View("jobs_change.html", context)
@@ -91,7 +91,7 @@ def meant(count: Counted) -> str:
     return f"{'' if count.is_exact else 'at least '}{count.jobs:,} {'job' if count.jobs == 1 else 'jobs'}"
 
 
-def _told(act: Act, done: BulkChange) -> Done:
+def _told(act: BulkAction, done: BulkChange) -> Done:
     matched = f"{done.matched:,} {'job was' if done.matched == 1 else 'jobs were'} meant"
     changed = f"{done.changed:,} {'is' if done.changed == 1 else 'are'} {act.done}"
     left = done.matched - done.changed
@@ -99,14 +99,14 @@ def _told(act: Act, done: BulkChange) -> Done:
     return Done(f"{matched}, {changed}{others}.", is_good=done.changed > 0)
 
 
-def _act(visit: Visit) -> Act:
+def _act(visit: Visit) -> BulkAction:
     try:
-        return Act(visit.sent("act"))
+        return BulkAction(visit.sent("act"))
     except ValueError:
-        raise InvalidInput("act", f"must be one of {', '.join(act.value for act in Act)}") from None
+        raise InvalidInput("act", f"must be one of {', '.join(act.value for act in BulkAction)}") from None
 
 
-def _asked(visit: Visit) -> Asked:
+def _asked(visit: Visit) -> SearchForm:
     query = pairs_of((visit.optional("filter") or "").encode())
     asked = asked_for(lambda name: query.get(name, [""])[-1] or None)
     for name, problem in asked.problems.items():

@@ -23,7 +23,7 @@ from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk, dead_letters
 from everwork.service.access.principal import Permission
-from everwork.service.dead_letters import Act, DeadFilter, DeadGroup, Survey
+from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, DeadLetterGroup, Survey
 
 LOOK_MAX: Final = 1_000
 """Of so many of the newest the page is made, unless more are asked for."""
@@ -52,17 +52,17 @@ FIELDS: Final = {
 class Group(NamedTuple):
     """A group as it is shown: its error without secrets, where its jobs are, and what names it in a form."""
 
-    group: DeadGroup
+    group: DeadLetterGroup
     error: str
     gist: str
     href: str
     fields: Mapping[str, str]
 
 
-class Asked(NamedTuple):
+class DeadLetterForm(NamedTuple):
     """Which dead letters somebody wants to see, what they typed, and what is wrong with that."""
 
-    wanted: DeadFilter
+    wanted: DeadLetterFilter
     typed: Mapping[str, str]
     problems: Mapping[str, str]
 
@@ -117,13 +117,15 @@ async def change(visit: Visit) -> Done:
     said = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
     left = done.matched - done.changed
     others = f" {left:,} had changed meanwhile." if left else ""
-    return Done(f"{done.changed:,} {many} {said if act is Act.REQUEUE else 'removed'}.{others}", "/ui/dead")
+    return Done(
+        f"{done.changed:,} {many} {said if act is DeadLetterAction.REQUEUE else 'removed'}.{others}", "/ui/dead"
+    )
 
 
 # What is shown -------------------------------------------------------------------------------------------
 
 
-async def _shown(visit: Visit, asked: Asked, groups: Sequence[DeadGroup]) -> list[Group]:
+async def _shown(visit: Visit, asked: DeadLetterForm, groups: Sequence[DeadLetterGroup]) -> list[Group]:
     """Each group with its latest error; what is secret in that job stays out of it, of one that is gone everything."""
     jobs = await visit.desk.get_many([group.key for group in groups])
     masks = masks_of(visit)
@@ -133,7 +135,7 @@ async def _shown(visit: Visit, asked: Asked, groups: Sequence[DeadGroup]) -> lis
     ]
 
 
-def _group(asked: Asked, group: DeadGroup, error: str) -> Group:
+def _group(asked: DeadLetterForm, group: DeadLetterGroup, error: str) -> Group:
     fields = {**asked.typed, "type": group.type, "fingerprint": group.fingerprint}
     is_alone = asked.wanted.fingerprint is not None
     jobs = address("/ui/jobs", state="failed", type=group.type, error=_sought(error))
@@ -163,7 +165,7 @@ async def _returns(visit: Visit, type: str | None) -> float | None:
 # What is asked for ---------------------------------------------------------------------------------------
 
 
-def _asked(read: Callable[[str], str | None]) -> Asked:
+def _asked(read: Callable[[str], str | None]) -> DeadLetterForm:
     typed = {name: value for name in _READERS if (value := read(name)) is not None}
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -174,10 +176,10 @@ def _asked(read: Callable[[str], str | None]) -> Asked:
             problems[name] = error.problem
     tenants = (found["tenant"],) if "tenant" in found else ()
     said = {field: found.get(name) for name, field in FIELDS.items()}
-    return Asked(DeadFilter(tenants=tenants, **said), typed, problems)
+    return DeadLetterForm(DeadLetterFilter(tenants=tenants, **said), typed, problems)
 
 
-def _sent(visit: Visit) -> Asked:
+def _sent(visit: Visit) -> DeadLetterForm:
     """What a form has brought: there is no place to tell a mistake at, for nobody has typed it."""
     asked = _asked(visit.optional)
     for name, problem in asked.problems.items():
@@ -185,16 +187,16 @@ def _sent(visit: Visit) -> Asked:
     return asked
 
 
-def _until(wanted: DeadFilter, until_ms: int) -> DeadFilter:
+def _until(wanted: DeadLetterFilter, until_ms: int) -> DeadLetterFilter:
     before_ms = wanted.failed_before_ms
     return replace(wanted, failed_before_ms=until_ms if before_ms is None else min(before_ms, until_ms))
 
 
-def _act(visit: Visit) -> Act:
+def _act(visit: Visit) -> DeadLetterAction:
     try:
-        return Act(visit.sent("act"))
+        return DeadLetterAction(visit.sent("act"))
     except ValueError:
-        raise InvalidInput("act", f"must be one of {', '.join(one.value for one in Act)}") from None
+        raise InvalidInput("act", f"must be one of {', '.join(one.value for one in DeadLetterAction)}") from None
 
 
 PAGES = (Page("/ui/dead", show),)
@@ -233,7 +235,7 @@ async def failing(visit: Visit, type: str | None = None) -> Failing | None:
     """What failed lately, the latest first; None for whoever may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.found(visit.desk, bulk.Search(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
+    page = await bulk.found(visit.desk, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)

@@ -67,7 +67,7 @@ async def show(visit: Visit) -> View:
         "charts": drawn,
         "failing": failed,
         "due": due,
-        "workers": [one for one in workers if type in one.card.types],
+        "workers": [one for one in workers if type in one.entry.types],
         "groups": await _groups(visit, type, view.info.groups),
         "durations": [(seconds, duration(seconds * 1000)) for seconds in OPEN_SECONDS],
     }

@@ -14,7 +14,7 @@ from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import Hidden, Masks, masks_of
 from everwork.server.http.ui.render import job_url
-from everwork.server.http.ui.search import DUE, SCHEDULED, Asked, asked_for
+from everwork.server.http.ui.search import DUE, SCHEDULED, SearchForm, asked_for
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk
@@ -28,22 +28,22 @@ AHEAD_MS: Final = 5_000
 TYPES_OFFERED_MAX: Final = 300
 COUNTED_BY: Final = frozenset({"state", "type", "tenant"})
 """What engines count jobs by: with any other filter, nobody knows how many are behind a tab."""
-ACTS: Final[Mapping[str | None, tuple[bulk.Act, ...]]] = {
-    None: tuple(bulk.Act),
-    "pending": (bulk.Act.RUN_NOW, bulk.Act.CANCEL),
-    SCHEDULED: (bulk.Act.RUN_NOW, bulk.Act.CANCEL),
-    DUE: (bulk.Act.CANCEL,),
-    "processing": (bulk.Act.CANCEL,),
-    "failed": (bulk.Act.REQUEUE, bulk.Act.DELETE),
-    "completed": (bulk.Act.DELETE,),
-    "cancelled": (bulk.Act.DELETE,),
+ACTS: Final[Mapping[str | None, tuple[bulk.BulkAction, ...]]] = {
+    None: tuple(bulk.BulkAction),
+    "pending": (bulk.BulkAction.RUN_NOW, bulk.BulkAction.CANCEL),
+    SCHEDULED: (bulk.BulkAction.RUN_NOW, bulk.BulkAction.CANCEL),
+    DUE: (bulk.BulkAction.CANCEL,),
+    "processing": (bulk.BulkAction.CANCEL,),
+    "failed": (bulk.BulkAction.REQUEUE, bulk.BulkAction.DELETE),
+    "completed": (bulk.BulkAction.DELETE,),
+    "cancelled": (bulk.BulkAction.DELETE,),
 }
 """What is offered for the jobs of a tab."""
 LABELS: Final = {
-    bulk.Act.CANCEL: "Cancel",
-    bulk.Act.REQUEUE: "Requeue",
-    bulk.Act.RUN_NOW: "Run now",
-    bulk.Act.DELETE: "Delete",
+    bulk.BulkAction.CANCEL: "Cancel",
+    bulk.BulkAction.REQUEUE: "Requeue",
+    bulk.BulkAction.RUN_NOW: "Run now",
+    bulk.BulkAction.DELETE: "Delete",
 }
 
 
@@ -79,7 +79,7 @@ async def show(visit: Visit) -> View:
     return View("jobs.html", {**context, **await _around(visit, asked)}, 422 if problems else 200)
 
 
-async def _start(visit: Visit, asked: Asked) -> int | None:
+async def _start(visit: Visit, asked: SearchForm) -> int | None:
     """Where to begin to look: a search for jobs of last week does not begin with today's."""
     before_ms = asked.search.wanted.created_before_ms
     return None if before_ms is None else await visit.desk.key_since(before_ms + DISORDER_MS)
@@ -102,7 +102,7 @@ def shown_state(job: Job, now_ms: int) -> str:
     return SCHEDULED if job.state is State.PENDING and job.run_at_ms > now_ms else job.state.label
 
 
-async def _around(visit: Visit, asked: Asked) -> dict[str, Any]:
+async def _around(visit: Visit, asked: SearchForm) -> dict[str, Any]:
     """The tabs, with how many jobs are behind them if that is known, and the types that can be chosen."""
     counts = await visit.desk.count()
     is_counted = asked.typed.keys() <= COUNTED_BY

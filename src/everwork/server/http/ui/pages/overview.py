@@ -19,7 +19,7 @@ from everwork.server.http.ui.render import address, duration, number, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.fleet.entries import ProcessView
 from everwork.service.monitor.minutes import MINUTE_MS, Span
-from everwork.service.monitor.sampler import MINUTES_KEPT, Pulse, Reading
+from everwork.service.monitor.sampler import MINUTES_KEPT, MetricsSampler, Sample
 
 ROWS_MAX: Final = 10
 NAMES_MAX: Final = 3
@@ -99,7 +99,7 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
         "waiting": _waiting(pulse, reading, counts),
         "oldest_ms": min((one.run_at_ms for one in reading.oldest), default=None),
         "processes": len(processes),
-        "running": sum(one.card.running for one in processes),
+        "running": sum(one.entry.running for one in processes),
     }
 
 
@@ -119,7 +119,9 @@ def pace(per_second: float) -> str:
 # Sentences ------------------------------------------------------------------------------------------
 
 
-def _sentences(pulse: Pulse, reading: Reading, counts: Sequence[Count], not_starting: Sequence[str]) -> Iterator[Told]:
+def _sentences(
+    pulse: MetricsSampler, reading: Sample, counts: Sequence[Count], not_starting: Sequence[str]
+) -> Iterator[Told]:
     """How work flows, and then whatever needs somebody; the worst first."""
     yield _flow(pulse, reading, counts)
     broken = sorted(one.type for one in reading.types if one.breaker is not BreakerState.CLOSED)
@@ -138,11 +140,11 @@ def _sentences(pulse: Pulse, reading: Reading, counts: Sequence[Count], not_star
 
 async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[str]:
     """The titles of workers that some process could not start."""
-    broken = {worker for one in processes for worker in one.card.broken}
-    return [one.card.title for one in await visit.administration.workers() if one.card.id in broken] if broken else []
+    broken = {worker for one in processes for worker in one.entry.broken}
+    return [one.entry.title for one in await visit.administration.workers() if one.entry.id in broken] if broken else []
 
 
-def _flow(pulse: Pulse, reading: Reading, counts: Sequence[Count]) -> Told:
+def _flow(pulse: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> Told:
     span = pulse.span(RATE_MINUTES)
     if span.work.ended:
         return _flowing(span)
@@ -177,7 +179,7 @@ def _percent(part: float) -> str:
     return "less than 1 %" if part < 0.01 else f"{100 * part:.0f} %"
 
 
-def _quiet(pulse: Pulse, reading: Reading) -> str:
+def _quiet(pulse: MetricsSampler, reading: Sample) -> str:
     """For how long nothing has ended, as far as anybody has looked."""
     busy = [minute.minute for minute in pulse.minutes if minute.total.ended]
     if busy:
@@ -196,7 +198,7 @@ def _named(types: Sequence[str], one: str, many: str) -> str:
 # Tables ---------------------------------------------------------------------------------------------
 
 
-def _waiting(pulse: Pulse, reading: Reading, counts: Sequence[Count]) -> list[Waiting]:
+def _waiting(pulse: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> list[Waiting]:
     """The types whose work waits longest."""
     by_type: Counter[tuple[str, str, State]] = Counter()
     for count in counts:
@@ -205,7 +207,9 @@ def _waiting(pulse: Pulse, reading: Reading, counts: Sequence[Count]) -> list[Wa
     return [_waits(pulse, one, reading, by_type) for one in oldest]
 
 
-def _waits(pulse: Pulse, one: Oldest, reading: Reading, by_type: Mapping[tuple[str, str, State], int]) -> Waiting:
+def _waits(
+    pulse: MetricsSampler, one: Oldest, reading: Sample, by_type: Mapping[tuple[str, str, State], int]
+) -> Waiting:
     pending, processing, failed = (
         by_type[one.type, one.group, state] for state in (State.PENDING, State.PROCESSING, State.FAILED)
     )

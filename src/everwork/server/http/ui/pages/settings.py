@@ -17,7 +17,7 @@ from everwork.server.settings import PREFIX, Settings
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.monitor.doctor import MEANING, Diagnosis, examine
-from everwork.service.monitor.sampler import Pulse
+from everwork.service.monitor.sampler import MetricsSampler
 
 HOLDS_SECONDS: Final = 10.0
 """An examination reads a good part of the store: whoever loads the page again and again sees the same one."""
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
     is_own: bool
 
 
-_examined: Final[WeakKeyDictionary[Pulse, Examined]] = WeakKeyDictionary()
+_examined: Final[WeakKeyDictionary[MetricsSampler, Examined]] = WeakKeyDictionary()
 """By the pulse, of which each server has one."""
 
 

@@ -40,12 +40,12 @@ class Row(NamedTuple):
     @property
     def schedule_words(self) -> str | None:
         """A cron expression as people say it; intervals are told in words anyway."""
-        return in_words(self.view.card.schedule.rpartition(" ")[0])  # Its zone stands behind it.
+        return in_words(self.view.entry.schedule.rpartition(" ")[0])  # Its zone stands behind it.
 
     @property
     def type_href(self) -> str:
         """The page of what it creates."""
-        return type_url(self.view.card.type)
+        return type_url(self.view.entry.type)
 
     @property
     def is_lonely(self) -> bool:
@@ -57,8 +57,8 @@ async def show(visit: Visit) -> View:
     """All triggers."""
     views, titles = await asyncio.gather(visit.administration.triggers(), _titles(visit))
     shown = views[:ROWS_MAX]
-    made = await visit.administration.fires_of_many([view.card for view in shown], FIRES)
-    rows = [_row(view, titles, made.get(view.card.name)) for view in shown]
+    made = await visit.administration.fires_of_many([view.entry for view in shown], FIRES)
+    rows = [_row(view, titles, made.get(view.entry.name)) for view in shown]
     return View("triggers.html", {"rows": rows, "total": len(views)})
 
 
@@ -68,7 +68,7 @@ async def show_one(visit: Visit) -> View:
     if name is None:
         raise InvalidInput("name", "must be given")
     view, titles = await asyncio.gather(visit.administration.trigger(name), _titles(visit))
-    fires = await visit.administration.fires(view.card.name, FIRES_OF_ONE)
+    fires = await visit.administration.fires(view.entry.name, FIRES_OF_ONE)
     context: dict[str, Any] = {
         "row": _row(view, titles, fires),
         "points": upcoming(view, POINTS),
@@ -83,30 +83,30 @@ async def switch(visit: Visit) -> Done:
     is_on = visit.sent("on") == "yes"
     done = await visit.administration.switch_trigger(visit.sent("trigger"), is_on)
     state = "on" if is_on else "off: it does not fire; what it misses is not caught up with"
-    return Done(f"{done.card.title} is {'' if done.is_changed else 'already '}{state}.")
+    return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
 async def fire(visit: Visit) -> Done:
     """Let a trigger make its job now; its page is next."""
-    card, key = await visit.administration.fire_trigger(visit.sent("trigger"))
+    entry, key = await visit.administration.fire_trigger(visit.sent("trigger"))
     if not visit.may_see_jobs:
-        return Done(f"{card.title} was fired by hand: it made job {key}.")
-    return Done(f"{card.title} was fired by hand; this is the job that it made.", job_url(key))
+        return Done(f"{entry.title} was fired by hand: it made job {key}.")
+    return Done(f"{entry.title} was fired by hand; this is the job that it made.", job_url(key))
 
 
 async def _titles(visit: Visit) -> dict[str, str]:
-    return {view.card.id: view.card.title for view in await visit.administration.workers()}
+    return {view.entry.id: view.entry.title for view in await visit.administration.workers()}
 
 
 def _row(view: TriggerView, titles: Mapping[str, str], fires: list[TriggerFire] | None) -> Row:
-    card = view.card
-    href = address("/ui/trigger", name=card.name)
-    return Row(view, href, titles.get(card.worker_id), card.type == own_source(card.worker_id), fires)
+    entry = view.entry
+    href = address("/ui/trigger", name=entry.name)
+    return Row(view, href, titles.get(entry.worker_id), entry.type == own_source(entry.worker_id), fires)
 
 
 def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
     try:
-        value = decode(view.card.variables)
+        value = decode(view.entry.variables)
     except ValueError:  # Somebody has written what cannot be read.
         return "", 0
     return ("", 0) if value == {} else cut(pretty(masks_of(visit).masked(value)), VARIABLES_CHARS_MAX)

@@ -20,7 +20,7 @@ from everwork.service.access.principal import Permission
 from everwork.service.admin import TypeView
 from everwork.service.fleet.entries import WorkerView, own_source
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES
-from everwork.service.monitor.sampler import Pulse, Reading
+from everwork.service.monitor.sampler import MetricsSampler, Sample
 
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5
@@ -169,7 +169,7 @@ def mark_of(info: TypeInfo, *, is_unasked: bool, is_broken: bool) -> Mark:
     return Mark("warn", "no worker") if is_unasked else Mark("on", "active")
 
 
-def oldest_of(reading: Reading) -> Mapping[str, int]:
+def oldest_of(reading: Sample) -> Mapping[str, int]:
     """Since when work of each type waits that is due."""
     found: dict[str, int] = {}
     for one in reading.oldest:
@@ -177,14 +177,14 @@ def oldest_of(reading: Reading) -> Mapping[str, int]:
     return found
 
 
-def unasked(reading: Reading, running: Iterable[str]) -> list[str]:
+def unasked(reading: Sample, running: Iterable[str]) -> list[str]:
     """Types with work that has been due for a while: no worker asks for it, and none runs any (`running` are those)."""
     asked = {one.type: one.last_asked_ms or 0 for one in reading.types if not one.paused}
     late = {one.type for one in reading.oldest if reading.at_ms - one.run_at_ms > LATE_MS}
     return sorted(type for type in late.difference(running) if reading.at_ms - asked.get(type, 1 << 62) > UNASKED_MS)
 
 
-def rates(pulse: Pulse) -> Callable[[str], float | None]:
+def rates(pulse: MetricsSampler) -> Callable[[str], float | None]:
     """How many attempts of a type end in a minute; None if it is among many others that are not told apart."""
     seconds, ended = pulse.span(RATE_MINUTES).seconds, Counter[str]()
     first = pulse.reading.at_ms // MINUTE_MS - RATE_MINUTES + 1 if pulse.reading else 0
@@ -201,23 +201,23 @@ def rates(pulse: Pulse) -> Callable[[str], float | None]:
     return rate
 
 
-def unstarted(reading: Reading, workers: Sequence[WorkerView]) -> set[str]:
+def unstarted(reading: Sample, workers: Sequence[WorkerView]) -> set[str]:
     """Types whose only workers do not start, and which nobody else has asked for lately either."""
-    stuck = {type for one in workers if one.broken and not one.processes for type in one.card.types}
-    taken = {type for one in workers if one.processes for type in one.card.types}
+    stuck = {type for one in workers if one.broken and not one.processes for type in one.entry.types}
+    taken = {type for one in workers if one.processes for type in one.entry.types}
     asked = {one.type for one in reading.types if reading.at_ms - (one.last_asked_ms or 0) <= UNASKED_MS}
     return stuck - taken - asked
 
 
 def own_sources(workers: Sequence[WorkerView]) -> Mapping[str, str]:
     """The titles of the workers, by the types that are their own sources; nobody has given these a name."""
-    return {own_source(one.card.id): one.card.title for one in workers}
+    return {own_source(one.entry.id): one.entry.title for one in workers}
 
 
 # The rows -----------------------------------------------------------------------------------------------
 
 
-async def _rows(visit: Visit, views: Sequence[TypeView], reading: Reading) -> list[Row]:
+async def _rows(visit: Visit, views: Sequence[TypeView], reading: Sample) -> list[Row]:
     oldest, rate = oldest_of(reading), rates(visit.parts.pulse)
     workers = await visit.administration.workers()
     titles, broken = own_sources(workers), unstarted(reading, workers)

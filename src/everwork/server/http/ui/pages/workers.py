@@ -52,7 +52,7 @@ async def show(visit: Visit) -> View:
     others: defaultdict[str, list[RunningJob]] = defaultdict(list)
     for job in at_work.jobs:
         (others if job.process is None else held)[job.process or job.worker].append(job)
-    titles = {view.card.id: view.card.title for view in workers}
+    titles = {view.entry.id: view.entry.title for view in workers}
     now_ms = (visit.parts.pulse.reading or await visit.parts.pulse.fresh()).at_ms
     context = {
         "managers": managers[:ROWS_MAX],
@@ -73,27 +73,27 @@ async def switch(visit: Visit) -> Done:
     is_on = visit.sent("on") == "yes"
     done = await visit.administration.switch_worker(visit.sent("worker"), is_on)
     state = "on: it takes jobs" if is_on else "off: it takes no more jobs; what runs goes on"
-    return Done(f"{done.card.title} is {'' if done.is_changed else 'already '}{state}.")
+    return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
 async def restart(visit: Visit) -> Done:
     """Let another process take the place of one."""
-    card = await visit.administration.restart_process(visit.sent("process"))
-    return Done(f"Process {card.name} is being replaced: what it runs it may finish first.")
+    entry = await visit.administration.restart_process(visit.sent("process"))
+    return Done(f"Process {entry.name} is being replaced: what it runs it may finish first.")
 
 
 def _process(
     view: ProcessView, titles: Mapping[str, str], held: Mapping[str, Sequence[RunningJob]], now_ms: int
 ) -> ProcessRow:
-    card = view.card
-    sound = [titles.get(id, id) for id in card.workers if id not in card.broken]
-    broken = [(titles.get(id, id), reason) for id, reason in card.broken.items()]
-    return ProcessRow(view, held.get(card.name, ()), sound, broken, now_ms - view.beat_ms > LATE_MS)
+    entry = view.entry
+    sound = [titles.get(id, id) for id in entry.workers if id not in entry.broken]
+    broken = [(titles.get(id, id), reason) for id, reason in entry.broken.items()]
+    return ProcessRow(view, held.get(entry.name, ()), sound, broken, now_ms - view.beat_ms > LATE_MS)
 
 
 def _worker(view: WorkerView) -> WorkerRow:
-    own = own_source(view.card.id)
-    return WorkerRow(view, [source for source in view.card.sources if source != own], own)
+    own = own_source(view.entry.id)
+    return WorkerRow(view, [source for source in view.entry.sources if source != own], own)
 
 
 PAGES = (Page("/ui/workers", show),)

@@ -20,7 +20,7 @@ from everwork.service.access.principal import Permission, Principal
 from everwork.service.service import JobService
 
 
-class Desk:
+class Jobs:
     """What the holder of one key may do. Cheap to make: one per call, if need be."""
 
     __slots__ = ("_service", "principal")
