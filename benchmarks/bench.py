@@ -17,7 +17,7 @@ from everwork.engines.open import open_engine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 ROUNDS = 3
 BATCH = 100

@@ -12,7 +12,7 @@ from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 
 TYPE = "bench"
 DEMAND = Demand(TYPE, "bench-worker", BATCH)

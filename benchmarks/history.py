@@ -7,7 +7,7 @@ from statistics import median
 from benchmarks.bench import BATCH, Bench, Row, Timing, opened
 from benchmarks.drain import DEMAND, FILL_BATCH, a_job, fill, worked
 from everwork.core.outcome import Complete
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 
 WARM_UP_BATCHES = 20
 TAKE = DEMAND._replace(limit=1_000)

@@ -19,7 +19,7 @@ from benchmarks.bench import Bench, Measure, Row, Timing, interleave, opened, ra
 from benchmarks.noop import CONCURRENCY, MODULES, TYPE
 from everwork.core.job import NewJob
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 
 RATIO_MIN: Final = 0.8
 IDLE_PERCENT_MAX: Final = 2.0

@@ -22,7 +22,7 @@ from everwork.core.fingerprint import fingerprint
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.server.http.ui.render import address, job_url, type_url
 
 REQUESTS = 30

@@ -12,7 +12,7 @@ from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete, Failed, Outcome
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.values import JobRecord
 
 TYPES = 20

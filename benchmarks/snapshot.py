@@ -14,7 +14,7 @@ import asyncpg
 
 from benchmarks.bench import BATCH, Bench, Row, Timing, opened
 from benchmarks.drain import DEMAND, fill, worked
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 
 PORTION = 10_000
 TIMES_SLOWER_MAX = 3.0

@@ -7,7 +7,7 @@ import time
 from benchmarks.population import TYPES, WORKERS, type_of, worker_of
 from everwork.codec.json import encode_said
 from everwork.core import measures
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import ANYBODY

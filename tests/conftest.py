@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 
 MEMORY: Final = "/dev/shm"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from everwork.core.leasing import Judged
     from everwork.core.outcome import Outcome
     from everwork.core.states import State
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 Stage = Callable[..., Coroutine[Any, Any, Job]]
 """A factory of this module."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, own_source
 from everwork.service.fleet.fleet import Fleet
 

@@ -16,7 +16,7 @@ from tests.shared_servers import shared_url
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 _CHOSEN: Final = os.environ.get("EVERWORK_TEST_ENGINES", "sqlite,postgres,redis").split(",")
 _WAYS_OF: Final = {
@@ -66,7 +66,7 @@ class VirtualClock:
         return self.now_ms
 
 
-async def open_store(name: str, folder: Path, clock: VirtualClock, *, reuse: bool = False) -> Engine:
+async def open_store(name: str, folder: Path, clock: VirtualClock | None, *, reuse: bool = False) -> Engine:
     """An opened engine on the store that belongs to this folder.
 
     `reuse`: a PostgreSQL schema that an earlier test has left, emptied, will do; to make one takes a tenth of a second.

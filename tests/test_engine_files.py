@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from everwork import engines as package
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 
 ENGINES: Final = Path(inspect.getfile(package)).parent
 FOLDERS: Final = {"sqlite": "sqlite/sql", "postgres": "postgres/sql", "redis": "redis/lua"}
@@ -40,6 +40,17 @@ WITHOUT_FILE: Final = {
     **dict.fromkeys(REGISTRY, "registry"),
 }
 """The operations of the contract that need no file of their own, and why."""
+MISSING: Final[dict[str, dict[str, str]]] = {
+    "sqlite": {
+        "now": "the host's clock",
+        "cancel": "written by what shared.sql has for every job that finishes",
+        "reschedule": "written by what shared.sql has for every pending job",
+        "set_priority": "written by what shared.sql has for every pending job",
+    },
+    "postgres": {},
+    "redis": {},
+}
+"""The operations that one engine makes of what others have, and of what."""
 FURTHER: Final = {
     "sqlite": {
         "registry": "its operations",
@@ -67,7 +78,7 @@ def files_of(folder: str) -> list[Path]:
 def test_the_files_are_the_operations_of_the_contract_and_what_is_said_here(engine: str) -> None:
     operations = Engine.__abstractmethods__
     assert set(WITHOUT_FILE) <= operations
-    expected = (operations - WITHOUT_FILE.keys()) | FURTHER[engine].keys()
+    expected = (operations - WITHOUT_FILE.keys() - MISSING[engine].keys()) | FURTHER[engine].keys()
     assert {file.stem for file in files_of(FOLDERS[engine])} == expected
 
 

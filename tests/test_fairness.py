@@ -12,7 +12,7 @@ from tests.factories import TYPE, WORKER, a_new_job, a_policy
 
 if TYPE_CHECKING:
     from everwork.core.job import LeasedJob
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 MANY, FEW, BATCH = 100_000, 10, 10
 

@@ -11,7 +11,7 @@ import pytest
 from everwork import CircuitBreaker, Everwork, JobContext, JobKey
 from everwork.core.breaker import BreakerState
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from tests.stores import VirtualClock
 

@@ -10,7 +10,7 @@ import pytest
 
 from everwork import Everwork, JobContext, RetryPolicy, State
 from everwork.app import app as application
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from tests.app.waiting import DEADLINE_S, finished, stop_thread, until, until_sync, working
 from tests.stores import SECOND_MS, VirtualClock

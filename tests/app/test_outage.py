@@ -22,7 +22,7 @@ from tests.stores import ENGINES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.servers import Server
     from tests.stores import VirtualClock
 
@@ -185,7 +185,7 @@ async def test_a_create_that_may_have_happened_is_told_and_not_repeated(app: Eve
 
 async def _is_empty(app: Everwork) -> bool:
     try:
-        return (await app._home.call(lambda service: service.list(JobFilter(), 10))).jobs == []
+        return (await app._home.call(lambda service: service.find(JobFilter(), 10))).jobs == []
     except EngineUnavailable:
         return False
 

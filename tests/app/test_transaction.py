@@ -37,7 +37,7 @@ def own(app: Everwork, tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 async def pending(app: Everwork) -> int:
     """How many jobs anybody can see."""
-    return len((await app._home.call(lambda service: service.list(JobFilter(), 100))).jobs)
+    return len((await app._home.call(lambda service: service.find(JobFilter(), 100))).jobs)
 
 
 async def test_after_the_commit_the_job_exists(app: Everwork, own: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Throw
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from tests.stores import HOUR_MS, MINUTE_MS, VirtualClock
 
 HOURS: Final = 24

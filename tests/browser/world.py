@@ -19,7 +19,7 @@ from everwork.app.settings import id_of
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 
 COMMAND = str(Path(sys.executable).parent / "everwork")

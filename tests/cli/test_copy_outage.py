@@ -15,7 +15,7 @@ from tests.servers import postgres_server, redis_server
 from tests.stores import ENGINES
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
     from tests.servers import Server
 

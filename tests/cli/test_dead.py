@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from everwork.core.leasing import Judged
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
 
 

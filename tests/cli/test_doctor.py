@@ -25,7 +25,7 @@ from tests.stores import DAY_MS, START_MS, open_store, url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from everwork.service.monitor.doctor import Finding
     from tests.cli.conftest import Cli
     from tests.stores import VirtualClock

@@ -15,7 +15,7 @@ from tests.stores import url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
 
 

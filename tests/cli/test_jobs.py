@@ -13,7 +13,7 @@ from tests.cli.conftest import DEADLINE_SECONDS
 from tests.factories import a_completed_job, a_dead_letter, a_pending_job, a_processing_job, a_scheduled_job, the_job
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
 
 

@@ -17,7 +17,7 @@ from tests.stores import HOUR_MS, url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
 
 

@@ -11,7 +11,7 @@ from tests.factories import a_processing_job, the_job
 from tests.fleets import WORKER_ID, a_process, a_trigger
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
 
 

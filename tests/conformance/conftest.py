@@ -12,7 +12,7 @@ from tests.stores import WAYS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from everwork.core.job import LeasedJob
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 where_it_is_decided = pytest.mark.parametrize("engine_name", [way for way in WAYS if not way.endswith("-poll")])

@@ -24,7 +24,7 @@ from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 if TYPE_CHECKING:
     from everwork.core.job import HistoryEntry, Job
     from everwork.core.outcome import Outcome
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from everwork.engines.values import JobRecord
     from tests.stores import VirtualClock
 

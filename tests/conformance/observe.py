@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from everwork.core.job import HistoryEntry, Job
     from everwork.core.leasing import Judged, Verdict
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 
 class Sight(NamedTuple):
@@ -43,7 +43,7 @@ async def every_job(engine: Engine, wanted: JobFilter | None = None, page: int =
     jobs: list[Job] = []
     cursor: int | None = None
     for _ in range(1_000):
-        answer = await engine.list(wanted or JobFilter(), page, cursor)
+        answer = await engine.find(wanted or JobFilter(), page, cursor)
         jobs += answer.jobs
         cursor = answer.next
         if cursor is None:

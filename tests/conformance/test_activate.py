@@ -32,7 +32,7 @@ from tests.factories import (
 from tests.stores import MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

@@ -14,7 +14,7 @@ from tests.factories import TYPE, a_new_job, a_pending_job, a_policy, asked, lea
 from tests.stores import HOUR_MS, MINUTE_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN

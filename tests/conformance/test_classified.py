@@ -10,7 +10,7 @@ from tests.conformance.failing import where_it_is_decided
 from tests.factories import a_policy, a_processing_job, activated, settled
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 pytestmark = where_it_is_decided

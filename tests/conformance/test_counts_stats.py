@@ -28,7 +28,7 @@ from tests.stores import DAY_MS, HOUR_MS, SECOND_MS, START_MS
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 THIS_HOUR = START_MS // HOUR_MS

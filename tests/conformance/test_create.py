@@ -34,7 +34,7 @@ from tests.stores import DAY_MS, MINUTE_MS, open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

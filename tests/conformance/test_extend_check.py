@@ -27,7 +27,7 @@ from tests.stores import SECOND_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 HELD, CANCELLED, LOST = LeaseStatus.HELD, LeaseStatus.CANCELLED, LeaseStatus.LOST

@@ -27,7 +27,7 @@ from tests.stores import VirtualClock, open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 OLD, NEW = '{"step":1}', '{"step":2,"seen":["é","\\n"]}'
 RARE: dict[str, Any] = {

@@ -29,7 +29,7 @@ from tests.factories import (
 from tests.stores import HOUR_MS, SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 STAGES: list[Stage] = [
@@ -76,7 +76,7 @@ async def test_a_retried_job_is_listed_as_get_shows_it(engine: Engine) -> None:
 
 
 async def test_an_empty_store_has_an_empty_page(engine: Engine) -> None:
-    page = await engine.list(JobFilter(), 10)
+    page = await engine.find(JobFilter(), 10)
     assert (page.jobs, page.next) == ([], None)
 
 
@@ -95,16 +95,16 @@ async def test_paging_meets_every_job_once_even_with_equal_timestamps(engine: En
 
 async def test_paging_goes_on_below_the_cursor_while_jobs_come_and_change(engine: Engine) -> None:
     created = [job.key for job in await engine.create([a_new_job() for _ in range(6)])]
-    first = await engine.list(JobFilter(), 3)
+    first = await engine.find(JobFilter(), 3)
     await engine.create([a_new_job() for _ in range(3)])
     await engine.cancel(created[:2])
-    second = await engine.list(JobFilter(), 10, first.next)
+    second = await engine.find(JobFilter(), 10, first.next)
     assert [job.key for job in first.jobs + second.jobs] == created[::-1]
 
 
 async def test_a_page_has_at_most_its_limit(engine: Engine) -> None:
     await engine.create([a_new_job() for _ in range(5)])
-    assert len((await engine.list(JobFilter(), 4)).jobs) == 4
+    assert len((await engine.find(JobFilter(), 4)).jobs) == 4
 
 
 @pytest.mark.parametrize("state", State)
@@ -240,8 +240,8 @@ async def test_no_job_is_due_in_a_state_other_than_pending(engine: Engine) -> No
 async def test_jobs_that_are_due_are_found_behind_many_scheduled_ones(engine: Engine) -> None:
     first, second = [await a_pending_job(engine) for _ in range(2)]
     await engine.create([a_new_job(delay_ms=HOUR_MS) for _ in range(2_500)])
-    assert [job.key for job in (await engine.list(JobFilter(due=True), 1)).jobs] == [second.key]
-    page = await engine.list(JobFilter(due=True), 1, second.key)
+    assert [job.key for job in (await engine.find(JobFilter(due=True), 1)).jobs] == [second.key]
+    page = await engine.find(JobFilter(due=True), 1, second.key)
     assert ([job.key for job in page.jobs], page.next) == ([first.key], None)
 
 
@@ -250,11 +250,11 @@ LARGE = '{"text":"' + "x" * 1_000_000 + '"}'
 
 async def test_a_page_of_large_jobs_ends_before_it_fills_the_memory(engine: Engine) -> None:
     keys = [created.key for created in await engine.create([a_new_job(variables=LARGE)] * 40)]
-    page = await engine.list(JobFilter(), 1_000)
+    page = await engine.find(JobFilter(), 1_000)
     met = [job.key for job in page.jobs]
     assert 0 < len(met) <= PAGE_BYTES_MAX // len(LARGE) + 1 + FIRST_STEP
     while page.next is not None:
-        page = await engine.list(JobFilter(), 1_000, page.next)
+        page = await engine.find(JobFilter(), 1_000, page.next)
         met += [job.key for job in page.jobs]
     assert met == keys[::-1]
 
@@ -264,7 +264,7 @@ async def test_a_search_that_finds_nothing_holds_few_jobs_at_a_time(engine: Engi
     tracemalloc.start()
     try:
         for wanted in (JobFilter(worker="nobody"), JobFilter(tenants=("nobody",)), JobFilter(error_text="nothing")):
-            assert (await engine.list(wanted, 100)).jobs == []
+            assert (await engine.find(wanted, 100)).jobs == []
         assert tracemalloc.get_traced_memory()[1] < 2.5 * FIRST_STEP * len(LARGE)
     finally:
         tracemalloc.stop()

@@ -12,7 +12,7 @@ from tests.factories import a_new_job, a_pending_job, asked, leased_keys, settle
 
 if TYPE_CHECKING:
     from everwork.core.job import LeasedJob
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 LANE_FIELDS = ["tenant", "limit_key"]

@@ -8,7 +8,7 @@ from everwork.engines.values import Registered
 from tests.stores import DAY_MS, SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

@@ -12,7 +12,7 @@ from tests.stores import open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 
@@ -55,3 +55,17 @@ async def test_close_finishes_what_was_accepted(
     keys = [answer[0].key for answer in answers if not isinstance(answer, BaseException)]
     assert None not in await engine.get(keys)
     assert sum(count.jobs for count in await engine.count()) == len(keys)
+
+
+async def test_now_is_the_engines_own_clock(engine: Engine, clock: VirtualClock) -> None:
+    before = await engine.now()
+    clock.advance(seconds=90)
+    assert (before, await engine.now()) == (clock.now_ms - 90_000, clock.now_ms)
+    assert (await engine.activate([])).now_ms == clock.now_ms
+
+
+async def test_without_a_given_clock_now_is_the_stores(engine_name: str, tmp_path: Path) -> None:
+    other = await open_store(engine_name, tmp_path, None)
+    earlier = (await other.activate([])).now_ms
+    assert earlier <= await other.now() <= (await other.activate([])).now_ms
+    await other.close()

@@ -10,7 +10,7 @@ from everwork.core.queries import JobFilter
 from tests.factories import TYPE, a_pending_job, asked, settled
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 
 async def test_a_job_that_is_leased_and_released_all_the_time_is_listed_once(engine: Engine) -> None:
@@ -24,4 +24,4 @@ async def test_a_job_that_is_leased_and_released_all_the_time_is_listed_once(eng
 
 async def lists(engine: Engine, times: int) -> list[list[int]]:
     """What was listed, time and again."""
-    return [[job.key for job in (await engine.list(JobFilter(type=TYPE), 10)).jobs] for _ in range(times)]
+    return [[job.key for job in (await engine.find(JobFilter(type=TYPE), 10)).jobs] for _ in range(times)]

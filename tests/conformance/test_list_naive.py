@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from everwork.core.job import Job, LeasedJob
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 BATCH: Final = 130
@@ -99,11 +99,11 @@ def a_filter(chance: Random, jobs: Sequence[Job]) -> JobFilter:
 
 async def paged(engine: Engine, wanted: JobFilter, limit: int) -> list[int]:
     """Every key, page by page."""
-    page = await engine.list(wanted, limit)
+    page = await engine.find(wanted, limit)
     keys = [job.key for job in page.jobs]
     while page.next is not None:
         before = page.next
-        page = await engine.list(wanted, limit, before)
+        page = await engine.find(wanted, limit, before)
         assert len(page.jobs) <= limit
         assert page.next is None or page.next < before
         keys += [job.key for job in page.jobs]

@@ -25,7 +25,7 @@ from tests.factories import (
 from tests.stores import HOUR_MS, SECOND_MS, START_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 THIS_HOUR = START_MS // HOUR_MS

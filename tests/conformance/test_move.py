@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from everwork.core.outcome import Outcome
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

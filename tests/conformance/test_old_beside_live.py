@@ -13,7 +13,7 @@ from tests.factories import a_processing_job, activated, settled, the_job
 
 if TYPE_CHECKING:
     from everwork.core.job import Job
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 OLD: dict[str, Outcome] = {
     "retry": Retry(0, 1, "old", delay_ms=60_000),

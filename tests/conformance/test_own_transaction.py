@@ -32,7 +32,7 @@ from tests.stores import SECOND_MS, url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.conformance.own_transactions import Own
     from tests.stores import VirtualClock
 

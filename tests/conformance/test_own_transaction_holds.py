@@ -19,7 +19,7 @@ from tests.stores import url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 PAIRS = [("sqlite", "sqlite3"), ("sqlite-own-loop", "sqlite3"), ("postgres", "psycopg"), ("postgres", "asyncpg")]

@@ -19,7 +19,7 @@ from tests.factories import (
 )
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 STAGES: list[Stage] = [
     a_pending_job, a_scheduled_job, a_processing_job, a_completed_job, a_dead_letter, a_cancelled_job,

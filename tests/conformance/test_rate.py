@@ -21,7 +21,7 @@ from tests.stores import MINUTE_MS
 
 if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 pytestmark = where_it_is_decided

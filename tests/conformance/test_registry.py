@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from everwork.core.job import Job
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

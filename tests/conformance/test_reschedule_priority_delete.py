@@ -27,7 +27,7 @@ from tests.factories import (
 from tests.stores import DAY_MS, MINUTE_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 NOT_PENDING: list[Stage] = [a_processing_job, a_completed_job, a_dead_letter, a_cancelled_job]

@@ -35,7 +35,7 @@ from tests.factories import (
 if TYPE_CHECKING:
     from everwork.core.job import Job
     from everwork.core.outcome import Outcome
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 pytestmark = where_it_is_decided

@@ -27,7 +27,7 @@ from tests.factories import (
 
 if TYPE_CHECKING:
     from everwork.core.job import Job
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

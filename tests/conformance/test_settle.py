@@ -33,7 +33,7 @@ from tests.stores import SECOND_MS
 
 if TYPE_CHECKING:
     from everwork.core.job import Job
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 KINDS = ["complete", "fail", "fail finally", "reject", "retry", "release", "throw"]

@@ -14,7 +14,7 @@ from tests.stores import MINUTE_MS
 
 if TYPE_CHECKING:
     from everwork.core.job import LeasedJob
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

@@ -9,7 +9,7 @@ from everwork.engines.values import Registered
 from tests.factories import TYPE, a_new_job, a_pending_job, leased_keys
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 
 async def groups_of(engine: Engine, type: str = TYPE) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from everwork.core.outcome import Outcome
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

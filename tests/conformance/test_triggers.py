@@ -15,7 +15,7 @@ from tests.factories import TYPE, a_new_job, leased_keys, the_job
 from tests.stores import MINUTE_MS, SECOND_MS, START_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 TRIGGER = "3f786850e387550f/nightly"

@@ -15,7 +15,7 @@ from tests.factories import TYPE, Stage, a_cancelled_job, a_completed_job, a_dea
 from tests.stores import HOUR_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 pytestmark = where_it_is_decided

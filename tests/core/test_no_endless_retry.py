@@ -22,7 +22,7 @@ from tests.stores import DAY_MS, VirtualClock
 
 if TYPE_CHECKING:
     from everwork.core.job import LeasedJob
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 LEASE_MS = 1_000
 IDLE_MS_MAX = 3 * DAY_MS

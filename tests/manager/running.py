@@ -134,7 +134,7 @@ class Outside:
         jobs: list[Job] = []
         cursor: int | None = None
         while True:
-            page = await self.service.list(JobFilter(type=type), 100, cursor)
+            page = await self.service.find(JobFilter(type=type), 100, cursor)
             jobs += page.jobs
             cursor = page.next
             if cursor is None:

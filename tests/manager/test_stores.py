@@ -14,7 +14,7 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import BadConfiguration, EngineUnavailable, InvalidInput, NotFound
 from everwork.manager import stores
 from everwork.manager.stores import AbstractBackend, AbstractBroker, PostgresBroker, RedisBroker, SqliteBroker

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from everwork.core.job import Job, LeasedJob
     from everwork.core.leasing import Activation, Judged
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 STEPS_PER_EXAMPLE = 40
 STEPS = os.environ.get("EVERWORK_MODEL_STEPS")

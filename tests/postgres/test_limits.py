@@ -15,7 +15,7 @@ from everwork.exceptions import EngineUnavailable, InvalidInput
 from tests.factories import a_new_job, a_processing_job, leased_keys, the_job
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.servers import PostgresServer
 
 

@@ -67,12 +67,12 @@ HOT: Final = {
     "dump": Hot(lambda e: e.dump(0, 100), "job_pkey", 400 + SLACK),
 }  # fmt: skip
 LISTS: Final = {
-    "list of all": Hot(lambda e: e.list(JobFilter(), 50), "job_pkey", 1_000),
+    "list of all": Hot(lambda e: e.find(JobFilter(), 50), "job_pkey", 1_000),
     "list of completed": Hot(
-        lambda e: e.list(JobFilter(type=TYPE, states=frozenset({State.COMPLETED})), 50), "finished_pkey", 1_000
+        lambda e: e.find(JobFilter(type=TYPE, states=frozenset({State.COMPLETED})), 50), "finished_pkey", 1_000
     ),
     "list of processing": Hot(
-        lambda e: e.list(JobFilter(type=TYPE, states=frozenset({State.PROCESSING})), 50), "live_busy", 1_000
+        lambda e: e.find(JobFilter(type=TYPE, states=frozenset({State.PROCESSING})), 50), "live_busy", 1_000
     ),
     # Promotions that earlier tests have taken back are dead entries at the head of their queue.
     "oldest": Hot(lambda e: e.oldest(), "live_ready", PROMOTE_MAX + SLACK),

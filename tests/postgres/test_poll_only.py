@@ -65,7 +65,7 @@ async def test_every_other_call_works_behind_a_pooler(pooled: str) -> None:
         assert await leased_keys(engine) == [dead.key]
         assert await engine.extend([Lease(dead.key, 2)], 60_000) == [LeaseStatus.HELD]
         await engine.settle([Release(dead.key, 2)])
-        assert [job.key for job in (await engine.list(JobFilter(type=TYPE), 5)).jobs] == [dead.key]
+        assert [job.key for job in (await engine.find(JobFilter(type=TYPE), 5)).jobs] == [dead.key]
         assert [one.verdict for one in await engine.cancel([dead.key])] == [Verdict.ACCEPTED]
         assert not (await engine.sweep("s")).more
         assert (await engine.health()).details["wake-ups"] == "poll"

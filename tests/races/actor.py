@@ -14,7 +14,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand, Lease
 from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.engines.values import Fire
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from tests.stores import url_of
 

@@ -12,7 +12,7 @@ from everwork.core.leasing import Demand, Lease, LeaseStatus
 from everwork.core.outcome import Release
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from tests.races.crew import act_at_once
 
 TYPE: Final = "race"

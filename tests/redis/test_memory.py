@@ -101,7 +101,7 @@ async def test_one_call_of_list_looks_at_a_bounded_number_of_jobs(engine: RedisE
     first = await a_pending_job(engine, type="rare")
     for _ in range(3):
         await engine.create([a_new_job() for _ in range(10_000)])
-    page = await engine.list(JobFilter(type="rare"), 10)
+    page = await engine.find(JobFilter(type="rare"), 10)
     assert page.jobs == []
     assert page.next is not None
     assert page.next >= 30_001 - LIST_SCAN_MAX
@@ -115,7 +115,7 @@ async def test_failed_and_running_jobs_are_found_at_once_among_many_others(engin
     for _ in range(3):
         await engine.create([a_new_job() for _ in range(10_000)])
     wanted = JobFilter(states=frozenset({State.FAILED, State.PROCESSING}))
-    page = await engine.list(wanted, 10)
+    page = await engine.find(wanted, 10)
     assert ([job.key for job in page.jobs], page.next) == ([running.key, failed.key], None)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from everwork.core import limits, measures
 from everwork.core.outcome import Complete
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.scripts import FOLDER, script
 from tests.factories import TYPE, a_new_job, a_pending_job, asked, settled

@@ -10,7 +10,7 @@ from everwork.core.queries import JobFilter
 from tests.factories import a_new_job
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 BUCKET = 1_000
 """So many keys share one hash of the store."""
@@ -23,7 +23,7 @@ async def test_a_walk_that_ends_with_a_bucket_goes_on_in_the_next(engine: Engine
         await engine.create(jobs[start : start + 500])
     found, cursor = 0, None
     while True:
-        page = await engine.list(JobFilter(correlation_id="c"), BUCKET, cursor)
+        page = await engine.find(JobFilter(correlation_id="c"), BUCKET, cursor)
         found, cursor = found + len(page.jobs), page.next
         if cursor is None:
             break

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.service import JobService
 
 

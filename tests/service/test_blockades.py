@@ -9,7 +9,7 @@ from everwork.service.explain import BlockedTypes
 from tests.factories import TYPE, a_pending_job, asked
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 

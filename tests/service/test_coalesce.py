@@ -9,7 +9,7 @@ import pytest
 
 from everwork.aio.batcher import Batcher
 from everwork.core.job import NewJob
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until

@@ -21,7 +21,7 @@ from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job,
 from tests.stores import HOUR_MS, START_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from everwork.service.service import JobService
     from tests.stores import VirtualClock
 

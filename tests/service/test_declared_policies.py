@@ -6,7 +6,7 @@ import pytest
 
 from everwork.codec.json import said_in
 from everwork.core.breaker import BreakerState
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import InvalidInput
 from everwork.service.policies import Declared, declare_policies, declare_settings
 from tests.factories import TYPE, a_policy

@@ -14,7 +14,7 @@ from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand, Settlement, Verdict
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, TooManyRequests
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until

@@ -6,7 +6,7 @@ import pytest
 
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Failed, Outcome, Reject
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.service import JobService
 from tests.factories import TYPE, a_policy, a_processing_job
 from tests.stores import HOUR_MS, VirtualClock

@@ -9,7 +9,7 @@ import pytest
 from everwork.core.queries import Reason
 from everwork.core.schedule import Every, Plan
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
 from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet

@@ -22,7 +22,7 @@ from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, VirtualClock, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 pytestmark = pytest.mark.parametrize("engine_name", ["sqlite"])
 DAY_MS = 24 * HOUR_MS

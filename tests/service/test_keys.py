@@ -18,7 +18,7 @@ from tests.app.waiting import until
 from tests.stores import DAY_MS, START_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 ENVIRONMENT_KEY = "a-key-of-the-environment"

@@ -11,7 +11,7 @@ from everwork.exceptions import TooManyRequests
 from everwork.service.access.keys import KeyRing, RateLimiter
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 
 class Seconds:

@@ -30,7 +30,7 @@ from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job,
 from tests.stores import HOUR_MS, START_MS
 
 if TYPE_CHECKING:
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 OTHER = "resize"

@@ -14,7 +14,7 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
@@ -167,8 +167,8 @@ WRONG: list[tuple[str, Change]] = [
     ("reason", lambda service, key: service.cancel(key, "x" * 8_193)),
     ("reason", lambda service, key: service.cancel(key, "\udcff")),
     ("reason", lambda service, key: service.cancel(key, 5)),  # type: ignore[arg-type]
-    ("limit", lambda service, _: service.list(JobFilter(), 0)),
-    ("limit", lambda service, _: service.list(JobFilter(), 1_001)),
+    ("limit", lambda service, _: service.find(JobFilter(), 0)),
+    ("limit", lambda service, _: service.find(JobFilter(), 1_001)),
     ("hours", lambda service, _: service.stats(0)),
     ("hours", lambda service, _: service.stats(721)),
     ("hours", lambda service, _: service.measures(721)),
@@ -215,7 +215,7 @@ async def test_requeue_answers_failed(service: JobService, engine: Engine) -> No
 
 async def test_list_fills_its_page_however_far_it_must_look(service: JobService, engine: Engine) -> None:
     await service.create([NewJob(TYPE, correlation_id="rare" if n % 40 == 0 else None) for n in range(200)])
-    page = await service.list(JobFilter(correlation_id="rare"), 3)
+    page = await service.find(JobFilter(correlation_id="rare"), 3)
     assert [job.key for job in page.jobs] == [161, 121, 81]
     assert page.next is not None
 
@@ -318,11 +318,11 @@ async def test_a_background_loop_that_never_started_can_be_stopped() -> None:
 async def test_a_page_of_large_jobs_ends_early_and_paging_on_meets_them_all(service: JobService) -> None:
     large = NewJob(TYPE, variables='{"x":"' + "x" * 900_000 + '"}')
     created = [one.key for _ in range(6) for one in await service.create([large] * 10)]
-    first = await service.list(JobFilter(), 1_000)
+    first = await service.find(JobFilter(), 1_000)
     assert 10 <= len(first.jobs) < 60
     met, cursor = [job.key for job in first.jobs], first.next
     while cursor is not None:
-        page = await service.list(JobFilter(), 1_000, cursor)
+        page = await service.find(JobFilter(), 1_000, cursor)
         met += [job.key for job in page.jobs]
         cursor = page.next
     assert met == created[::-1]

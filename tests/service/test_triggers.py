@@ -17,7 +17,7 @@ from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, VirtualClock, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.engines.base import Engine
+    from everwork.engines.contract import Engine
 
 EVERY_10_S = Plan(Every(10 * SECOND_MS))
 EVERY_MINUTE = Plan(Every(MINUTE_MS))

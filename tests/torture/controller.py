@@ -16,7 +16,7 @@ from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
 from everwork.core.states import LIVE_STATES
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.service.service import SWEEP_SECONDS
 from tests.torture import crew, plan
@@ -142,7 +142,7 @@ async def read_final_state(engine: Engine) -> FinalState:
     jobs: dict[int, Job] = {}
     cursor: int | None = None
     while True:
-        page = await engine.list(JobFilter(), LIST_LIMIT_MAX, cursor)
+        page = await engine.find(JobFilter(), LIST_LIMIT_MAX, cursor)
         jobs.update((job.key, job) for job in page.jobs)
         cursor = page.next
         if cursor is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from everwork import AbstractWorker, Event, EventCollector, Interval, JobContext, Trigger, WorkerSettings
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import Fail, Reject, Retry
 from everwork.manager import child

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, Fired
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.torture.history import HistoryWriter

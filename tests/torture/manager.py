@@ -9,7 +9,7 @@ import sys
 from typing import Any, Final
 
 from everwork import Process, ProcessGroup, ProcessManager, Reconnect
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.manager import manager
 from tests.manager.program import sides_of

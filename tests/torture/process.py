@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable
 from tests.torture import faults, mutants

@@ -26,7 +26,7 @@ from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, WorkerName, run_loop

@@ -16,7 +16,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.core.outcome import Complete
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.codec.json import encode_object
 from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.runtime.handler import QueueKey
 from everwork.service.fleet.entries import TriggerEntry, WorkerEntry
 from everwork.service.policies import Said, said_in_code

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from everwork.cli.options import config_path
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import engine_url

@@ -49,7 +49,7 @@ class LocalJobs(Jobs):
 
     async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
         """Matching jobs, newest first."""
-        return await self.list(wanted, limit, cursor)
+        return await self.find(wanted, limit, cursor)
 
     async def _tried(self, outcome: Outcome) -> Outcome | EverworkError:
         try:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from everwork.codec.urls import require_encoded
 from everwork.core.checks import shown
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.exceptions import BadConfiguration
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")

@@ -9,7 +9,7 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.manager.process_handle import ProcessHandle
 from everwork.runtime.attempt import Stop
 from everwork.runtime.ledger import Entry, SlotState

@@ -211,13 +211,13 @@ class Admin(FleetAdmin):
 
     async def change_jobs(self, act: bulk.BulkAction, keys: Sequence[int]) -> BulkChange:
         """Do something to jobs that somebody has picked, each judged by itself; one entry tells of all."""
-        now_ms = (await self._engine.stats(1)).generated_at_ms
+        now_ms = await self._engine.now()
         steps = bulk.picked(self._desk, act, keys, now_ms)
         return await self._in_steps(steps, f"jobs.{act.value}", None, {"keys": [str(key) for key in keys]})
 
     async def change_matching(self, act: bulk.BulkAction, search: bulk.BulkFilter) -> BulkChange:
         """Do something to all jobs that a search shows, in steps, each job judged by itself; one entry tells of all."""
-        now_ms = (await self._engine.stats(1)).generated_at_ms
+        now_ms = await self._engine.now()
         steps = bulk.in_steps(self._desk, act, search, now_ms)
         told = {"filter": bulk.meant(self._desk, act, search).told()}
         return await self._in_steps(steps, f"jobs.{act.value}", search.wanted.type, told)

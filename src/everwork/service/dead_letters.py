@@ -220,7 +220,7 @@ def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
 async def _pages(desk: Jobs, wanted: DeadLetterFilter) -> AsyncIterator[list[Job]]:
     cursor: int | None = None
     while True:
-        page = await desk.list(wanted.jobs, LIST_LIMIT_MAX, cursor)
+        page = await desk.find(wanted.jobs, LIST_LIMIT_MAX, cursor)
         yield page.jobs
         cursor = page.next
         if cursor is None:

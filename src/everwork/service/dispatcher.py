@@ -13,7 +13,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.leasing import WAIT_MS_MAX, Activation, Demand, Judged, pause_ms
 from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, TooManyRequests
 
 DEMANDS_MAX: Final = 128

@@ -11,7 +11,7 @@ from typing import Final
 from everwork.core.checks import shown
 from everwork.core.instants import utc_text
 from everwork.core.queries import Explanation, Reason, TypeInfo
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import WorkerEntry, WorkerView
 
 TYPED_CHARS_MAX: Final = 60

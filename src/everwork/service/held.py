@@ -14,7 +14,7 @@ async def held_by(service: JobService, worker: str) -> dict[tuple[int, int], Non
     held: dict[tuple[int, int], None] = {}
     cursor: int | None = None
     while True:
-        page = await service.list(wanted, LIST_LIMIT_MAX, cursor)
+        page = await service.find(wanted, LIST_LIMIT_MAX, cursor)
         held |= {(job.key, job.attempt): None for job in page.jobs}
         cursor = page.next
         if cursor is None:

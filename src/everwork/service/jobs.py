@@ -134,7 +134,7 @@ class Jobs:
         matched = changed = 0
         cursor: int | None = None
         while True:
-            page = await self._service.list(found, LIST_LIMIT_MAX, cursor)
+            page = await self._service.find(found, LIST_LIMIT_MAX, cursor)
             judged = await self._service.engine.requeue([job.key for job in page.jobs]) if page.jobs else []
             matched += len(judged)
             changed += sum(one.ok for one in judged)
@@ -197,7 +197,7 @@ class Jobs:
         earlier, since = 0, newest.key
         while since - earlier > 1:
             middle = (earlier + since) // 2
-            found = (await self._service.engine.list(JobFilter(), 1, middle + 1)).jobs
+            found = (await self._service.engine.find(JobFilter(), 1, middle + 1)).jobs
             if found and found[0].created_at_ms >= instant_ms:
                 since = found[0].key
             else:
@@ -219,7 +219,7 @@ class Jobs:
         return {key for key, owner in pairs if owner is not None and owner not in self.principal.tenants}
 
     async def _newest(self) -> Job | None:
-        return next(iter((await self._service.engine.list(JobFilter(), 1)).jobs), None)
+        return next(iter((await self._service.engine.find(JobFilter(), 1)).jobs), None)
 
     async def _may_change(self, key: int) -> None:
         await self._may_change_all([checks.job_key(key)])
@@ -242,18 +242,16 @@ class Jobs:
             sought_text("error", wanted.error_text)
         return replace(wanted, tenants=self.principal.tenants_for(wanted.tenants))
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
-
-    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs of the caller's tenants, newest first."""
         self.principal.require(Permission.JOBS_READ)
-        return await self._service.list(self.confined(wanted), limit, cursor)
+        return await self._service.find(self.confined(wanted), limit, cursor)
 
     async def look(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """`list` in one step of the engine, however few match: `next` tells where it stopped looking."""
         self.principal.require(Permission.JOBS_READ)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        return await self._service.engine.list(self.confined(wanted), limit, cursor)
+        return await self._service.engine.find(self.confined(wanted), limit, cursor)
 
 
 def require_meant(wanted: JobFilter, *, all: bool) -> None:

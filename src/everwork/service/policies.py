@@ -21,7 +21,7 @@ from everwork.core.policy import (
     said_of,
 )
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import BadConfiguration, InvalidInput
 
 Said = Mapping[str, Any]

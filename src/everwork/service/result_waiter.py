@@ -10,7 +10,7 @@ from everwork.aio.retrying import through_outage
 from everwork.core.job import Job
 from everwork.core.leasing import WAIT_MS_MAX
 from everwork.core.states import FINISHED_STATES
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, JobNotFound
 
 LOOK_MAX: Final = 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ from everwork.core.limits import (
 from everwork.core.outcome import Outcome, Release
 from everwork.core.queries import Explanation, JobFilter, Measure, Page, Reason, Stats
 from everwork.core.states import FINISHED_STATES, State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.rules import coming_back
 from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
@@ -247,15 +246,13 @@ class JobService:
         self._upkeep_at = time.monotonic()
         return swept.more
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
-
-    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs, newest first: a full page, unless there are no more or they are large."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        jobs: builtins.list[Job] = []
+        jobs: list[Job] = []
         size = 0
         while True:
-            page = await self.engine.list(wanted, min(limit - len(jobs), _step(len(jobs), size)), cursor)
+            page = await self.engine.find(wanted, min(limit - len(jobs), _step(len(jobs), size)), cursor)
             jobs += page.jobs
             size += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
             cursor = page.next

@@ -11,7 +11,7 @@ from everwork.codec.json import encode
 from everwork.core.job import Job
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.queries import Count, JobFilter, TypeInfo
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.values import JobRecord, Registered
 from everwork.exceptions import InvalidInput
 from everwork.service.access.sessions import LINK, SESSION
@@ -89,7 +89,7 @@ class StoreCopy:
 
     async def _require_rest(self) -> None:
         """A copy is of one moment: nobody may work on the source meanwhile."""
-        now_ms = (await self._source.stats(1)).generated_at_ms
+        now_ms = await self._source.now()
         for info in await self._source.types():
             if info.last_asked_ms is not None and now_ms - info.last_asked_ms < IN_USE_MS:
                 ago = max(0, now_ms - info.last_asked_ms) // 1000
@@ -114,7 +114,7 @@ class StoreCopy:
 
     async def _resumable_from(self) -> int:
         """The highest key of the target, if its job came from this source."""
-        [newest] = (await self._target.list(JobFilter(), 1)).jobs
+        [newest] = (await self._target.find(JobFilter(), 1)).jobs
         [origin] = await self._source.get([newest.key])
         if origin is None or not _is_same(origin, newest):
             raise InvalidInput(
@@ -139,7 +139,7 @@ class StoreCopy:
             await self._target.add_group(info.type, group)
 
     async def _copy_entries(self, *, overwrite: bool) -> None:
-        now_ms = (await self._source.stats(1)).generated_at_ms
+        now_ms = await self._source.now()
         present = set() if overwrite else {entry[:2] for entry in await self._target.registered(None)}
         for entry in await self._source.registered(None):
             if entry.kind not in LIVE_KINDS | OWN_KINDS | {COPY_KIND} and entry[:2] not in present:

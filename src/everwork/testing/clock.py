@@ -14,7 +14,7 @@ from everwork.core.leasing import Demand
 from everwork.core.limits import INSTANT_MS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import next_point
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.sqlite.capacity import next_due_ms, read_queue, room_of
 from everwork.exceptions import InvalidInput
 from everwork.runtime.handler import QueueKey
@@ -91,7 +91,7 @@ async def every(engine: Engine, wanted: JobFilter) -> AsyncIterator[Job]:
     """Every job that a filter shows, newest first."""
     cursor: int | None = None
     while True:
-        page = await engine.list(wanted, LIST_LIMIT_MAX, cursor)
+        page = await engine.find(wanted, LIST_LIMIT_MAX, cursor)
         for job in page.jobs:
             yield job
         cursor = page.next

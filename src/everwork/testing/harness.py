@@ -11,7 +11,7 @@ from everwork.app.app import Everwork
 from everwork.app.entries import subscribe
 from everwork.app.schedules import CronSchedule, scheduled_triggers
 from everwork.core.checks import shown
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.sqlite.store_url import StoreUrl as StorePlace
 from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.sqlite.connections import Ask
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl

@@ -177,7 +177,7 @@ async def nothing_leaked(place: Place, seen: Seen) -> bool:
 
 
 async def leases(place: Place) -> set[tuple[int, int]]:
-    page = await place.service.list(JobFilter(states=frozenset([State.PROCESSING])), 1_000, KEY_MAX)
+    page = await place.service.find(JobFilter(states=frozenset([State.PROCESSING])), 1_000, KEY_MAX)
     return {(job.key, job.attempt) for job in page.jobs}
 
 

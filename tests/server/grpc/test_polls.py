@@ -179,7 +179,7 @@ async def leased(place: Place) -> dict[int, int]:
     found: dict[int, int] = {}
     cursor: int | None = KEY_MAX
     while cursor is not None:
-        page = await place.service.list(wanted, 1_000, cursor)
+        page = await place.service.find(wanted, 1_000, cursor)
         found |= {job.key: job.attempt for job in page.jobs}
         cursor = page.next
     return found

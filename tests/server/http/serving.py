@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import httpx
 
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings

@@ -145,7 +145,7 @@ async def _delays(service: JobService, seconds: float) -> list[float]:
 async def _clean(service: JobService) -> None:
     """Leave nothing behind, also of a measurement that was broken off."""
     while True:
-        page = await service.list(JobFilter(type=TYPE), CLEAN_STEP)
+        page = await service.find(JobFilter(type=TYPE), CLEAN_STEP)
         keys = sorted(job.key for job in page.jobs)
         if not keys:
             return

@@ -91,7 +91,7 @@ def list_jobs(  # noqa: PLR0913 - what can be asked of a list
     )
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
     below = None if cursor is None else checks.whole_number("cursor", number(cursor), 1, KEY_MAX)
-    page = use(engine, lambda service: service.list(wanted, rows, below))
+    page = use(engine, lambda service: service.find(wanted, rows, below))
     if as_json:
         write_json({"jobs": [job_report(job) for job in page.jobs], "next": page.next and str(page.next)})
     else:

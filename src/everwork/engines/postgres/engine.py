@@ -13,7 +13,7 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.engines.postgres import change, move, own_transaction, read, registry
 from everwork.engines.postgres.create import create_document, created_of
 from everwork.engines.postgres.opened import OpenStore, opened, stored_schema
@@ -87,6 +87,11 @@ class PostgresEngine(Engine):
         wakes = "notify" if self._address.notify else "poll"
         details = {"schema": self._address.schema, "wake-ups": wakes, **parts.settings}
         return Health("postgres", parts.server_version, parts.schema_version, self.durability, details)
+
+    async def now(self) -> int:
+        parts = self._parts
+        [row] = await parts.connections.look(parts.sql("now")["now"], parts.now_ms())
+        return int(row[0])
 
     # Hot path -----------------------------------------------------------------------------------
 
@@ -268,7 +273,5 @@ class PostgresEngine(Engine):
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
         return await fire(self._parts, fires)
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
-
-    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        return await read.list_jobs(self._parts, wanted, limit, cursor)
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        return await read.find(self._parts, wanted, limit, cursor)

@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from everwork.core.leasing import Demand
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS, translated

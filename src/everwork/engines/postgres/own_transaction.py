@@ -11,7 +11,7 @@ from everwork.core.checks import shown
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.postgres.create import create_document, created_of, events_of, packed
 from everwork.engines.postgres.settle import ACCEPTED, refusals, rounds_of
 from everwork.engines.postgres.statements import statements

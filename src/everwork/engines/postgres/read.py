@@ -44,7 +44,7 @@ async def histories(parts: OpenStore, keys: Iterable[int]) -> dict[int, list[His
     return {key: entries[-HISTORY_ENTRIES_MAX:] for key, entries in events.items()}
 
 
-async def list_jobs(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
+async def find(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
     """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
     below = KEY_MAX if cursor_key is None else cursor_key
     now_ms = await server_now_ms(parts) if wanted.due else INSTANT_MS_MAX
@@ -70,7 +70,7 @@ async def list_jobs(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key:
 
 async def _looked_at(parts: OpenStore, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
     """Those of the keys whose jobs may match, found out without reading what they carry."""
-    sql = parts.sql("list")
+    sql = parts.sql("find")
     if asks_of_job(wanted):
         span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
         asked = (keys, list(wanted.tenants) or None, wanted.correlation_id, *span)
@@ -138,7 +138,7 @@ async def server_now_ms(parts: OpenStore) -> int:
 
 async def _candidates(parts: OpenStore, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
     """The next keys below the cursor that may match: from the whole, or from the places that matter."""
-    sql = parts.sql("list")
+    sql = parts.sql("find")
     states = states_sought(wanted)
     if wanted.type is None and wanted.group is None and not states:
         return [key for (key,) in await parts.connections.look(sql["all"], *window)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.redis import errors
 from everwork.engines.redis.scripts import script
 from everwork.engines.redis.server import UNKNOWN, Server, checked, parse_info

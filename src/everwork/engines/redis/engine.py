@@ -13,7 +13,7 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.engines.redis import move, read, registry
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.opened import OpenStore, opened, stored_schema
@@ -94,6 +94,9 @@ class RedisEngine(Engine):
 
     async def schema(self) -> Schema:
         return await stored_schema(self._place)
+
+    async def now(self) -> int:
+        return int(await self._link.read("now"))
 
     # Hot path -----------------------------------------------------------------------------------
 
@@ -257,10 +260,8 @@ class RedisEngine(Engine):
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
         return await fire(self._link, fires)
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
-
-    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        return await read.list_jobs(self._link, wanted, limit, cursor)
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        return await read.find(self._link, wanted, limit, cursor)
 
 
 def _refuse(transaction: object) -> NoReturn:

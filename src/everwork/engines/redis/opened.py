@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.inbox import Inbox
 from everwork.engines.redis.registry import upgrade

@@ -126,7 +126,7 @@ async def explain(link: Connection, key: int) -> Explanation | None:
     return explained(facts, int(now))
 
 
-async def list_jobs(link: Connection, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+async def find(link: Connection, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
     letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
@@ -135,7 +135,7 @@ async def list_jobs(link: Connection, wanted: JobFilter, limit: int, cursor: int
     filling = Filling(wanted, limit)
     seen, read, step = 0, 0, max(limit + 1, 200)
     while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
-        after, ids, stored, now, looked_at = await link.read("list", below, step, letters, *asked)
+        after, ids, stored, now, looked_at = await link.read("find", below, step, letters, *asked)
         found = [(int(id), Record(state)) for id, state in zip(ids, stored, strict=True)]
         left = [key for key, record in found if _may_match(record, wanted, int(now))]
         while left:

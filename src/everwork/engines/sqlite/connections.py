@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.sqlite.store_url import StoreUrl, connect, unavailable
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineError, EngineUnavailable

@@ -15,7 +15,7 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, TypeInfo
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.engines.portions import portions
 from everwork.engines.sqlite import capacity, change, move, read, registry
 from everwork.engines.sqlite.activate import activate, nothing_to_do
@@ -117,6 +117,9 @@ class SqliteEngine(Engine):
 
     async def schema(self) -> Schema:
         return Schema(await asyncio.to_thread(stored_version, self._place), max(migrations()))
+
+    async def now(self) -> int:
+        return await self._parts.ask(lambda _, now_ms: now_ms)
 
     # Hot path -----------------------------------------------------------------------------------
 
@@ -298,7 +301,5 @@ class SqliteEngine(Engine):
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
         return await self._parts.writer.submit(lambda tx: fire(tx, fires))
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
-
-    async def list(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        return await self._parts.ask(lambda reader, now_ms: read.list_jobs(reader, wanted, (limit, cursor), now_ms))
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        return await self._parts.ask(lambda reader, now_ms: read.find(reader, wanted, (limit, cursor), now_ms))

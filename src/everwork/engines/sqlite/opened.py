@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.sqlite import processes
 from everwork.engines.sqlite.connections import Ask, Pause, Reader, T
 from everwork.engines.sqlite.processes import DONE, WORK, FileLock, Poker, Wakeup

@@ -21,7 +21,7 @@ from everwork.engines.sqlite.shared import Where
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
 
 GET = statements("get")
-LIST = statements("list")
+LIST = statements("find")
 EXPLAIN = statements("explain")
 WHOLE = GET["job"].replace("{keys}", "json_each(?)")
 LOOK_STEP = 1_000
@@ -50,7 +50,7 @@ def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
     return events[-HISTORY_ENTRIES_MAX:]
 
 
-def list_jobs(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | None], now_ms: int) -> Page:
+def find(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | None], now_ms: int) -> Page:
     """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
     limit, after = page
     below = KEY_MAX if after is None else after

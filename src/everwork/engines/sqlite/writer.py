@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from everwork.engines.base import Clock
+from everwork.engines.contract import Clock
 from everwork.engines.sqlite.connections import (
     BUSY,
     Act,

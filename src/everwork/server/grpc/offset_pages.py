@@ -95,7 +95,7 @@ async def matching(desk: Jobs, wanted: JobFilter, most: int, below: int | None =
     """At most so many matching jobs, newest first."""
     cursor = below
     while most > 0:
-        page = await desk.list(wanted, min(STEP, most), cursor)
+        page = await desk.find(wanted, min(STEP, most), cursor)
         for job in page.jobs:
             yield job
         cursor, most = page.next, most - len(page.jobs)
@@ -152,7 +152,7 @@ async def _lowest_key(desk: Jobs, wanted: JobFilter) -> int:
     lowest, empty_below = KEY_MAX, 1
     while empty_below < lowest:
         middle = (empty_below + lowest) // 2
-        found = (await desk.list(wanted, 1, middle + 1)).jobs
+        found = (await desk.find(wanted, 1, middle + 1)).jobs
         if found:
             lowest = found[0].key
         else:

@@ -158,7 +158,7 @@ class JobCalls:
         """Matching jobs, newest first."""
         checks.whole_number("cursor", asked.cursor, 0, KEY_MAX)
         return views.page_view(
-            await desk.list(_filter(asked.filter), asked.limit or LIST_LIMIT_DEFAULT, asked.cursor or None)
+            await desk.find(_filter(asked.filter), asked.limit or LIST_LIMIT_DEFAULT, asked.cursor or None)
         )
 
     async def stats(self, desk: Jobs, asked: pb.StatsRequest) -> pb.StatsResponse:

@@ -118,7 +118,7 @@ class WorkStreams:
 
     async def _fail(self, stream: WorkStream, leases: list[Lease]) -> None:
         """Fail attempts whose leases nobody has prolonged since: their worker may run on with another server."""
-        now_ms = (await self._service.engine.activate([])).now_ms
+        now_ms = await self._service.engine.now()
         now = asyncio.get_running_loop().time()
         outcomes: list[Outcome] = []
         for lease, job in zip(leases, await self._service.engine.get([one.key for one in leases]), strict=True):

@@ -13,7 +13,7 @@ import orjson
 from everwork.aio.loops import to_the_end
 from everwork.core import checks
 from everwork.core.limits import AUDIT_DETAIL_BYTES_MAX, AUDIT_KEEP_MS, INSTANT_MS_MAX, LIST_LIMIT_MAX, NAME_CHARS_MAX
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.engines.values import Registered
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission, Principal

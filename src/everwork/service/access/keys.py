@@ -14,7 +14,7 @@ from typing import Final
 from everwork.aio.loops import BackgroundLoop
 from everwork.core import checks
 from everwork.core.limits import API_KEY_CHARS_MAX, API_KEY_CHARS_MIN, RATE_BUCKETS_MAX
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.exceptions import BadConfiguration, NotFound, PermissionDenied, TooManyRequests, Unauthenticated
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
 from everwork.service.access.principal import ANYBODY, Permission, Principal

@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from everwork.core.limits import LOGIN_LINK_MS, SESSION_MS
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import Unauthenticated
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal

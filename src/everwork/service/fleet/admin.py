@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from everwork.aio.loops import to_the_end
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import NotFound
 from everwork.service.access.audit import Audit, AuditedCaller
 from everwork.service.access.principal import Principal

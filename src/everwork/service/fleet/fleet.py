@@ -16,7 +16,7 @@ from everwork.core.limits import DEFAULT_GROUP, FIRES_STEP_MAX, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, Registered, TriggerMark
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
@@ -302,7 +302,7 @@ class Fleet:
     async def _cancel_pending(self, type: str) -> int:
         wanted, cancelled, cursor = JobFilter(type=type, states=frozenset([State.PENDING])), 0, None
         while True:
-            page = await self._engine.list(wanted, LIST_LIMIT_MAX, cursor)
+            page = await self._engine.find(wanted, LIST_LIMIT_MAX, cursor)
             judged = await self._engine.cancel([job.key for job in page.jobs]) if page.jobs else []
             cancelled += sum(one.verdict is Verdict.ACCEPTED for one in judged)
             cursor = page.next

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 
 RUNNING_JOBS_MAX: Final = 500
 
@@ -44,7 +44,7 @@ class RunningJobs(NamedTuple):
 
 async def at_work(engine: Engine, processes: Collection[str], limit: int) -> RunningJobs:
     """The newest leased jobs, at most so many; `processes` are the names of those that live."""
-    page = await engine.list(JobFilter(states=frozenset([State.PROCESSING])), limit)
+    page = await engine.find(JobFilter(states=frozenset([State.PROCESSING])), limit)
     jobs = [
         RunningJob(
             job.key,

@@ -13,7 +13,7 @@ from everwork.core.job import Job
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Stats, TypeInfo
 from everwork.core.states import State
-from everwork.engines.base import Clock, Engine
+from everwork.engines.contract import Clock, Engine
 from everwork.engines.rules import ASKED_LATELY_MS
 from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
@@ -95,7 +95,7 @@ async def _round_trips(engine: Engine, host_clock: Clock) -> RoundTrips:
     write_ms = await _median_ms(lambda: engine.register(PROBE_KIND, "probe", "{}", ROUND_TRIPS * 1_000))
     await engine.unregister(PROBE_KIND, "probe")
     before = host_clock()
-    there = (await engine.activate([])).now_ms  # Asks for nothing: the shortest way to the engine's now.
+    there = await engine.now()
     return RoundTrips(read_ms, write_ms, there - (before + host_clock()) // 2)
 
 
@@ -205,7 +205,7 @@ async def _some(engine: Engine, wanted: JobFilter) -> tuple[list[Job], str]:
     jobs: list[Job] = []
     cursor: int | None = None
     for _ in range(PAGES_MAX):
-        page = await engine.list(wanted, LIST_LIMIT_MAX, cursor)
+        page = await engine.find(wanted, LIST_LIMIT_MAX, cursor)
         jobs += page.jobs
         cursor = page.next
         if cursor is None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.queries import Count, Measure, Oldest, Stats, TypeInfo
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError
 from everwork.service.monitor.minutes import (
     MINUTE_MS,

@@ -11,7 +11,7 @@ from everwork.core.job import Job
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
@@ -57,7 +57,7 @@ async def fires_of_many(engine: Engine, entries: Sequence[TriggerEntry], limit: 
 
 
 async def _latest(engine: Engine, type: str) -> list[Job]:
-    return (await engine.list(JobFilter(type=type, group=DEFAULT_GROUP), FIRES_MAX)).jobs
+    return (await engine.find(JobFilter(type=type, group=DEFAULT_GROUP), FIRES_MAX)).jobs
 
 
 def _made(jobs: Sequence[Job], entry: TriggerEntry, limit: int) -> list[TriggerFire]:

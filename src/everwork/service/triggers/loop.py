@@ -15,7 +15,7 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
 from everwork.core.limits import FIRES_STEP_MAX
 from everwork.core.schedule import GRACE_MS, Due, Outlook, Plan, outlook
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, TriggerMark
 from everwork.logs import Outage, get_logger
 from everwork.service.triggers.fires import fire_key

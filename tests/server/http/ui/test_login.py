@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from everwork.core.limits import LOGIN_LINK_MS, SESSION_MS
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.exceptions import Unauthenticated
 from everwork.service.access.sessions import Sessions
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest

@@ -9,7 +9,7 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, WorkerEntry
 from everwork.service.fleet.fleet import Fleet
 from tests.server.http.ui.visiting import Visitor, visiting

@@ -12,7 +12,7 @@ import httpx
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed
-from everwork.engines.base import Engine
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings

@@ -56,7 +56,7 @@ async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
     page = Page([], call.query["cursor"])
     chars = 0
     while len(jobs) < limit and chars < PAGE_CHARS_MAX:
-        page = await call.desk.list(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
+        page = await call.desk.find(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
         jobs += page.jobs
         chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
         if page.next is None:

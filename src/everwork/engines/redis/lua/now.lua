@@ -1,0 +1,4 @@
+-- Purpose: the engine's now.
+-- Inputs: now. Returns: milliseconds UTC.
+-- Parts: records
+return NOW

@@ -1,3 +1,0 @@
--- Purpose: cancel pending and processing jobs.
--- Inputs: keys, reason. Returns: nothing; the place of each job is read first (get.sql, where).
--- Its writes are those of shared.sql: delete_ready, delete_future, delete_leased, insert_finished.

@@ -1,3 +1,0 @@
--- Purpose: let pending jobs run at another time.
--- Inputs: keys, instant. Returns: nothing; the place of each job is read first (get.sql, where).
--- Its writes are those of shared.sql: delete_ready, delete_future, insert_ready, insert_future, revise.
