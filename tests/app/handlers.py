@@ -38,7 +38,7 @@ async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = No
     await app.open()
     stopped = StopSignal()
     runtime = Runtime(
-        app._home.portal, app.worker, stopped, app._home.own, process="p1", handlers=handlers, ledger=ledger
+        app._host.portal, app.worker, stopped, app._host.own, process="p1", handlers=handlers, ledger=ledger
     )
     running = asyncio.create_task(runtime.run(None))
     await until(lambda: running.done() or runtime._fetcher is not None)

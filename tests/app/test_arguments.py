@@ -66,7 +66,7 @@ async def test_an_argument_that_the_handler_does_not_have_is_refused(app: Everwo
 
     with pytest.raises(InvalidInput, match=r"^cc: the handler has no such argument; it takes to, subject$"):
         await send.enqueue(to="a", cc="b")
-    assert (await app._home.call(lambda service: service.find(JobFilter(), 1))).jobs == []
+    assert (await app._host.call(lambda service: service.find(JobFilter(), 1))).jobs == []
 
 
 async def test_a_missing_argument_is_refused(app: Everwork) -> None:

@@ -19,7 +19,7 @@ LATER_MS = 1_893_546_245_678
 async def jobs_in(app: Everwork) -> int:
     """How many jobs the store holds."""
     await app.open()
-    return len((await app._home.call(lambda service: service.find(JobFilter(), 1_000))).jobs)
+    return len((await app._host.call(lambda service: service.find(JobFilter(), 1_000))).jobs)
 
 
 async def test_enqueue_creates_a_pending_job_and_answers_its_key(app: Everwork) -> None:

@@ -23,7 +23,7 @@ from tests.app.waiting import finished, run_one
 
 async def published(app: Everwork) -> list[str]:
     """The variables of the jobs that events have become, oldest first."""
-    page = await app._home.call(lambda service: service.find(JobFilter(type="out"), 100))
+    page = await app._host.call(lambda service: service.find(JobFilter(type="out"), 100))
     return sorted(job.variables for job in page.jobs)
 
 

@@ -139,7 +139,7 @@ async def test_cancelled_calls_have_the_time_that_their_process_gives_them(
     await app.open()
     stopped = StopSignal()
     runtime = Runtime(
-        app._home.portal, app.worker, stopped, app._home.own, process="p", handlers=[a_handler(work, "work")]
+        app._host.portal, app.worker, stopped, app._host.own, process="p", handlers=[a_handler(work, "work")]
     )
     running = asyncio.create_task(runtime.run(None, DEADLINE_S))
     key = await app.enqueue("work")

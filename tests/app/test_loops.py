@@ -57,7 +57,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_call_disturbs_nobody(sync_app: Ever
 
 def jobs_in(app: Everwork) -> int:
     """How many jobs the application's store holds."""
-    return sum(one.jobs for one in asyncio.run(app._home.call(lambda service: service.engine.count())))
+    return sum(one.jobs for one in asyncio.run(app._host.call(lambda service: service.engine.count())))
 
 
 def test_a_forked_child_may_use_an_application_that_its_parent_has_opened(sync_app: Everwork, url: str) -> None:

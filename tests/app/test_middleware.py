@@ -135,7 +135,7 @@ async def test_a_call_may_be_made_again_or_forgiven_and_only_one_that_succeeded_
         return "told"
 
     jobs = [await run_one(app, "tell"), await run_one(app, "tell")]
-    told = await app._home.call(lambda service: service.find(JobFilter(type="told"), 10))
+    told = await app._host.call(lambda service: service.find(JobFilter(type="told"), 10))
     assert [(job.attempts, job.result) for job in jobs] == [(1, '"told"'), (1, '"forgiven"')]
     assert [job.variables for job in told.jobs] == ['{"at":1}']
 
@@ -158,7 +158,7 @@ async def test_events_of_a_call_that_succeeded_are_published_though_a_later_one_
         return calls[-1]
 
     job = await run_one(app, "tell")
-    told = await app._home.call(lambda service: service.find(JobFilter(type="told"), 10))
+    told = await app._host.call(lambda service: service.find(JobFilter(type="told"), 10))
     assert (job.result, [job.variables for job in told.jobs]) == ("0", ['{"at":0}'])
 
 

@@ -185,7 +185,7 @@ async def test_a_create_that_may_have_happened_is_told_and_not_repeated(app: Eve
 
 async def _is_empty(app: Everwork) -> bool:
     try:
-        return (await app._home.call(lambda service: service.find(JobFilter(), 10))).jobs == []
+        return (await app._host.call(lambda service: service.find(JobFilter(), 10))).jobs == []
     except EngineUnavailable:
         return False
 

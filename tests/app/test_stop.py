@@ -180,7 +180,7 @@ async def test_close_twice_is_allowed(app: Everwork) -> None:
 async def test_the_application_is_open_inside_async_with(app: Everwork) -> None:
     async with app as same:
         assert same is app
-        assert (await app._home.call(lambda service: service.engine.health())).engine
+        assert (await app._host.call(lambda service: service.engine.health())).engine
     with pytest.raises(BadConfiguration, match="the application is not open"):
         _ = app.service
 
@@ -191,7 +191,7 @@ async def test_a_stop_that_comes_while_the_engine_opens_is_not_forgotten(tmp_pat
     lock = os.open(tmp_path / "jobs.db.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)  # Opening waits for this.
     work = asyncio.create_task(app.work())
-    await until(lambda: app._home._portal is not None)
+    await until(lambda: app._host._portal is not None)
     app.stop()
     os.close(lock)
     try:
@@ -211,7 +211,7 @@ async def test_workers_whose_task_is_cancelled_take_no_more_jobs(app: Everwork) 
     await asyncio.wait({work}, timeout=DEADLINE_S)
     key = await app.enqueue("work")
     demand = Demand("work", "somebody else", 1)
-    await app._home.call(lambda service: service.engine.activate([demand]))
+    await app._host.call(lambda service: service.engine.activate([demand]))
     assert (await app.get(key)).worker == "somebody else"
 
 

@@ -111,10 +111,10 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
     clock.now_ms = now_ms - DAY_MS - HOUR_MS
     keys = await _set_up(engine, clock)
     clock.now_ms = now_ms - PRESENT_MS
-    pulse, past = MetricsSampler(engine, "past"), Past(engine, clock)
-    await past.write(minutes, pulse.fresh)
-    jobs = await _the_present(engine, clock, past, pulse)
-    await pulse.close()
+    sampler, past = MetricsSampler(engine, "past"), Past(engine, clock)
+    await past.write(minutes, sampler.fresh)
+    jobs = await _the_present(engine, clock, past, sampler)
+    await sampler.close()
     return keys, jobs
 
 
@@ -149,7 +149,7 @@ _KEYS: Final[Sequence[tuple[str, list[str], list[str], int | None]]] = (
 )
 
 
-async def _the_present(engine: Engine, clock: VirtualClock, past: Past, pulse: MetricsSampler) -> dict[str, int]:
+async def _the_present(engine: Engine, clock: VirtualClock, past: Past, sampler: MetricsSampler) -> dict[str, int]:
     """The last minutes: work in every state, in no order, while work goes on."""
     await _open_the_breaker(engine)
     await engine.pause(PAUSED, True)
@@ -159,7 +159,7 @@ async def _the_present(engine: Engine, clock: VirtualClock, past: Past, pulse: M
     began_ms, step_ms = clock.now_ms, (PRESENT_MS - MINUTE_MS // 2) // len(new)
     for number, job in enumerate(new):
         clock.now_ms = max(clock.now_ms, began_ms + number * step_ms)
-        await pulse.fresh()
+        await sampler.fresh()
         if number % (MINUTE_MS // step_ms) == 0:
             await past.minute(clock.now_ms)
         [created] = await engine.create([job])

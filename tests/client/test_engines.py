@@ -65,7 +65,7 @@ async def test_a_life_from_creation_to_deletion(any_client: Client) -> None:
 
 @pytest.mark.parametrize("any_client", ["remote"], indirect=True)
 async def test_a_number_that_no_attempt_can_have_is_refused_by_name(any_client: Client) -> None:
-    line: Any = any_client.line
+    line: Any = any_client.transport
     number = 2**32 - 1
     outcome = pb.Outcome(key=1, attempt=number, complete=pb.Complete())
     hello = pb.Hello(worker="w", resumed=[pb.Lease(key=1, attempt=number)])

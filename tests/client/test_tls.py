@@ -69,4 +69,4 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
             Client("grpcs://host", **options)
     with pytest.raises(BadConfiguration, match="tls_certificate: is shown over TLS only"):
         Client("grpc://host", tls_certificate=certificate, tls_key=key)
-    assert "PRIVATE KEY" not in f"{Client('grpcs://host', tls_certificate=certificate, tls_key=key).line.__dict__}"
+    assert "PRIVATE KEY" not in f"{Client('grpcs://host', tls_certificate=certificate, tls_key=key).transport.__dict__}"

@@ -303,7 +303,7 @@ async def test_secrets_are_shown_nowhere(shared_server: ServerProcess, caplog: p
     client, blocking = Client(shared_server.grpc_url, key=secret), SyncClient("postgresql://u:pa55word@localhost/db")
     with pytest.raises(Unauthenticated) as raised:
         await client.get(1)
-    told = f"{client!r} {blocking!r} {raised.value} {client.line.__dict__} {caplog.text}"
+    told = f"{client!r} {blocking!r} {raised.value} {client.transport.__dict__} {caplog.text}"
     assert secret not in told
     assert "pa55word" not in repr(blocking)
     await client.close()

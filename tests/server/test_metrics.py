@@ -149,7 +149,7 @@ async def test_every_figure_is_in_the_documentation_and_the_other_way_round(sqli
     await sqlite_whole.service.lease(Demand(TYPE, "w1", 1))
     sqlite_whole.server.metrics.unfenced("rest")
     sqlite_whole.server.metrics.called("rest", "healthz", "200")
-    await sqlite_whole.server.pulse.fresh()
+    await sqlite_whole.server.sampler.fresh()
     with sqlite_whole.server.metrics.polling("rest"):
         text = await scraped(sqlite_whole)
     told = {

@@ -231,13 +231,13 @@ async def test_an_outage_of_the_engine_keeps_the_worker_waiting_and_loses_nothin
         jobs = await worker.got(2)
         engine = sqlite_whole.service.engine
         away = _Away(engine)
-        sqlite_whole.service.engine = sqlite_whole.service._exchange.steps._engine = away  # type: ignore[assignment]
+        sqlite_whole.service.engine = sqlite_whole.service._dispatcher.steps._engine = away  # type: ignore[assignment]
         failed = ended(jobs[1], fail=pb.Fail(error="boom", backoff_ms=0, variables=b'{"seen":1}'))
         done = ended(jobs[0], complete=pb.Complete())
         await worker.say(outcomes=[done, failed], heartbeats=[lease_of(jobs[1])])
         await worker.call.done_writing()
         await until(lambda: away.refused >= 2)
-        sqlite_whole.service.engine = sqlite_whole.service._exchange.steps._engine = engine
+        sqlite_whole.service.engine = sqlite_whole.service._dispatcher.steps._engine = engine
         await worker.until(lambda: worker.settled == 2)
         assert not worker.refusals
         assert (await worker.status())[0] is grpc.StatusCode.OK

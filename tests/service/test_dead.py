@@ -32,7 +32,7 @@ def office(service: JobService, *tenants: str, permission: Permission = Permissi
     return Admin(service, KeyRing(service.engine), Audit(service.engine), principal, "10.0.0.7")
 
 
-def desk(service: JobService, *tenants: str) -> Jobs:
+def jobs_of(service: JobService, *tenants: str) -> Jobs:
     """The same for questions."""
     return Jobs(service, Principal("k1", "ann", frozenset([Permission.JOBS_READ]), tenants))
 
@@ -46,14 +46,14 @@ async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
     await a_dead_letter(engine, error="refused")
     await a_dead_letter(engine, error="refused", type="other")
     await a_completed_job(engine)
-    found = await grouped(desk(service), DeadLetterFilter())
+    found = await grouped(jobs_of(service), DeadLetterFilter())
     timed_out = found.groups[0]
     assert (timed_out.type, timed_out.jobs, timed_out.fingerprint) == (TYPE, 2, fingerprint("timed out after 1 s"))
     assert (timed_out.first_ms, timed_out.last_ms) == (START_MS, START_MS + HOUR_MS)
     assert (timed_out.key, timed_out.error) == (latest.key, "timed out after 30 s")
     assert [(one.type, one.jobs) for one in found.groups[1:]] == [(TYPE, 1), ("other", 1)]
     assert (found.looked_at, found.is_cut, found.left_out) == (4, False, 0)
-    assert (await grouped(desk(service), DeadLetterFilter(), 1)).left_out == 2
+    assert (await grouped(jobs_of(service), DeadLetterFilter(), 1)).left_out == 2
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_a_filter_requeues_what_it_shows_and_nothing_else(
     clock.advance(ms=HOUR_MS)
     jobs.append(await a_dead_letter(engine, error="timed out after 30 s"))
     jobs.append(await a_dead_letter(engine, error="refused", tenant="acme"))
-    shown = sum(group.jobs for group in (await grouped(desk(service), wanted)).groups)
+    shown = sum(group.jobs for group in (await grouped(jobs_of(service), wanted)).groups)
     admin = office(service)
     assert await admin.change_dead(DeadLetterAction.REQUEUE, wanted, dry_run=True) == BulkChange(matched, 0)
     assert await admin.change_dead(DeadLetterAction.REQUEUE, wanted) == BulkChange(matched, matched)
@@ -112,7 +112,7 @@ async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, s
 
 async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: Engine, service: JobService) -> None:
     mine, other = await a_dead_letter(engine, tenant="acme"), await a_dead_letter(engine, tenant="umbrella")
-    assert [group.key for group in (await grouped(desk(service, "acme"), DeadLetterFilter())).groups] == [mine.key]
+    assert [group.key for group in (await grouped(jobs_of(service, "acme"), DeadLetterFilter())).groups] == [mine.key]
     ann = office(service, "acme")
     with pytest.raises(PermissionDenied):
         await ann.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(tenants=("umbrella",)))
@@ -143,7 +143,7 @@ async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
     monkeypatch.setattr(dead_letters, "LOOKED_AT_MAX", 2)
     for error in ("old", "new", "newest"):
         await a_dead_letter(engine, error=error)
-    found = await grouped(desk(service), DeadLetterFilter())
+    found = await grouped(jobs_of(service), DeadLetterFilter())
     assert ({group.error for group in found.groups}, found.looked_at, found.is_cut) == ({"new", "newest"}, 2, True)
 
 

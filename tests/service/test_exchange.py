@@ -114,7 +114,7 @@ async def test_a_caller_whose_time_ends_while_the_engine_is_asked_gets_the_answe
     watched.gate = asyncio.Event()
     polling = asyncio.create_task(service.lease(demand(), 1))
     await until(lambda: watched.steps)
-    [ask] = next(iter(service._exchange._places.values())).asks
+    [ask] = next(iter(service._dispatcher._places.values())).asks
     await until(lambda: ask.is_expired)
     assert not polling.done()
     watched.gate.set()

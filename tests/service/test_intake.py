@@ -53,7 +53,7 @@ async def refused(app: Everwork, type: Any, field: str, options: dict[str, Any])
     assert (told.value.field, str(told.value).startswith(f"{field}: must ")) == (field, True), told.value
     with pytest.raises(InvalidInput, match=rf"^jobs\[1\]\.{field}: "):
         await app.enqueue_many([("email-send", {}), (type, options)])
-    assert (await app._home.call(lambda service: service.find(JobFilter(), 10))).jobs == []
+    assert (await app._host.call(lambda service: service.find(JobFilter(), 10))).jobs == []
 
 
 @pytest.mark.parametrize("type", [*NAMES, None], ids=repr)

@@ -38,22 +38,22 @@ OTHER = "resize"
 
 async def test_what_ends_is_counted_in_its_minute_by_type(engine: Engine, clock: VirtualClock) -> None:
     await a_completed_job(engine)  # Before anybody looked: it belongs to no minute.
-    pulse = MetricsSampler(engine, "a")
-    await pulse.fresh()
+    sampler = MetricsSampler(engine, "a")
+    await sampler.fresh()
     job = await a_processing_job(engine)
     clock.advance(seconds=3)
     await settled(engine, Failed(job.key, job.attempt, "busy", retries=2, backoff_ms=600_000))
     await a_dead_letter(engine, type=OTHER)
-    await pulse.fresh()
-    [minute] = pulse.minutes
+    await sampler.fresh()
+    [minute] = sampler.minutes
     assert minute.minute == START_MS // 60_000
     assert minute.by_type == {TYPE: Work(retried=1, execution_ms=3_000), OTHER: Work(failed=1)}
     assert minute.total == Work(0, 1, 1, 3_000, 0)
     assert sum(minute.measured[TYPE].execution) == sum(minute.measured[TYPE].wait) == 1
     assert sum(minute.measured[OTHER].failures.values()) == 1
-    span = pulse.span(5)
+    span = sampler.span(5)
     assert (span.seconds, span.work.ended, span.execution_ms(1.0)) == (3.0, 2, 5_000)
-    assert pulse.span(5, OTHER).work == Work(failed=1)
+    assert sampler.span(5, OTHER).work == Work(failed=1)
 
 
 async def test_a_reading_tells_counts_types_and_since_when_work_waits(engine: Engine) -> None:
@@ -66,18 +66,18 @@ async def test_a_reading_tells_counts_types_and_since_when_work_waits(engine: En
 
 async def test_nothing_is_lost_or_counted_twice_when_an_hour_ends(engine: Engine, clock: VirtualClock) -> None:
     clock.advance(ms=HOUR_MS - 1_000)
-    pulse = MetricsSampler(engine, "a")
-    await pulse.fresh()
+    sampler = MetricsSampler(engine, "a")
+    await sampler.fresh()
     await a_completed_job(engine)
     clock.advance(seconds=2)
     await a_completed_job(engine)
-    await pulse.fresh()
+    await sampler.fresh()
     clock.advance(ms=3 * HOUR_MS)
     await a_completed_job(engine)
-    await pulse.fresh()
-    await pulse.fresh()
-    assert [minute.total.completed for minute in pulse.minutes] == [0, 2, 1]
-    assert pulse.totals[TYPE]["completed"] == 3
+    await sampler.fresh()
+    await sampler.fresh()
+    assert [minute.total.completed for minute in sampler.minutes] == [0, 2, 1]
+    assert sampler.totals[TYPE]["completed"] == 3
 
 
 async def test_after_the_clock_was_set_back_work_is_counted_once_and_minutes_stay_in_order(
@@ -86,28 +86,28 @@ async def test_after_the_clock_was_set_back_work_is_counted_once_and_minutes_sta
     clock.advance(ms=-3 * HOUR_MS)
     await a_completed_job(engine)  # It was counted in its time: nobody looked.
     clock.advance(ms=3 * HOUR_MS)
-    pulse = MetricsSampler(engine, "a")
-    await pulse.fresh()
+    sampler = MetricsSampler(engine, "a")
+    await sampler.fresh()
     for ms in (0, 61_000, -70_000, -3 * HOUR_MS, 61_000, 61_000, 3 * HOUR_MS):
         clock.advance(ms=ms)
         await a_completed_job(engine)
-        await pulse.fresh()
-        assert [one.minute for one in pulse.minutes] == sorted({one.minute for one in pulse.minutes})
-        assert pulse.minutes[-1].minute == clock.now_ms // 60_000
+        await sampler.fresh()
+        assert [one.minute for one in sampler.minutes] == sorted({one.minute for one in sampler.minutes})
+        assert sampler.minutes[-1].minute == clock.now_ms // 60_000
     # Of the jobs that ended in an hour nobody had looked at yet, the first reading cannot tell which are new.
-    assert pulse.totals[TYPE]["completed"] == 6
+    assert sampler.totals[TYPE]["completed"] == 6
 
 
 async def test_a_clock_that_is_set_back_a_little_loses_nothing_of_the_minute(
     engine: Engine, clock: VirtualClock
 ) -> None:
-    pulse = MetricsSampler(engine, "a")
+    sampler = MetricsSampler(engine, "a")
     for ms in (0, 59_000, 2_000, -5_000):
         clock.advance(ms=ms)
-        await pulse.fresh()
+        await sampler.fresh()
         await a_completed_job(engine)
-    await pulse.fresh()
-    assert [(one.minute, one.total.completed) for one in pulse.minutes] == [(START_MS // 60_000, 4)]
+    await sampler.fresh()
+    assert [(one.minute, one.total.completed) for one in sampler.minutes] == [(START_MS // 60_000, 4)]
 
 
 def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -> None:
@@ -124,35 +124,35 @@ def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -
 
 
 async def test_callers_at_the_same_time_share_a_reading_and_later_ones_get_a_later_one(engine: Engine) -> None:
-    pulse = MetricsSampler(engine, "a")
-    readings = await asyncio.gather(*(pulse.fresh() for _ in range(5)))
+    sampler = MetricsSampler(engine, "a")
+    readings = await asyncio.gather(*(sampler.fresh() for _ in range(5)))
     assert {reading.number for reading in readings} == {1}
-    under_way = asyncio.create_task(pulse.fresh())
+    under_way = asyncio.create_task(sampler.fresh())
     for _ in range(2):  # The task that asks, and the one that reads.
         await asyncio.sleep(0)
-    assert pulse._reading_in_turn.locked()
+    assert sampler._reading_in_turn.locked()
     await a_pending_job(engine)
-    assert [count.jobs for count in (await pulse.fresh()).counts] == [1]
+    assert [count.jobs for count in (await sampler.fresh()).counts] == [1]
     await under_way
 
 
 async def test_a_reading_that_is_dear_is_used_for_a_while(engine: Engine) -> None:
-    pulse = MetricsSampler(engine, "a")
-    pulse._cost_seconds = 1_000.0
-    assert (await pulse.recent()).number == 1  # There was none yet.
-    pulse._cost_seconds = DEAR_SECONDS
-    assert (await pulse.recent()).number == 2
-    pulse._cost_seconds = 1_000.0
-    assert (await pulse.recent()).number == 2
-    pulse._read_at -= RECENT_SECONDS_MAX
-    assert (await pulse.recent()).number == 3
+    sampler = MetricsSampler(engine, "a")
+    sampler._cost_seconds = 1_000.0
+    assert (await sampler.recent()).number == 1  # There was none yet.
+    sampler._cost_seconds = DEAR_SECONDS
+    assert (await sampler.recent()).number == 2
+    sampler._cost_seconds = 1_000.0
+    assert (await sampler.recent()).number == 2
+    sampler._read_at -= RECENT_SECONDS_MAX
+    assert (await sampler.recent()).number == 3
 
 
 async def test_whoever_waits_for_a_change_gets_the_next_reading(engine: Engine) -> None:
-    pulse = MetricsSampler(engine, "a")
-    assert not await pulse.wait_change(0, 0.0)
-    waiting = asyncio.create_task(pulse.wait_change(0, DEADLINE_S))
-    await pulse.fresh()
+    sampler = MetricsSampler(engine, "a")
+    assert not await sampler.wait_change(0, 0.0)
+    waiting = asyncio.create_task(sampler.wait_change(0, DEADLINE_S))
+    await sampler.fresh()
     assert await waiting
 
 
@@ -181,25 +181,25 @@ async def test_one_server_writes_a_minute_and_the_other_takes_it_over(engine: En
     await other.fresh()  # It comes in the middle of the minute, and has not seen the job.
     await writer.fresh()
     clock.advance(seconds=60)
-    for pulse in (writer, other):
-        await pulse.fresh()
-        await pulse._tick()
+    for sampler in (writer, other):
+        await sampler.fresh()
+        await sampler._tick()
     assert [minute.total.completed for minute in other.minutes] == [1, 0]
     assert len(await engine.registered(MINUTE_KIND)) == 1
 
 
 async def test_a_minute_that_the_writer_has_missed_is_written_by_another(engine: Engine, clock: VirtualClock) -> None:
     writer, other = MetricsSampler(engine, "a"), MetricsSampler(engine, "b")
-    for pulse in (writer, other):
-        await pulse.fresh()
+    for sampler in (writer, other):
+        await sampler.fresh()
     for lookers in ([writer, other], [other], [writer, other], [writer, other]):
         clock.advance(seconds=50)
         await engine.take_turn(TURN, "a", TURN_MS)  # Late, so that it keeps its turn over a minute of silence.
         await a_completed_job(engine)
         clock.advance(seconds=10)
-        for pulse in lookers:
-            await pulse.fresh()
-            await pulse._tick()
+        for sampler in lookers:
+            await sampler.fresh()
+            await sampler._tick()
     first = START_MS // 60_000
     assert [int(entry.name) - first for entry in await engine.registered(MINUTE_KIND)] == [0, 1, 2, 3]
     assert not other._unsaved

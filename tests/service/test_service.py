@@ -332,7 +332,7 @@ async def test_many_who_wait_for_results_share_a_look(service: JobService, engin
     created = await service.create([NewJob(TYPE)] * 30)
     leased = await service.lease(DEMAND._replace(limit=30))
     waiting = [asyncio.create_task(service.result(one.key, None)) for one in created]
-    await until(lambda: len(service._finishing._waiters) == 30)
+    await until(lambda: len(service._result_waiter._waiters) == 30)
     looks = 0
     get = engine.get
 
@@ -345,13 +345,13 @@ async def test_many_who_wait_for_results_share_a_look(service: JobService, engin
     await service.settle([Complete(job.key, job.attempt, str(job.key)) for job in leased])
     assert await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S) == [str(one.key) for one in created]
     assert looks < 30
-    assert not service._finishing._waiters
+    assert not service._result_waiter._waiters
 
 
 async def test_a_result_that_nobody_waits_for_any_more_is_forgotten(service: JobService, engine: Engine) -> None:
     job = await a_processing_job(engine)
     waiting = asyncio.create_task(service.result(job.key, None))
-    await until(lambda: service._finishing._waiters)
+    await until(lambda: service._result_waiter._waiters)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert not service._finishing._waiters
+    assert not service._result_waiter._waiters

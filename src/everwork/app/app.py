@@ -70,9 +70,9 @@ class Everwork:
         self._name = WorkerName(worker)
         self._middleware = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
-        self._home = EngineHost(url, self._name, clock, self.functions)
-        self.sync = SyncEverwork(self._home, self._checked_many, self._stop_workers, self.run_once)
-        self._ticks = TickRunner(self._home, self._new_runtime)
+        self._host = EngineHost(url, self._name, clock, self.functions)
+        self.sync = SyncEverwork(self._host, self._checked_many, self._stop_workers, self.run_once)
+        self._ticks = TickRunner(self._host, self._new_runtime)
         self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
@@ -132,7 +132,7 @@ class Everwork:
         return await self._create(self._checked_many(jobs), tx)
 
     async def _create(self, jobs: list[NewJob], tx: object) -> list[JobKey]:
-        created = await (self._home.create(jobs) if tx is None else self._home.create_in(tx, jobs))
+        created = await (self._host.create(jobs) if tx is None else self._host.create_in(tx, jobs))
         return [JobKey.of(one) for one in created]
 
     def _checked_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[NewJob]:
@@ -168,31 +168,31 @@ class Everwork:
 
     async def get(self, key: int) -> Job:
         """A job as it stands."""
-        return await self._home.call(lambda service: service.get(key))
+        return await self._host.call(lambda service: service.get(key))
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
-        return await self._home.call(lambda service: service.history(key))
+        return await self._host.call(lambda service: service.history(key))
 
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return await self._home.call(lambda service: service.explain(key))
+        return await self._host.call(lambda service: service.explain(key))
 
     async def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result.
 
         Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when `timeout` seconds have passed.
         """
-        text = await self._home.call(lambda service: service.result(key, timeout))
+        text = await self._host.call(lambda service: service.result(key, timeout))
         return None if text is None else decode(text)
 
     async def cancel(self, key: int, reason: str = "") -> None:
         """Cancel a job, pending or running."""
-        await self._home.call(lambda service: service.cancel(key, reason))
+        await self._host.call(lambda service: service.cancel(key, reason))
 
     async def requeue(self, key: int) -> None:
         """Bring a dead letter back."""
-        await self._home.call(lambda service: service.requeue(key))
+        await self._host.call(lambda service: service.requeue(key))
 
     # Run ----------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Everwork:
             if wish.is_made:
                 return
             # Opening may have to wait for another program; a stop does not wait with it.
-            if await stopped.comes_before(self._home.call(self._prepare)):
+            if await stopped.comes_before(self._host.call(self._prepare)):
                 return
             self._runtime = self._new_runtime(stopped)
             with self._firing():
@@ -252,7 +252,7 @@ class Everwork:
             raise BadConfiguration("the workers of this application run already")
 
     async def _prepare(self, service: JobService) -> None:
-        await self._home.prepare(service)
+        await self._host.prepare(service)
         await Fleet(service.engine).declare([], [one.entry for one in self._triggers], self.functions)
 
     def _firing(self) -> AbstractContextManager[None]:
@@ -260,7 +260,7 @@ class Everwork:
             return nullcontext()
         from everwork.app.function_triggers import firing  # noqa: PLC0415 - only those pay for schedules who have some
 
-        return firing(self._home.portal, self._triggers)
+        return firing(self._host.portal, self._triggers)
 
     @property
     def _triggers(self) -> list[FunctionTrigger]:
@@ -268,10 +268,10 @@ class Everwork:
 
     def _new_runtime(self, stopped: StopSignal) -> Runtime:
         return Runtime(
-            self._home.portal,
+            self._host.portal,
             self._name.text,
             stopped,
-            self._home.own,
+            self._host.own,
             process=self._name.process,
             handlers=[function.handler(self._middleware) for function in self.functions.values()],
             # A tick may have another beside it, under the same name.
@@ -301,7 +301,7 @@ class Everwork:
 
     async def open(self) -> None:
         """Open the engine, if that has not happened yet."""
-        await self._home.open_here()
+        await self._host.open_here()
 
     async def close(self) -> None:
         """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
@@ -312,7 +312,7 @@ class Everwork:
             self.stop()
         for runtime in runtimes:
             await asyncio.shield(asyncio.wrap_future(runtime.ended))
-        await asyncio.to_thread(self._home.close)
+        await asyncio.to_thread(self._host.close)
 
     async def __aenter__(self) -> Everwork:
         await self.open()
@@ -331,12 +331,12 @@ class Everwork:
     @property
     def service(self) -> JobService:
         """The service while the application is open; it lives in the engine's event loop."""
-        return self._home.portal.service
+        return self._host.portal.service
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The engine's event loop while the application is open."""
-        return self._home.portal.loop
+        return self._host.portal.loop
 
     def _stop_workers(self) -> None:
         """Stop the workers from a thread that may wait for them."""
@@ -356,7 +356,7 @@ class Everwork:
 
     def _begin_anew(self) -> object:
         """In a forked child: nothing is open and no workers run; what the parent has is answered."""
-        of_parent = (self._runtime, self._stopped, self._wishes, self._ticks, self._home.begin_anew())
-        self._ticks = TickRunner(self._home, self._new_runtime)
+        of_parent = (self._runtime, self._stopped, self._wishes, self._ticks, self._host.begin_anew())
+        self._ticks = TickRunner(self._host, self._new_runtime)
         self._is_working, self._runtime, self._stopped, self._wishes = False, None, None, WeakSet()
         return of_parent

@@ -29,7 +29,7 @@ class SyncEverwork:
         stop_workers: Callable[[], None],
         run_once: Callable[..., Coroutine[Any, Any, TickResult]],
     ) -> None:
-        self._home = home
+        self._host = home
         self._run_once = run_once
         self._check = check
         self._stop_workers = stop_workers
@@ -45,33 +45,33 @@ class SyncEverwork:
         """Create many jobs, all or none; see `Everwork.enqueue_many`."""
         checked = self._check(jobs)
         if tx is not None:
-            return [JobKey.of(one) for one in self._home.create_in_blocking(tx, checked)]
-        return [JobKey.of(one) for one in self._home.run(lambda service: service.create_patiently(checked))]
+            return [JobKey.of(one) for one in self._host.create_in_blocking(tx, checked)]
+        return [JobKey.of(one) for one in self._host.run(lambda service: service.create_patiently(checked))]
 
     def get(self, key: int) -> Job:
         """A job as it stands."""
-        return self._home.run(lambda service: service.get(key))
+        return self._host.run(lambda service: service.get(key))
 
     def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
-        return self._home.run(lambda service: service.history(key))
+        return self._host.run(lambda service: service.history(key))
 
     def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return self._home.run(lambda service: service.explain(key))
+        return self._host.run(lambda service: service.explain(key))
 
     def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result; see `Everwork.result`."""
-        text = self._home.run(lambda service: service.result(key, timeout))
+        text = self._host.run(lambda service: service.result(key, timeout))
         return None if text is None else decode(text)
 
     def cancel(self, key: int, reason: str = "") -> None:
         """Cancel a job, pending or running."""
-        self._home.run(lambda service: service.cancel(key, reason))
+        self._host.run(lambda service: service.cancel(key, reason))
 
     def requeue(self, key: int) -> None:
         """Bring a dead letter back."""
-        self._home.run(lambda service: service.requeue(key))
+        self._host.run(lambda service: service.requeue(key))
 
     def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
         """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
@@ -82,12 +82,12 @@ class SyncEverwork:
 
     def open(self) -> None:
         """Open the engine, if that has not happened yet."""
-        self._home.open_blocking()
+        self._host.open_blocking()
 
     def close(self) -> None:
         """Stop the workers of this application, if they run, and close the engine."""
         self._stop_workers()
-        self._home.close()
+        self._host.close()
 
     def __enter__(self) -> SyncEverwork:
         self.open()

@@ -136,7 +136,7 @@ class TickRunner:
     """The ticks of one application; several may run at once."""
 
     def __init__(self, home: EngineHost, make: Callable[[StopSignal], Runtime]) -> None:
-        self._home = home
+        self._host = home
         self._make = make
         self.runtimes: set[Runtime] = set()
         self._stops: set[StopSignal] = set()
@@ -146,7 +146,7 @@ class TickRunner:
         stopped = StopSignal()
         self._stops.add(stopped)
         try:
-            if await stopped.comes_before(self._home.call(prepare)):
+            if await stopped.comes_before(self._host.call(prepare)):
                 return TickResult()
             return await self._run(stopped, most, shutdown_timeout)
         finally:
@@ -159,7 +159,7 @@ class TickRunner:
             await runtime.run(shutdown_timeout, fetcher_of=partial(TickFetcher, most=most, tally=tally))
         finally:
             self.runtimes.discard(runtime)
-        return await self._home.call(partial(_ticked, tally))
+        return await self._host.call(partial(_ticked, tally))
 
     @property
     def is_live(self) -> bool:

@@ -68,7 +68,7 @@ class Client:
     ) -> None:
         self._url = url
         self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
-        self.line = line_to(url, key, Tls(tls, tls_certificate, tls_key))
+        self.transport = line_to(url, key, Tls(tls, tls_certificate, tls_key))
         self._calls = Calls()
         self.streams: set[Stream] = set()
         """Those that are open."""
@@ -319,13 +319,13 @@ class Client:
         if self._loop is None:
             async with self._opening_lock():
                 if self._loop is None:
-                    await self.line.open()
+                    await self.transport.open()
                     self._loop, self._process = loop, os.getpid()
         if self._process != os.getpid():
             raise BadConfiguration("client: it was opened before a fork; a child process needs a client of its own")
         if self._loop is not loop:
             raise BadConfiguration("client: it was opened in another event loop; each loop needs a client of its own")
-        return self.line
+        return self.transport
 
     async def close(self) -> None:
         """Let go of everything: calls that are under way raise `EngineUnavailable`. It can be opened again."""
@@ -341,7 +341,7 @@ class Client:
                 await asyncio.gather(*(stream.break_off(closed()) for stream in self.streams))
             finally:
                 if was_open:
-                    await self.line.close()
+                    await self.transport.close()
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -377,7 +377,7 @@ class Client:
             line = await self.open()
             while True:
                 try:
-                    return await call(line.desk(deadline))
+                    return await call(line.jobs(deadline))
                 except (EngineUnavailable, EngineBusy):
                     delay = next(delays)
                     if not safe or loop.time() + delay > deadline:

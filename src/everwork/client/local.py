@@ -87,6 +87,6 @@ class LocalTransport:
         """Close the store."""
         await self.service.close()
 
-    def desk(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client keeps the time
+    def jobs(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client keeps the time
         """The verbs."""
         return self._desk

@@ -28,9 +28,9 @@ class LocalStream(Stream):
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         super().__init__(client, worker, lease_ms)
-        self._line = cast("LocalTransport", client.line)
+        self._transport = cast("LocalTransport", client.transport)
         self._outcomes: list[Outcome] = []
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self._outage = engine_outage(f"stream of worker '{self.worker}'")
 
@@ -42,20 +42,20 @@ class LocalStream(Stream):
 
     def _send(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
-        self._news.set()
+        self._wakeup.set()
 
     def _drained(self) -> None:
         for feed, _ in self._feeds.values():
             feed.cancel()
         self._feeds.clear()
-        self._news.set()
+        self._wakeup.set()
 
     async def _live(self) -> None:
         beating = asyncio.ensure_future(self._beat())
         try:
             while not (self._is_draining and not (self._held or self._outcomes)):
-                await self._news.wait()
-                self._news.clear()
+                await self._wakeup.wait()
+                self._wakeup.clear()
                 while self._outcomes:
                     await self._judge()
         finally:
@@ -75,7 +75,7 @@ class LocalStream(Stream):
         delays = pauses()
         while True:
             try:
-                judged = await self._line.desk(0.0).settle_each(batch)
+                judged = await self._transport.jobs(0.0).settle_each(batch)
                 self._outage.over()
                 return judged
             except EngineError as error:
@@ -92,7 +92,7 @@ class LocalStream(Stream):
                 continue
             demand = Demand(place.type, self.worker, min(credits, FEED_MAX), self._lease_ms, place.group, place.tenants)
             try:
-                jobs = await self._line.desk(0.0).activate(demand, POLL_MS)
+                jobs = await self._transport.jobs(0.0).activate(demand, POLL_MS)
             except (EngineError, TooManyRequests) as error:
                 self._outage.tell(error)
                 await asyncio.sleep(next(delays))
@@ -119,7 +119,7 @@ class LocalStream(Stream):
                     self._lost(lease.key, lease.attempt)
 
     async def _look(self, leases: list[Lease], *, is_beat: bool) -> list[LeaseStatus]:
-        engine = self._line.service.engine
+        engine = self._transport.service.engine
         if not leases:
             return []
         return await (engine.extend(leases, self._lease_ms) if is_beat else engine.check(leases))

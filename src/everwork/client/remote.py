@@ -78,7 +78,7 @@ class RemoteTransport:
         if self._channel is not None:
             await self._channel.close(None)
 
-    def desk(self, deadline: float) -> RemoteJobs:
+    def jobs(self, deadline: float) -> RemoteJobs:
         """The verbs for one call."""
         return RemoteJobs(self, deadline)
 
@@ -86,10 +86,10 @@ class RemoteTransport:
 class RemoteJobs:
     """The verbs for one call, each of them one request."""
 
-    __slots__ = ("_calls", "_deadline", "_line")
+    __slots__ = ("_calls", "_deadline", "_transport")
 
     def __init__(self, line: RemoteTransport, deadline: float) -> None:
-        self._line = line
+        self._transport = line
         self._calls = line.calls
         self._deadline = deadline
 
@@ -99,7 +99,7 @@ class RemoteJobs:
         """Accept jobs, all or none."""
         request = pb.CreateJobsRequest(jobs=[wire.asked_job_message(job) for job in jobs])
         require_size("jobs", request)
-        answer = await self._ask(self._line.work.CreateJobs, request)
+        answer = await self._ask(self._transport.work.CreateJobs, request)
         return [Created(one.key, one.deduplicated) for one in answer.jobs]
 
     async def activate(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
@@ -126,7 +126,7 @@ class RemoteJobs:
         )
         jobs: list[pb.Job] = []
         try:
-            async for answer in self._calls.Activate(request, timeout=self._left(), metadata=self._line.metadata):
+            async for answer in self._calls.Activate(request, timeout=self._left(), metadata=self._transport.metadata):
                 jobs.extend(answer.jobs)
         except grpc.aio.AioRpcError as refused:
             if not jobs:
@@ -227,7 +227,7 @@ class RemoteJobs:
 
     async def _ask(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, T], request: Any, key: int = 0) -> T:
         try:
-            return await method(request, timeout=self._left(), metadata=self._line.metadata)
+            return await method(request, timeout=self._left(), metadata=self._transport.metadata)
         except grpc.aio.AioRpcError as refused:
             raise error_of(refused, key) from None
 

@@ -41,12 +41,12 @@ class RemoteStream(Stream):
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         super().__init__(client, worker, lease_ms)
-        self._line = cast("RemoteTransport", client.line)
+        self._transport = cast("RemoteTransport", client.transport)
         self._outcomes: deque[pb.Outcome] = deque()
         self._unjudged: deque[pb.Outcome] = deque()
         self._judged = 0
         self._grants: dict[CreditKey, int] = {}
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._is_beat_due = False
         self._is_drain_told = False
         self._is_server_closing = False
@@ -57,18 +57,18 @@ class RemoteStream(Stream):
 
     def _granted(self, place: CreditKey, credits: int) -> None:
         self._grants[place] = self._grants.get(place, 0) + credits
-        self._news.set()
+        self._wakeup.set()
 
     def _send(self, outcome: Outcome) -> None:
         message = outcome_message(outcome)
         if isinstance(outcome, Complete) and outcome.events:
             require_size("events", message)
         self._outcomes.append(message)
-        self._news.set()
+        self._wakeup.set()
 
     def _drained(self) -> None:
         self._grants.clear()
-        self._news.set()
+        self._wakeup.set()
 
     # Connections --------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class RemoteStream(Stream):
 
     async def _talk(self) -> None:
         """One connection, until it ends or breaks."""
-        call = self._line.work.Work(None, metadata=self._line.metadata)
+        call = self._transport.work.Work(None, metadata=self._transport.metadata)
         self._begin_anew()
         tasks = [asyncio.ensure_future(self._write(call))]
         try:
@@ -146,10 +146,10 @@ class RemoteStream(Stream):
 
     async def _write(self, call: Any) -> None:
         """Write what there is, as soon as there is something; whatever comes meanwhile goes with the next message."""
-        self._news.set()
+        self._wakeup.set()
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             if not self._is_welcome:
                 continue
             while (message := self._message()) is not None:
@@ -191,7 +191,7 @@ class RemoteStream(Stream):
         while True:
             await asyncio.sleep(seconds * 0.8)
             self._is_beat_due = True
-            self._news.set()
+            self._wakeup.set()
 
     # What we hear -------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class RemoteStream(Stream):
             self._is_welcome = True
             for loss in message.welcome.lost:
                 self._lost(loss.lease.key, loss.lease.attempt)
-            self._news.set()
+            self._wakeup.set()
         if message.jobs:
             self._received([ActiveJob(job) for job in message.jobs])
         if message.settled > self._judged:
@@ -210,7 +210,7 @@ class RemoteStream(Stream):
             self._lost(loss.lease.key, loss.lease.attempt)
         if message.closing:
             self._is_server_closing = True
-            self._news.set()
+            self._wakeup.set()
 
     def _judge(self, message: pb.ToWorker) -> None:
         for _ in range(message.settled - self._judged):
@@ -219,7 +219,7 @@ class RemoteStream(Stream):
         for refusal in message.refusals:
             self._refused(Refused(refusal.lease.key, refusal.lease.attempt, refusal.message))
         if self._is_draining:
-            self._news.set()
+            self._wakeup.set()
 
 
 def _grant(place: CreditKey, credits: int) -> pb.Grant:

@@ -265,7 +265,7 @@ def open_stream(client: Client, worker: str, lease_ms: int) -> Stream:
     """The stream that suits the client's way to the jobs."""
     from everwork.client.local import LocalTransport  # noqa: PLC0415 - only what is used is loaded
 
-    if isinstance(client.line, LocalTransport):
+    if isinstance(client.transport, LocalTransport):
         from everwork.client.local_stream import LocalStream  # noqa: PLC0415
 
         return LocalStream(client, worker, lease_ms)

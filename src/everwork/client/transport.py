@@ -100,7 +100,7 @@ class Transport(Protocol):
         """Let go of everything."""
         ...
 
-    def desk(self, deadline: float) -> Verbs:
+    def jobs(self, deadline: float) -> Verbs:
         """The verbs for one call, which must be answered by this time of the event loop's clock."""
         ...
 

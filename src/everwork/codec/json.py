@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -164,3 +164,14 @@ def _depth(value: object) -> int:
         depth += 1
         level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
     return depth
+
+
+_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
+
+
+_QUOTED: Final = re.compile(r"(?<=, not )(True|False|None)$")
+
+
+def as_written(message: str) -> str:
+    """A message that ends with the value it complains of; texts stand in quotes there, and stay as they are."""
+    return _QUOTED.sub(lambda found: _WORDS[found[0]], message)

@@ -64,7 +64,7 @@ class Fetcher:
         """What is leased, until its outcome is settled."""
         self._outcomes: list[Outcome] = []
         self._spoilt: set[tuple[int, int]] = set()
-        self._news = Wakeup()
+        self._wakeup = Wakeup()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
@@ -82,7 +82,7 @@ class Fetcher:
         """Let a handler join, also while others run."""
         self._rooms[handler.name] = room = Capacity(handler)
         room.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
-        self._news.tell()
+        self._wakeup.tell()
 
     async def run(self) -> None:
         """Fetch and settle until stopped, and until everything that is here has been reported."""
@@ -90,7 +90,7 @@ class Fetcher:
         self._begin_round()
         try:
             while not self._is_done:
-                self._news.clear()
+                self._wakeup.clear()
                 timeout_ms = await self._step()
                 if timeout_ms is not None:
                     if not self._outcomes and not self._is_done:
@@ -122,7 +122,7 @@ class Fetcher:
                     spent.setdefault(name, []).append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._rooms[name].learn(sum(seconds) / len(seconds))
-        self._news.tell()
+        self._wakeup.tell()
 
     def _note_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
         """With an outcome it stays here until that is settled; without one nobody wants to hear of it any more."""
@@ -140,7 +140,7 @@ class Fetcher:
     def stop_fetching(self) -> None:
         """Ask for nothing more."""
         self._is_stopping = True
-        self._news.tell()
+        self._wakeup.tell()
 
     def stop_taking(self) -> None:
         """Ask for nothing more, and give back what has not begun."""
@@ -159,7 +159,7 @@ class Fetcher:
         outcomes = self._next_outcomes()
         asks = [] if self._is_stopping else self._asks()
         if not outcomes and not asks:
-            await self._news.wait()
+            await self._wakeup.wait()
             self._begin_round()
             return None
         settled = outcomes.copy()
@@ -338,18 +338,18 @@ class Fetcher:
     async def _wait(self, timeout_ms: int) -> None:
         """Wait for news from the executor, or for work that there is room for."""
         types = [] if self._is_stopping else self._types_with_room()
-        if self._news.is_there or not types:
-            await self._news.wait()
+        if self._wakeup.is_there or not types:
+            await self._wakeup.wait()
             return
         work = asyncio.ensure_future(self._service.engine.wait(types, timeout_ms, since=self._mark))
-        work.add_done_callback(self._news.wake)
+        work.add_done_callback(self._wakeup.wake)
         try:
-            await self._news.wait()
+            await self._wakeup.wait()
         finally:
             work.cancel()
         if work.done() and not work.cancelled() and work.exception() is not None:
             # Only a wake-up is lost. The next step finds out whether more is.
-            await self._news.wait(next(pauses()))
+            await self._wakeup.wait(next(pauses()))
 
     def _types_with_room(self) -> list[str]:
         rooms = (room for room in self._rooms.values() if room.left > 0)
@@ -369,7 +369,7 @@ class Fetcher:
         for room in self._rooms.values():
             room.is_off = ledger.is_off(room.handler.index)
         self._hand_back([a for a in self._here.values() if self._rooms[a.handler.name].is_off])
-        self._news.tell()
+        self._wakeup.tell()
 
     def _take_back(self, now: float) -> None:
         """The handlers' loop is blocked: what it has not begun can run elsewhere. Its place here stays taken."""
@@ -380,4 +380,4 @@ class Fetcher:
         for attempt in attempts:
             if attempt.begun_at is None and attempt.take():
                 self._note_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
-                self._news.tell()
+                self._wakeup.tell()

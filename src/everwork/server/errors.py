@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -46,12 +45,3 @@ TABLE: Final[Mapping[type[e.EverworkError], Wire]] = {
 def wire(error: e.EverworkError) -> Wire:
     """What an error becomes: its own class's line, or that of its nearest ancestor."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-
-
-_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
-_QUOTED: Final = re.compile(r"(?<=, not )(True|False|None)$")
-
-
-def as_written(message: str) -> str:
-    """A message that ends with the value it complains of; texts stand in quotes there, and stay as they are."""
-    return _QUOTED.sub(lambda found: _WORDS[found[0]], message)

@@ -43,11 +43,13 @@ class Server:
         make_keys = KeyRing if settings.has_auth else NoAuthentication
         self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.audit = Audit(engine)
-        self.pulse = MetricsSampler(engine, holder)
+        self.sampler = MetricsSampler(engine, holder)
         self._streams = WorkStreams(self.service, self.keys)
-        extras = [self._streams.methods, lambda reception: desk_methods(reception, settings.long_poll_seconds)]
+        extras = [self._streams.methods, lambda gateway: desk_methods(gateway, settings.long_poll_seconds)]
         self._grpc = GrpcServer(self.service, self.keys, settings, self.metrics, extras)
-        self._http = HttpServer(self.service, self.keys, self.audit, settings, metrics=self.metrics, pulse=self.pulse)
+        self._http = HttpServer(
+            self.service, self.keys, self.audit, settings, metrics=self.metrics, sampler=self.sampler
+        )
         self._opened = AsyncExitStack()
         self._closing = asyncio.Lock()
 
@@ -59,8 +61,8 @@ class Server:
         await self.keys.open()
         self._opened.push_async_callback(self.keys.close)
         self.metrics.describe(version("everwork"), (await self.health()).engine)
-        await self.pulse.open()
-        self._opened.push_async_callback(self.pulse.close)
+        await self.sampler.open()
+        self._opened.push_async_callback(self.sampler.close)
 
     async def listen(self) -> Ports:
         """Open both doors."""

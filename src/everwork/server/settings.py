@@ -10,11 +10,11 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from everwork.codec.json import as_written
 from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
 from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.server.errors import as_written
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.service.access.keys import require_environment_key
 from everwork.service.policies import DEFAULTED, NOTHING_DECLARED, OFF, PAUSED, Declared, default_from, types_from

@@ -182,18 +182,18 @@ class _PollQueue:
     """Those who wait for one type, group and set of tenants, served in the order in which they came."""
 
     def __init__(self, exchange: Dispatcher, sample: Demand) -> None:
-        self._exchange = exchange
+        self._dispatcher = exchange
         self._type = sample.type
         self.key = place_of(sample)
         self.asks: dict[_Poll, None] = {}
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._reach = 1
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"everwork-place-{sample.type}")
 
     def add(self, ask: _Poll) -> None:
         """Let a caller wait here; the engine is asked at once."""
         self.asks[ask] = None
-        self._news.set()
+        self._wakeup.set()
 
     def leave(self, ask: _Poll) -> None:
         """A caller waits no longer."""
@@ -201,30 +201,30 @@ class _PollQueue:
 
     async def _run(self) -> None:
         while await self._has_asks():
-            self._news.clear()
+            self._wakeup.clear()
             try:
                 await self._serve()
             except Exception as error:  # noqa: BLE001 - it goes to those who wait
                 self._fail(error)
 
     async def _serve(self) -> None:
-        mark = self._exchange.engine.mark()
+        mark = self._dispatcher.engine.mark()
         asks = self._first()
         for ask in asks:
             ask.is_asked_for = True
-        answer = await self._exchange.steps.take((), [ask.demand for ask in asks])
+        answer = await self._dispatcher.steps.take((), [ask.demand for ask in asks])
         if self._hand_out(asks, answer.shares):
             await self._wait(answer.pause_ms, mark)
 
     async def _has_asks(self) -> bool:
         """Stay for a while when nobody waits: the same callers will come again."""
         while not self.asks:
-            self._news.clear()
+            self._wakeup.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), IDLE_SECONDS)
+                await asyncio.wait_for(self._wakeup.wait(), IDLE_SECONDS)
                 continue
             if not self.asks:
-                self._exchange.forget(self)
+                self._dispatcher.forget(self)
                 return False
         return True
 
@@ -248,17 +248,17 @@ class _PollQueue:
             if jobs or ask.is_expired:
                 self.leave(ask)
                 if not ask.give(jobs):
-                    self._exchange.abandoned(jobs)
+                    self._dispatcher.abandoned(jobs)
         self._reach = max(1, self._reach // 2) if is_short else min(self._reach * 2, DEMANDS_MAX)
         return is_short
 
     async def _wait(self, pause_ms: int, mark: int) -> None:
         """Wait for work or for another caller; those who are waiting have had their look."""
-        if self._news.is_set() or not self.asks:
+        if self._wakeup.is_set() or not self.asks:
             return
         loop = asyncio.get_running_loop()
-        woken = loop.create_task(self._exchange.engine.wait([self._type], min(pause_ms, WAIT_MS_MAX), since=mark))
-        news = loop.create_task(self._news.wait())
+        woken = loop.create_task(self._dispatcher.engine.wait([self._type], min(pause_ms, WAIT_MS_MAX), since=mark))
+        news = loop.create_task(self._wakeup.wait())
         try:
             await asyncio.wait([woken, news], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -57,11 +57,11 @@ class JobService:
         self._creates: Batcher[NewJob, Created] = Batcher(
             engine.create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
         )
-        self._exchange = Dispatcher(engine, self.hand_back, pollers_max, reporter)
-        self._finishing = ResultWaiter(engine)
+        self._dispatcher = Dispatcher(engine, self.hand_back, pollers_max, reporter)
+        self._result_waiter = ResultWaiter(engine)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
         self._upkeep_at: float | None = None
-        self._blockades = BlockedTypes(engine)
+        self._blocked_types = BlockedTypes(engine)
         self._hand_backs: set[asyncio.Task[None]] = set()
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
@@ -75,8 +75,8 @@ class JobService:
         """Stop sweeping, hand back what nobody took, and close the engine."""
         if self._upkeep_at is not None:
             await self._upkeep.abort()
-        await self._exchange.close()
-        await self._finishing.close()
+        await self._dispatcher.close()
+        await self._result_waiter.close()
         while self._hand_backs:
             await asyncio.wait(self._hand_backs)
         await self.engine.close()
@@ -98,11 +98,11 @@ class JobService:
 
         Who goes away in the middle strands nothing: what was leased for him is handed back.
         """
-        return await self._exchange.lease(demand, wait_ms)
+        return await self._dispatcher.lease(demand, wait_ms)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts; callers at the same time share a step."""
-        return await self._exchange.settle(outcomes)
+        return await self._dispatcher.settle(outcomes)
 
     def hand_back(self, jobs: Sequence[LeasedJob]) -> None:
         """Let go of jobs that never reached their worker; nobody waits for it but `close`."""
@@ -128,15 +128,15 @@ class JobService:
 
     def waiting(self, type: str) -> int:
         """How many callers wait for jobs of a type."""
-        return self._exchange.waiting(type)
+        return self._dispatcher.waiting(type)
 
     async def blockade(self, type: str) -> str | None:
         """What keeps a whole type from being given out; None if nothing does."""
-        return await self._blockades.of(type)
+        return await self._blocked_types.of(type)
 
     def end_polls(self) -> None:
         """Let everybody go who waits for jobs, with nothing; nobody waits from now on."""
-        self._exchange.end_polls()
+        self._dispatcher.end_polls()
 
     async def result(self, key: int, timeout: float | None) -> str | None:
         """The result of a job, once it has one; the caller decides how long to wait."""
@@ -147,7 +147,7 @@ class JobService:
         if job.state not in FINISHED_STATES:
             try:
                 async with asyncio.timeout_at(ends):
-                    job = await self._finishing.job(key, mark)
+                    job = await self._result_waiter.job(key, mark)
             except TimeoutError:
                 job = await through_outage(lambda: self.get(key), None)
         if job.state not in FINISHED_STATES:

@@ -46,7 +46,7 @@ class Harness:
         self.clock = clock
         self.orders = FaultPlan()
         self._middleware = tuple(middleware)
-        self._home = app._home  # noqa: SLF001 - the kit is part of the package
+        self._host = app._host  # noqa: SLF001 - the kit is part of the package
         self._triggers: list[Scheduled] = []
         self._trigger_loop: TriggerLoop | None = None
         self._return_home: Callable[[], None] | None = None
@@ -56,7 +56,7 @@ class Harness:
         """Move the application; blocks for the few milliseconds that a store in memory takes."""
         if self.app._is_working:  # noqa: SLF001
             raise BadConfiguration("rehearse: the workers of this application run; stop them first")
-        if self._home._is_guest:  # noqa: SLF001
+        if self._host._is_guest:  # noqa: SLF001
             raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
         if self._is_used:
             raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
@@ -64,9 +64,9 @@ class Harness:
         place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = InMemoryEngine(place, self.clock, own_loop=True)
         engine.refusals = self.orders.refusals
-        self._return_home = self._home.move(engine)
+        self._return_home = self._host.move(engine)
         try:
-            self._home.open_blocking()
+            self._host.open_blocking()
             self.ask(self._begin)
         except BaseException:
             self.close()
@@ -90,12 +90,12 @@ class Harness:
     def _portal(self) -> Portal:
         if self._return_home is None:
             raise BadConfiguration("the rehearsal is over")
-        return self._home.portal
+        return self._host.portal
 
     @property
     def own(self) -> CompletesInTransaction:
         """Who completes jobs inside handlers' transactions."""
-        return self._home.own
+        return self._host.own
 
     @property
     def places(self) -> list[QueueKey]:
@@ -144,7 +144,7 @@ class Harness:
         await self._upkeep(service)
 
     async def _upkeep(self, service: JobService) -> None:
-        await self._home.prepare(service)  # Functions may have been declared since.
+        await self._host.prepare(service)  # Functions may have been declared since.
         if self._triggers and self._trigger_loop is not None:
             await self._trigger_loop.catch_up(TICKS_MAX)
         while (await service.engine.sweep(HOLDER)).more:

@@ -85,7 +85,7 @@ async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
     keys = KeyRing(service.engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
     streams = WorkStreams(service, keys)
-    extras = [streams.methods, lambda reception: desk_methods(reception, chosen.long_poll_seconds)]
+    extras = [streams.methods, lambda gateway: desk_methods(gateway, chosen.long_poll_seconds)]
     door = GrpcServer(service, keys, chosen, metrics, extras)
     await service.open()
     await keys.open()

@@ -194,7 +194,7 @@ class Late:
 
 async def test_a_deadline_that_has_passed_leases_nothing(sqlite_place: Place) -> None:
     key = await sqlite_place.create()
-    api = JobsApi(sqlite_place.door.reception, 30)
+    api = JobsApi(sqlite_place.door.gateway, 30)
     context: Any = Late()
     with pytest.raises(CallTimeout):
         await api.activate(

@@ -151,7 +151,7 @@ async def test_a_poll_of_a_type_that_is_stopped_says_why_it_gets_nothing(rest: R
 
 
 async def test_more_pollers_than_allowed_are_told_to_come_again(local: Rest) -> None:
-    local.service._exchange._pollers_max = 1
+    local.service._dispatcher._pollers_max = 1
     poll = asyncio.create_task(local.ok("POST", f"{JOBS}/activate", ASKED))
     await until(lambda: local.service.waiting("email-send") == 1)
     answer = await local("POST", f"{JOBS}/activate", ASKED)

@@ -29,15 +29,15 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["JobsService"].full_name
 class JobsApi:
     """What the eleven calls do."""
 
-    def __init__(self, reception: Gateway, long_poll_seconds: float) -> None:
-        self._reception = reception
-        self._metrics = reception.metrics
+    def __init__(self, gateway: Gateway, long_poll_seconds: float) -> None:
+        self._gateway = gateway
+        self._metrics = gateway.metrics
         self._long_poll_seconds = long_poll_seconds
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
-        unary, reads = self._reception.unary, Permission.JOBS_READ
-        streams = self._reception.answering_stream
+        unary, reads = self._gateway.unary, Permission.JOBS_READ
+        streams = self._gateway.answering_stream
         handlers = {
             (rpc := _rpc("CreateJob")): unary(rpc, pb.CreateJobRequest, self.create),
             (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
@@ -76,9 +76,9 @@ class JobsApi:
         with self._metrics.polling(DOOR):
             jobs = await desk.activate(demand, wait_ms(context, self._long_poll_seconds))
         if jobs:
-            messages = self._reception.while_live(desk, _messages(jobs, demand, fetched))
-            await deliver(self._reception.service, context, jobs, messages)
-        elif not self._reception.stopping.is_set() and (told := await self._reception.service.blockade(demand.type)):
+            messages = self._gateway.while_live(desk, _messages(jobs, demand, fetched))
+            await deliver(self._gateway.service, context, jobs, messages)
+        elif not self._gateway.stopping.is_set() and (told := await self._gateway.service.blockade(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=told).SerializeToString())
 
     async def complete(self, desk: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:

@@ -42,13 +42,13 @@ class Outbox:
         self._losses: list[work_pb2.Loss] = []
         self._has_words = False
         self._writing: asyncio.Future[None] | None = None
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._turned = asyncio.Event()
 
     def jobs(self, jobs: Sequence[LeasedJob]) -> None:
         """Jobs for the worker."""
         self._jobs += jobs
-        self._news.set()
+        self._wakeup.set()
 
     def welcome(self, server: str, heartbeat_ms: int, lost: Sequence[tuple[Lease, LeaseStatus]]) -> None:
         """The first answer."""
@@ -75,8 +75,8 @@ class Outbox:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             while self._jobs or self._has_words:
                 message = self._message()
                 # Before they are written: the worker may answer before we know that they are.
@@ -122,7 +122,7 @@ class Outbox:
 
     def _say(self) -> None:
         self._has_words = True
-        self._news.set()
+        self._wakeup.set()
 
     def _message(self) -> work_pb2.ToWorker:
         message, self._next = self._next, work_pb2.ToWorker()

@@ -41,7 +41,7 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
 )
 
 Extra = Callable[[Gateway], Methods]
-"""Further calls for the same port, which come in by the same reception."""
+"""Further calls for the same port, which come in by the same gateway."""
 
 
 class GrpcServer:
@@ -52,9 +52,9 @@ class GrpcServer:
     ) -> None:
         self._settings = settings
         self._extras = extras
-        self.reception = Gateway(service, keys, metrics)
+        self.gateway = Gateway(service, keys, metrics)
         self._health = Health(Readiness(service))
-        self._zeebe = ZeebeGateway(self.reception, settings.long_poll_seconds)
+        self._zeebe = ZeebeGateway(self.gateway, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
@@ -71,17 +71,17 @@ class GrpcServer:
         """Let everybody go who waits for jobs, finish what is in flight, and close."""
         if (server := self._server) is None:
             return
-        self.reception.stopping.set()
+        self.gateway.stopping.set()
         self._health.stop()
-        self.reception.service.end_polls()
+        self.gateway.service.end_polls()
         await server.stop(grace_seconds)  # Whoever is in more of a hurry may call it meanwhile.
         self._server = None
 
     def _methods(self) -> Methods:
-        jobs = JobsApi(self.reception, self._settings.long_poll_seconds)
+        jobs = JobsApi(self.gateway, self._settings.long_poll_seconds)
         methods = {**jobs.methods(), **self._zeebe.methods(), **self._health.methods(), **reflection_methods()}
         for extra in self._extras:
-            methods.update(extra(self.reception))
+            methods.update(extra(self.gateway))
         return methods
 
     def _bind(self, server: grpc.aio.Server) -> int:

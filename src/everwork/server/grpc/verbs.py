@@ -52,18 +52,18 @@ RPCS: Final = {
 """Every call of the service, with the permission that it needs."""
 
 
-def desk_methods(reception: Gateway, poll_seconds_max: float) -> Methods:
+def desk_methods(gateway: Gateway, poll_seconds_max: float) -> Methods:
     """The handlers of the service."""
-    calls = JobCalls(reception, poll_seconds_max)
-    return {rpc.path: _handler(reception, rpc, calls) for rpc in RPCS.values()}
+    calls = JobCalls(gateway, poll_seconds_max)
+    return {rpc.path: _handler(gateway, rpc, calls) for rpc in RPCS.values()}
 
 
-def _handler(reception: Gateway, rpc: Rpc, calls: JobCalls) -> Any:
+def _handler(gateway: Gateway, rpc: Rpc, calls: JobCalls) -> Any:
     method = pb.DESCRIPTOR.services_by_name["DeskService"].methods_by_name[rpc.name]
     request_type = getattr(pb, method.input_type.name)
     if rpc.name == "Activate":
-        return reception.answering_stream(rpc, request_type, calls.activate)
-    takes = reception.administering if rpc.name in _NOTED else reception.unary
+        return gateway.answering_stream(rpc, request_type, calls.activate)
+    takes = gateway.administering if rpc.name in _NOTED else gateway.unary
     return takes(rpc, request_type, getattr(calls, _snake(rpc.name)))
 
 
@@ -74,8 +74,8 @@ def _snake(name: str) -> str:
 class JobCalls:
     """What each call does: read the message, ask the desk, write the answer."""
 
-    def __init__(self, reception: Gateway, poll_seconds_max: float) -> None:
-        self._reception = reception
+    def __init__(self, gateway: Gateway, poll_seconds_max: float) -> None:
+        self._gateway = gateway
         self._poll_seconds_max = poll_seconds_max
 
     # A job's way --------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ class JobCalls:
         """Lease jobs and deliver them; what could not be written goes back."""
         demand = _demand(asked)
         checks.whole_number("wait_ms", asked.wait_ms, 0, LEASE_MS_MAX)
-        with self._reception.metrics.polling(DOOR):
+        with self._gateway.metrics.polling(DOOR):
             wait = min(asked.wait_ms, wait_ms(context, self._poll_seconds_max))
             jobs = await desk.activate(demand, wait)
-        service = self._reception.service
+        service = self._gateway.service
         try:
-            self._reception.require_live(desk)
+            self._gateway.require_live(desk)
         except BaseException:
             service.hand_back(jobs)
             raise
@@ -101,7 +101,7 @@ class JobCalls:
             raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
         outcomes = [await _outcome(desk, at, message) for at, message in enumerate(asked.outcomes)]
         if unfenced := sum(not outcome.attempt for outcome in outcomes):
-            self._reception.metrics.unfenced(DOOR, unfenced)
+            self._gateway.metrics.unfenced(DOOR, unfenced)
         return pb.SettleResponse(judged=[views.judged_view(one) for one in await desk.settle(outcomes)])
 
     async def extend(self, desk: Jobs, asked: pb.ExtendRequest) -> pb.Judged:
@@ -169,8 +169,8 @@ class JobCalls:
         """The result of a job, once it has one; a server that stops keeps nobody waiting."""
         await desk.get(asked.key)
         seconds = checks.whole_number("wait_ms", asked.wait_ms, 0, LEASE_MS_MAX) / 1000
-        found = asyncio.ensure_future(self._reception.service.result(asked.key, min(seconds, RESULT_SECONDS_MAX)))
-        stopping = asyncio.ensure_future(self._reception.stopping.wait())
+        found = asyncio.ensure_future(self._gateway.service.result(asked.key, min(seconds, RESULT_SECONDS_MAX)))
+        stopping = asyncio.ensure_future(self._gateway.stopping.wait())
         try:
             await asyncio.wait([found, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not found.done():
@@ -179,7 +179,7 @@ class JobCalls:
         finally:
             found.cancel()
             stopping.cancel()
-        self._reception.require_live(desk)
+        self._gateway.require_live(desk)
         return pb.ResultResponse(result=None if text is None else text.encode())
 
 

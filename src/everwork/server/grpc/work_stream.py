@@ -62,7 +62,7 @@ class WorkStream:
 
     def __init__(self, service: JobService, desk: Jobs, streams: Streams, send: Send) -> None:
         self._service = service
-        self.desk = desk
+        self.jobs = desk
         self._streams = streams
         self._outbox = Outbox(send, self._hold)
         self._loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class WorkStream:
         self._ending: set[Lease] = set()
         self._received = 0
         self._judged = 0
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.heard_at = self._loop.time()
@@ -158,7 +158,7 @@ class WorkStream:
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
         # At once: the time in which their worker may come back runs on while the engine is asked.
-        self._streams.adopted(resumed, self.desk)
+        self._streams.adopted(resumed, self.jobs)
         statuses = await self._extended(resumed)
         self.worker = worker
         kept = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
@@ -169,7 +169,7 @@ class WorkStream:
 
     def _grant(self, grant: work_pb2.Grant) -> None:
         """More credit for a place; the first brings a feed into being."""
-        tenants = self.desk.principal.tenants_for(checked_tenants("tenants", grant.tenants))
+        tenants = self.jobs.principal.tenants_for(checked_tenants("tenants", grant.tenants))
         place = CreditKey(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
         if self._is_closing:
             return
@@ -188,7 +188,7 @@ class WorkStream:
             self._unjudged.append(outcome)
             self._ending.add(lease)
             self.held.pop(lease, None)
-        self._news.set()
+        self._wakeup.set()
 
     async def _beat(self, leases: Sequence[Lease]) -> None:
         """Prolong leases; of an attempt whose outcome is under way nothing is said."""
@@ -213,7 +213,7 @@ class WorkStream:
         return found
 
     async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
-        foreign = await self.desk.foreign([lease.key for lease in leases if lease not in self.held])
+        foreign = await self.jobs.foreign([lease.key for lease in leases if lease not in self.held])
         mine = [lease for lease in leases if lease.key not in foreign]
         return dict(zip(mine, await self._service.engine.extend(mine, self.lease_ms), strict=True))
 
@@ -221,8 +221,8 @@ class WorkStream:
 
     async def _judge_all(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             while self._unjudged:
                 await self._outbox.has_room()
                 self._in_hand, self._unjudged = self._unjudged, []
@@ -232,7 +232,7 @@ class WorkStream:
     async def _judge(self, messages: list[work_pb2.Outcome]) -> None:
         """While the engine is away the worker is kept waiting: each outcome names its attempt and may be repeated."""
         first = self._judged + 1
-        refusals = await self._patiently(lambda: settled(self._service, self.desk, messages, first))
+        refusals = await self._patiently(lambda: settled(self._service, self.jobs, messages, first))
         self._judged += len(messages)
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
         self._in_hand = []
@@ -249,7 +249,7 @@ class WorkStream:
             await feed.has_credits()
             await self._outbox.has_room()
             try:
-                jobs = await self.desk.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
+                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue
@@ -317,7 +317,7 @@ class WorkStream:
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.hand_back(unwritten)
-        self._streams.finish(self.desk, [*self._in_hand, *self._unjudged])
+        self._streams.finish(self.jobs, [*self._in_hand, *self._unjudged])
 
 
 class _Feed:

@@ -64,11 +64,11 @@ class WorkStreams:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def methods(self, reception: Gateway) -> Methods:
+    def methods(self, gateway: Gateway) -> Methods:
         """The calls that this door answers."""
         return {
-            WORK.path: reception.stream(WORK, self._serve),
-            CREATE.path: reception.unary(CREATE, work_pb2.CreateJobsRequest, _create),
+            WORK.path: gateway.stream(WORK, self._serve),
+            CREATE.path: gateway.unary(CREATE, work_pb2.CreateJobsRequest, _create),
         }
 
     async def _serve(self, desk: Jobs, context: Context) -> None:
@@ -92,7 +92,7 @@ class WorkStreams:
         """
         wanted = set(leases)
         for stream in {*self._streams, *(self._orphans[lease] for lease in wanted.intersection(self._orphans))}:
-            if by is None or stream.desk.principal.id == by.principal.id:
+            if by is None or stream.jobs.principal.id == by.principal.id:
                 for lease in wanted.intersection(stream.held):
                     del stream.held[lease]
                     self._orphans.pop(lease, None)
@@ -156,7 +156,7 @@ class WorkStreams:
         return False
 
     def _is_over(self, stream: WorkStream, now: float) -> EverworkError | None:
-        if not self._keys.is_live(stream.desk.principal):
+        if not self._keys.is_live(stream.jobs.principal):
             return Unauthenticated("the API key of this stream is no longer valid")
         if now - stream.heard_at > stream.silence_seconds_max + TICK_SECONDS:
             return CallTimeout(f"worker '{stream.worker}' sent nothing for {now - stream.heard_at:.0f} s")

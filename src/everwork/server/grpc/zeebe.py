@@ -53,15 +53,15 @@ class Address(NamedTuple):
 class ZeebeGateway:
     """What the gateway's calls do."""
 
-    def __init__(self, reception: Gateway, long_poll_seconds: float) -> None:
-        self._reception = reception
-        self._metrics = reception.metrics
+    def __init__(self, gateway: Gateway, long_poll_seconds: float) -> None:
+        self._gateway = gateway
+        self._metrics = gateway.metrics
         self._long_poll_seconds = long_poll_seconds
         self.address = Address("", 0)
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
-        unary, streams = self._reception.unary, self._reception.answering_stream
+        unary, streams = self._gateway.unary, self._gateway.answering_stream
         handlers = {
             (rpc := _rpc("Topology", Permission.JOBS_READ)): unary(rpc, pb.TopologyRequest, self.topology),
             (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
@@ -93,20 +93,20 @@ class ZeebeGateway:
             jobs = await desk.activate(demand, wait_ms(context, self._seconds(request.requestTimeout)))
         if jobs:
             messages = _messages(jobs, demand.worker, frozenset(request.fetchVariable))
-            await deliver(self._reception.service, context, jobs, self._reception.while_live(desk, messages))
+            await deliver(self._gateway.service, context, jobs, self._gateway.while_live(desk, messages))
 
     async def stream(self, desk: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
         """Send jobs as they come, until the caller goes away. A slow caller is waited for, at each message."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
         # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
-        while not self._reception.stopping.is_set() and (wait := wait_ms(context, STREAM_WAIT_SECONDS)):
-            self._reception.require_live(desk)
+        while not self._gateway.stopping.is_set() and (wait := wait_ms(context, STREAM_WAIT_SECONDS)):
+            self._gateway.require_live(desk)
             with self._metrics.polling(DOOR):
                 jobs = await desk.activate(demand, wait)
             if jobs:
                 messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in jobs)
-                await deliver(self._reception.service, context, jobs, self._reception.while_live(desk, messages))
+                await deliver(self._gateway.service, context, jobs, self._gateway.while_live(desk, messages))
 
     def _seconds(self, request_timeout_ms: int) -> float:
         if request_timeout_ms < 0:

@@ -63,7 +63,7 @@ class MetricsSampler:
         self._engine = engine
         self._holder = holder
         self._loop = BackgroundLoop("everwork-pulse", self._tick, READ_SECONDS)
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._reading_in_turn = asyncio.Lock()
         self._next: asyncio.Task[Sample] | None = None
         self._growth = Growth()
@@ -115,7 +115,7 @@ class MetricsSampler:
     async def fresh(self) -> Sample:
         """Read now. Whoever comes before the reading has begun shares it, so nobody sees what was before he asked."""
         if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-pulse-reading")
+            self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-sampler-reading")
             self._next.add_done_callback(_looked_at)
         return await asyncio.shield(self._next)
 
@@ -132,7 +132,7 @@ class MetricsSampler:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.reading is None or self.reading.number <= after:
-                    await self._news.wait()
+                    await self._wakeup.wait()
         return self.reading is not None and self.reading.number > after
 
     # Reading ------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class MetricsSampler:
             self.reading = Sample(number, stats.generated_at_ms, stats.counts, types, oldest)
             self._read_at = time.monotonic()
             self._cost_seconds = self._read_at - began
-            news, self._news = self._news, asyncio.Event()
+            news, self._wakeup = self._wakeup, asyncio.Event()
             news.set()
             return self.reading
 

@@ -115,7 +115,7 @@ async def test_no_link_leads_a_key_to_what_it_may_not_see(local: Rest, holder: t
     async with visiting(local) as operator:
         assert (await operator.done("/ui/triggers/fire", trigger="nightly-report"))["is_good"]
         assert (await operator.done(f"/ui/jobs/{key}/retries", retries="2"))["is_good"]
-    await local.door.parts.pulse.fresh()
+    await local.door.parts.sampler.fresh()
     async with visiting(local, holder[0], tenants=holder[1:]) as somebody:
         for path in {"/ui", *PAGES_OF[holder]}:
             shown = (await somebody.get(place(path, key))).text

@@ -30,7 +30,7 @@ async def test_an_hour_is_drawn_by_minutes_and_those_that_nobody_watched_are_no_
         await world.work("mail", None, None, "busy", run_ms=2_000)
         await world.minutes_later(2)
         world.clock.advance(ms=3 * MINUTE_MS)  # Nobody watches.
-        await world.pulse.fresh()
+        await world.sampler.fresh()
         await world.work("mail", None, run_ms=30_000)
         page = await world.page("/ui")
         assert legend(page)[:4] == ["completed <b>3", "failed, tried again <b>0", "failed for good <b>1", "p50 <b>2 s"]

@@ -33,7 +33,7 @@ class Watched:
 
     visitor: Visitor
     engine: Engine
-    pulse: MetricsSampler
+    sampler: MetricsSampler
     clock: VirtualClock
 
     async def work(self, type: str, *errors: str | None, run_ms: int = 0, retries: int = 0) -> None:
@@ -50,7 +50,7 @@ class Watched:
                 for job, error in pairs
             ]
         )
-        await self.pulse.fresh()
+        await self.sampler.fresh()
 
     async def log_in_again(self) -> None:
         """After so long a time that the session is over."""
@@ -60,11 +60,11 @@ class Watched:
         """So many minutes pass, in which somebody looks all the time."""
         for _ in range(minutes):
             self.clock.advance(ms=MINUTE_MS)
-            await self.pulse.fresh()
+            await self.sampler.fresh()
 
     async def page(self, path: str) -> str:
         """A page of what is so by now."""
-        await self.pulse.fresh()
+        await self.sampler.fresh()
         return await self.visitor.page(path)
 
 
@@ -75,16 +75,16 @@ async def watched(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIterator[Wa
     engine = open_engine(url_of("sqlite", folder), clock=clock)
     service = JobService(engine, "test")
     await service.open()
-    keys, pulse = KeyRing(engine, environment_key=ROOT_KEY), MetricsSampler(engine, "test")
+    keys, sampler = KeyRing(engine, environment_key=ROOT_KEY), MetricsSampler(engine, "test")
     await keys.open()
-    door = HttpServer(service, keys, Audit(engine), Settings(http_port=0), pulse=pulse)
+    door = HttpServer(service, keys, Audit(engine), Settings(http_port=0), sampler=sampler)
     place = f"http://127.0.0.1:{await door.start()}"
     client = httpx.AsyncClient(base_url=place, headers={"X-API-Key": ROOT_KEY}, timeout=DEADLINE_S)
     try:
         await engine.create(jobs)
-        await pulse.fresh()
+        await sampler.fresh()
         async with client, visiting(Rest(door, engine, service, keys, place, client)) as visitor:
-            yield Watched(visitor, engine, pulse, clock)
+            yield Watched(visitor, engine, sampler, clock)
     finally:
         await door.stop(5)
         await keys.close()

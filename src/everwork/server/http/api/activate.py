@@ -128,7 +128,7 @@ async def _why_nothing(call: Call, type: str) -> dict[str, str]:
 
 async def _waited(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
     """The jobs, or none if the caller goes away or the server stops before there are any."""
-    poll = asyncio.ensure_future(call.desk.activate(demand, wait_ms))
+    poll = asyncio.ensure_future(call.jobs.activate(demand, wait_ms))
     ends = [asyncio.ensure_future(_gone(call.request.receive)), asyncio.ensure_future(call.parts.stopping.wait())]
     try:
         await asyncio.wait([poll, *ends], return_when=asyncio.FIRST_COMPLETED)

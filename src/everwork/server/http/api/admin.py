@@ -25,7 +25,7 @@ from everwork.service.reports import audit_report, group_report, key_report, sta
 
 async def stats(call: Call) -> Response:
     """Counts, and what workers did lately."""
-    return answer(stats_report(await call.desk.stats(call.query["hours"])))
+    return answer(stats_report(await call.jobs.stats(call.query["hours"])))
 
 
 # Types ----------------------------------------------------------------------------------------------
@@ -33,20 +33,20 @@ async def stats(call: Call) -> Response:
 
 async def list_types(call: Call) -> Response:
     """Every type that the store has seen."""
-    return answer({"types": [type_report(view) for view in await call.administration.types()]})
+    return answer({"types": [type_report(view) for view in await call.admin.types()]})
 
 
 async def pause_type(call: Call) -> Response:
     """Let no job of a type start."""
     await call.body()
-    await call.administration.pause(call.named("type"))
+    await call.admin.pause(call.named("type"))
     return answer({"type": call.named("type"), "paused": True})
 
 
 async def resume_type(call: Call) -> Response:
     """Let jobs of a type start again."""
     await call.body()
-    await call.administration.resume(call.named("type"))
+    await call.admin.resume(call.named("type"))
     return answer({"type": call.named("type"), "paused": False})
 
 
@@ -55,13 +55,13 @@ async def resume_type(call: Call) -> Response:
 
 async def list_groups(call: Call) -> Response:
     """The further groups of all types."""
-    return answer({"groups": [group_report(view) for view in await call.administration.groups()]})
+    return answer({"groups": [group_report(view) for view in await call.admin.groups()]})
 
 
 async def drop_group(call: Call) -> Response:
     """Forget a group."""
     type, group = call.named("type"), call.named("group")
-    cancelled = await call.administration.drop_group(type, group)
+    cancelled = await call.admin.drop_group(type, group)
     return answer({"type": type, "group": group, "cancelled": cancelled})
 
 
@@ -71,7 +71,7 @@ async def drop_group(call: Call) -> Response:
 async def create_key(call: Call) -> Response:
     """Make a key; it is shown in this answer and nowhere else."""
     sent = await call.body()
-    new = await call.administration.create_key(
+    new = await call.admin.create_key(
         sent["name"],
         sent["permissions"],
         tenants=sent["tenants"],
@@ -84,18 +84,18 @@ async def create_key(call: Call) -> Response:
 async def list_keys(call: Call) -> Response:
     """Every key, without anything secret."""
     now_ms = host_clock()
-    return answer({"keys": [key_report(key, now_ms) for key in await call.administration.list_keys()]})
+    return answer({"keys": [key_report(key, now_ms) for key in await call.admin.list_keys()]})
 
 
 async def revoke_key(call: Call) -> Response:
     """Refuse a key from now on."""
-    return answer(key_report(await call.administration.revoke_key(call.named("id")), host_clock()))
+    return answer(key_report(await call.admin.revoke_key(call.named("id")), host_clock()))
 
 
 async def list_audit(call: Call) -> Response:
     """Who did what, newest first."""
     limit = call.query["limit"]
-    entries = await call.administration.audit(limit, call.query["cursor"])
+    entries = await call.admin.audit(limit, call.query["cursor"])
     following = entries[-1].name if len(entries) == limit else None
     return answer({"entries": [audit_report(entry) for entry in entries], "next": following})
 

@@ -42,28 +42,28 @@ CHANGED: Final = {
 async def cancel(call: Call) -> Response:
     """Cancel a job that waits or runs."""
     sent = await call.body()
-    await call.desk.cancel(call.key, sent["reason"])
+    await call.jobs.cancel(call.key, sent["reason"])
     return await changed(call)
 
 
 async def requeue(call: Call) -> Response:
     """Bring a dead letter back."""
     await call.body()
-    await call.desk.requeue(call.key)
+    await call.jobs.requeue(call.key)
     return await changed(call)
 
 
 async def set_retries(call: Call) -> Response:
     """Change how many attempts are left."""
     sent = await call.body()
-    await call.desk.set_retries(call.key, sent["retries"])
+    await call.jobs.set_retries(call.key, sent["retries"])
     return await changed(call)
 
 
 async def set_timeout(call: Call) -> Response:
     """Let the lease end later, or earlier."""
     sent = await call.body()
-    judged = await call.desk.extend(call.key, sent["attempt"], sent["timeout_ms"])
+    judged = await call.jobs.extend(call.key, sent["attempt"], sent["timeout_ms"])
     accepted(call.key, judged, "given another deadline")
     return await changed(call)
 
@@ -71,7 +71,7 @@ async def set_timeout(call: Call) -> Response:
 async def run_now(call: Call) -> Response:
     """Let a waiting job start at once."""
     await call.body()
-    await call.desk.reschedule(call.key)
+    await call.jobs.reschedule(call.key)
     return await changed(call)
 
 
@@ -80,20 +80,20 @@ async def reschedule(call: Call) -> Response:
     sent = await call.body()
     if (sent["run_at"] is None) == (sent["delay_ms"] is None):
         raise InvalidInput("run_at", "or delay_ms must be given, and not both")
-    await call.desk.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"] or 0)
+    await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"] or 0)
     return await changed(call)
 
 
 async def set_priority(call: Call) -> Response:
     """Change the priority of a waiting job."""
     sent = await call.body()
-    await call.desk.set_priority(call.key, sent["priority"])
+    await call.jobs.set_priority(call.key, sent["priority"])
     return await changed(call)
 
 
 async def delete(call: Call) -> Response:
     """Remove a finished job."""
-    await call.administration.delete_job(call.key)
+    await call.admin.delete_job(call.key)
     return Response(status_code=204)
 
 
@@ -105,7 +105,7 @@ async def requeue_many(call: Call) -> Response:
         raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
     if sent["all"] and len(wished) > 1:
         raise InvalidInput("all", "must not be given together with a filter")
-    change = await call.administration.requeue_matching(job_filter(sent), all=bool(sent["all"]))
+    change = await call.admin.requeue_matching(job_filter(sent), all=bool(sent["all"]))
     return answer({"matched": change.matched, "changed": change.changed})
 
 
@@ -196,5 +196,5 @@ async def changed(call: Call) -> Response:
     """The job after a change; nothing, if little was asked for or it cannot be read: the change is made anyway."""
     if not call.wants_little:
         with suppress(JobNotFound, EngineError):
-            return answer(job_report(await call.desk.get(call.key), read=orjson.Fragment))
+            return answer(job_report(await call.jobs.get(call.key), read=orjson.Fragment))
     return Response(status_code=204)

@@ -162,7 +162,7 @@ async def full_answer(call: Call, jobs: Sequence[NewJob], created: Sequence[Crea
 async def _read(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[Job]:
     """Each job once, however often it was asked for."""
     keys = list(dict.fromkeys(one.key for one in created))
-    found = dict(zip(keys, await call.desk.get_many(keys), strict=True))
+    found = dict(zip(keys, await call.jobs.get_many(keys), strict=True))
     return [found[one.key] or _gone(new, one.key) for new, one in zip(jobs, created, strict=True)]
 
 

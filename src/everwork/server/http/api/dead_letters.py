@@ -40,7 +40,7 @@ class Fingerprint:
 
 async def list_dead(call: Call) -> Response:
     """Dead letters by type and kind of error."""
-    return answer(dead_report(await grouped(call.desk, _filter(call.query), call.query["limit"])))
+    return answer(dead_report(await grouped(call.jobs, _filter(call.query), call.query["limit"])))
 
 
 async def requeue_dead(call: Call) -> Response:
@@ -56,7 +56,7 @@ async def purge_dead(call: Call) -> Response:
 async def _changed(call: Call, act: DeadLetterAction) -> Response:
     sent = await call.body()
     dry_run = bool(sent["dry_run"])
-    change = await call.administration.change_dead(act, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
+    change = await call.admin.change_dead(act, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
     return answer({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
 
 

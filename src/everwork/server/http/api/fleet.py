@@ -32,7 +32,7 @@ from everwork.service.triggers.fires import FIRES_MAX
 
 async def list_workers(call: Call) -> Response:
     """Every worker that was ever declared."""
-    return answer({"workers": [worker_report(view) for view in await call.administration.workers()]})
+    return answer({"workers": [worker_report(view) for view in await call.admin.workers()]})
 
 
 async def switch_worker_on(call: Call) -> Response:
@@ -47,12 +47,12 @@ async def switch_worker_off(call: Call) -> Response:
 
 async def forget_worker(call: Call) -> Response:
     """Forget a worker that nobody runs."""
-    return answer(forgotten_report(*await call.administration.forget_worker(_reference(call, "worker"))))
+    return answer(forgotten_report(*await call.admin.forget_worker(_reference(call, "worker"))))
 
 
 async def list_triggers(call: Call) -> Response:
     """Every trigger."""
-    return answer({"triggers": [trigger_report(view) for view in await call.administration.triggers()]})
+    return answer({"triggers": [trigger_report(view) for view in await call.admin.triggers()]})
 
 
 async def switch_trigger_on(call: Call) -> Response:
@@ -68,20 +68,20 @@ async def switch_trigger_off(call: Call) -> Response:
 async def fire_trigger(call: Call) -> Response:
     """Let a trigger create its job now."""
     await call.body()
-    return answer(fired_report(*await call.administration.fire_trigger(_trigger(call))))
+    return answer(fired_report(*await call.admin.fire_trigger(_trigger(call))))
 
 
 async def list_fires(call: Call) -> Response:
     """The latest jobs of a trigger."""
-    view = await call.administration.trigger(_trigger(call))
-    fires = await call.administration.fires(view.entry.name, call.query["limit"])
+    view = await call.admin.trigger(_trigger(call))
+    fires = await call.admin.fires(view.entry.name, call.query["limit"])
     return answer(fires_report(view.entry, fires))
 
 
 async def list_processes(call: Call) -> Response:
     """The managers and processes that live."""
-    managers = await call.administration.managers()
-    processes = await call.administration.processes()
+    managers = await call.admin.managers()
+    processes = await call.admin.processes()
     told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in processes]}
     return answer(told)
 
@@ -89,22 +89,22 @@ async def list_processes(call: Call) -> Response:
 async def restart_process(call: Call) -> Response:
     """Ask for another process in the place of this one."""
     await call.body()
-    return answer(restart_report(await call.administration.restart_process(call.named("process"))))
+    return answer(restart_report(await call.admin.restart_process(call.named("process"))))
 
 
 async def list_running(call: Call) -> Response:
     """The jobs that are leased now."""
-    return answer(running_report(await call.administration.running(call.query["limit"])))
+    return answer(running_report(await call.admin.running(call.query["limit"])))
 
 
 async def _switch_worker(call: Call, *, is_on: bool) -> Response:
     await call.body()
-    return answer(worker_switch_report(await call.administration.switch_worker(_reference(call, "worker"), is_on)))
+    return answer(worker_switch_report(await call.admin.switch_worker(_reference(call, "worker"), is_on)))
 
 
 async def _switch_trigger(call: Call, *, is_on: bool) -> Response:
     await call.body()
-    return answer(trigger_switch_report(await call.administration.switch_trigger(_trigger(call), is_on)))
+    return answer(trigger_switch_report(await call.admin.switch_trigger(_trigger(call), is_on)))
 
 
 def _trigger(call: Call) -> str:

@@ -56,7 +56,7 @@ async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
     page = Page([], call.query["cursor"])
     chars = 0
     while len(jobs) < limit and chars < PAGE_CHARS_MAX:
-        page = await call.desk.find(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
+        page = await call.jobs.find(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
         jobs += page.jobs
         chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
         if page.next is None:
@@ -66,9 +66,9 @@ async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
 
 async def get_job(call: Call) -> Response:
     """One job with its history, and why it is not running."""
-    job = await call.desk.get(call.key)
-    report = job_report(job, await call.desk.history(call.key))
-    report["explanation"] = explanation_report(await call.desk.explain(call.key))
+    job = await call.jobs.get(call.key)
+    report = job_report(job, await call.jobs.history(call.key))
+    report["explanation"] = explanation_report(await call.jobs.explain(call.key))
     return answer(report)
 
 
@@ -78,7 +78,7 @@ async def create_jobs(call: Call) -> Response:
     if not isinstance(sent, dict | list):
         raise InvalidInput("body", "must be a job or a list of jobs")
     jobs = await read_jobs(sent, call.principal)
-    created = await call.desk.create(jobs)
+    created = await call.jobs.create(jobs)
     reports = [brief(one) for one in created] if call.wants_little else await full_answer(call, jobs, created)
     return answer(reports if isinstance(sent, list) else reports[0], 201)
 

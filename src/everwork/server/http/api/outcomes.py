@@ -48,13 +48,13 @@ async def throw(call: Call) -> Response:
 async def _merged(call: Call, sent: dict[str, Any]) -> str | None:
     if sent["variables"] is None:
         return None
-    return await call.desk.merged_variables(call.key, sent["variables"])
+    return await call.jobs.merged_variables(call.key, sent["variables"])
 
 
 async def _ended(call: Call, outcome: Outcome, done: str) -> Response:
     if not outcome.attempt:
         call.parts.metrics.unfenced(DOOR)
-    [judged] = await call.desk.settle([outcome])
+    [judged] = await call.jobs.settle([outcome])
     accepted(outcome.key, judged, done)
     return await changed(call)
 

@@ -55,12 +55,12 @@ class ErrorRules:
 
 async def get_policy(call: Call) -> Response:
     """The policy in force."""
-    return answer(policy_report(call.named("type"), await call.administration.policy(call.named("type"))))
+    return answer(policy_report(call.named("type"), await call.admin.policy(call.named("type"))))
 
 
 async def put_policy(call: Call) -> Response:
     """Give a type a policy; what is not said is as usual."""
-    view = await call.administration.set_policy(call.named("type"), await call.said())
+    view = await call.admin.set_policy(call.named("type"), await call.said())
     return answer(policy_report(call.named("type"), view))
 
 
@@ -69,27 +69,27 @@ async def patch_policy(call: Call) -> Response:
     said = await call.said()
     if not said:
         raise InvalidInput("body", "must say what to change")
-    view = await call.administration.set_policy(call.named("type"), said, changes_only=True)
+    view = await call.admin.set_policy(call.named("type"), said, changes_only=True)
     return answer(policy_report(call.named("type"), view))
 
 
 async def delete_policy(call: Call) -> Response:
     """Take a type's policy away."""
-    await call.administration.clear_policy(call.named("type"))
+    await call.admin.clear_policy(call.named("type"))
     return Response(status_code=204)
 
 
 async def open_breaker(call: Call) -> Response:
     """Let no job of a type start for a while."""
     sent = await call.body()
-    seconds = await call.administration.open_breaker(call.named("type"), sent["seconds"])
+    seconds = await call.admin.open_breaker(call.named("type"), sent["seconds"])
     return answer({"type": call.named("type"), "seconds": seconds})
 
 
 async def reset_breaker(call: Call) -> Response:
     """Close a type's breaker."""
     await call.body()
-    was_open = await call.administration.reset_breaker(call.named("type"))
+    was_open = await call.admin.reset_breaker(call.named("type"))
     return answer({"type": call.named("type"), "was_open": was_open})
 
 

@@ -48,11 +48,11 @@ async def _seen(parts: AppContext) -> Seen | None:
     engine = parts.service.engine
     try:
         async with asyncio.timeout(ENGINE_SECONDS):
-            reading = await parts.pulse.recent()
+            reading = await parts.sampler.recent()
             managers, processes = await engine.registered(MANAGER), await engine.registered(PROCESS)
     except (EngineError, TimeoutError):
         return None
-    return Seen(reading, parts.pulse.totals, len(managers), len(processes))
+    return Seen(reading, parts.sampler.totals, len(managers), len(processes))
 
 
 async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call

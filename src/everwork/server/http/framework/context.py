@@ -32,14 +32,14 @@ class Caller:
         self.principal = principal
 
     @cached_property
-    def desk(self) -> Jobs:
+    def jobs(self) -> Jobs:
         """The verbs that the caller's key allows."""
         return Jobs(self.parts.service, self.principal)
 
     @cached_property
-    def administration(self) -> Admin:
+    def admin(self) -> Admin:
         """The verbs of operators; each is recorded with its origin."""
-        return self.parts.administration(self.principal, self.origin)
+        return self.parts.admin(self.principal, self.origin)
 
     @cached_property
     def origin(self) -> str:
@@ -64,11 +64,11 @@ class AppContext:
     keys: KeyRing
     audit: Audit
     settings: Settings
-    pulse: MetricsSampler
+    sampler: MetricsSampler
     readiness: Readiness
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def administration(self, principal: Principal, origin: str) -> Admin:
+    def admin(self, principal: Principal, origin: str) -> Admin:
         """The verbs of operators for one caller."""
         return Admin(self.service, self.keys, self.audit, principal, origin)

@@ -13,8 +13,9 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from everwork.codec.json import as_written
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
-from everwork.server.errors import as_written, wire
+from everwork.server.errors import wire
 
 PROBLEM_TYPE: Final = "application/problem+json"
 LINGER_SECONDS: Final = 5.0

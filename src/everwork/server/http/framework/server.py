@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """REST for one service. `start` answers the port that was bound.
 
-    Without a pulse that somebody has opened, the engine is read only when a caller needs it.
+    Without a sampler that somebody has opened, the engine is read only when a caller needs it.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class HttpServer:
         settings: Settings,
         *,
         metrics: Metrics | None = None,
-        pulse: MetricsSampler | None = None,
+        sampler: MetricsSampler | None = None,
     ) -> None:
-        beat = pulse or MetricsSampler(service.engine, service.holder)
+        beat = sampler or MetricsSampler(service.engine, service.holder)
         self.parts = AppContext(service, keys, audit, settings, beat, Readiness(service), metrics or Metrics())
         self.app = make_app(self.parts)
         self._settings = settings

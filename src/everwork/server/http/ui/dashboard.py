@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from everwork.codec.json import as_written
 from everwork.core.limits import SESSION_MS
 from everwork.exceptions import EverworkError, PermissionDenied, Unauthenticated
-from everwork.server.errors import as_written, wire
+from everwork.server.errors import wire
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import NOBODY, SegmentRoute
 from everwork.server.http.framework.origin import is_encrypted, port_said

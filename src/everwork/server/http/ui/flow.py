@@ -162,11 +162,11 @@ async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
 
     They are drawn once for all who look, and again when there is another reading, but not too often if that is dear.
     """
-    pulse = visit.parts.pulse
-    mine = _remembered.setdefault(pulse, _Remembered())
+    sampler = visit.parts.sampler
+    mine = _remembered.setdefault(sampler, _Remembered())
     async with mine.drawing:
         known = mine.shown.get((asked.name, type))
-        reading = 0 if pulse.reading is None else pulse.reading.number
+        reading = 0 if sampler.reading is None else sampler.reading.number
         if known is not None and (known.reading == reading or time.monotonic() < known.until):
             return known.charts
         began = time.monotonic()
@@ -181,14 +181,14 @@ async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
 
 
 async def _charts(visit: Visit, mine: _Remembered, asked: Range, type: str | None) -> Charts:
-    pulse = visit.parts.pulse
+    sampler = visit.parts.sampler
     if asked.slot_hours:
         past = mine.past(type)
-        reading = pulse.reading or await pulse.fresh()
+        reading = sampler.reading or await sampler.fresh()
         await past.read(visit.parts.service, asked.slots * asked.slot_hours, reading.at_ms)
         points = _by_hours(past, asked)
         return _drawn(asked, points, points)
-    points = _by_minutes(pulse, type)
+    points = _by_minutes(sampler, type)
     steps = [_together(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
     return _drawn(asked, points, steps)
 
@@ -196,14 +196,14 @@ async def _charts(visit: Visit, mine: _Remembered, asked: Range, type: str | Non
 # Points ---------------------------------------------------------------------------------------------
 
 
-def _by_minutes(pulse: MetricsSampler, type: str | None) -> list[Point]:
+def _by_minutes(sampler: MetricsSampler, type: str | None) -> list[Point]:
     known: dict[int, Counter[str]] = defaultdict(Counter)
-    for minute in pulse.minutes[-MINUTE_SLOTS:]:
+    for minute in sampler.minutes[-MINUTE_SLOTS:]:
         if type is None or type in minute.counts or OTHER_TYPES not in minute.counts:
             for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
                 known[minute.minute].update(some)
             known[minute.minute].update({})  # Of an idle minute it is known that nothing ended.
-    last = pulse.reading.at_ms // MINUTE_MS if pulse.reading else 0
+    last = sampler.reading.at_ms // MINUTE_MS if sampler.reading else 0
     return [
         _point(at * MINUTE_MS, known.get(at, {}))._replace(is_known=at in known)
         for at in range(last - MINUTE_SLOTS + 1, last + 1)

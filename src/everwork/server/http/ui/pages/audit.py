@@ -48,7 +48,7 @@ async def show(visit: Visit) -> View:
         looked = await _look(visit, below)
     except InvalidInput as error:
         looked, problem = Looked([], 0, None), error.problem
-    names = {key.id: key.name for key in await visit.administration.list_keys()}
+    names = {key.id: key.name for key in await visit.admin.list_keys()}
     masks = masks_of(visit)
     context = {
         "rows": [_open_to(visit, _row(entry, names, masks)) for entry in looked.found],
@@ -69,7 +69,7 @@ async def _look(visit: Visit, below: str | None) -> Looked:
     found: list[AuditEntry] = []
     looked_at = 0
     for _ in range(STEPS_MAX):
-        entries = await visit.administration.audit(ROWS, below)
+        entries = await visit.admin.audit(ROWS, below)
         looked_at += len(entries)
         for entry in entries:
             below = entry.name

@@ -31,7 +31,7 @@ class Row(NamedTuple):
 async def show(visit: Visit) -> View:
     """The types that have a breaker, the open ones first."""
     rows = []
-    for view in await visit.administration.types():
+    for view in await visit.admin.types():
         rule = None if view.info.policy is None else decode_policy(view.info.policy).breaker
         if rule is not None or view.info.breaker is not BreakerState.CLOSED:
             rows.append(Row(view.info, rule, view.counts[State.PENDING]))

@@ -53,7 +53,7 @@ async def change(visit: Visit) -> Done | View:
     search = bulk.aimed(act, asked.search)
     if visit.optional("sure") is None:
         return await _ask_for_all(visit, act, asked, search)
-    done = await visit.administration.change_matching(act, replace(asked.search, below=_below(visit)))
+    done = await visit.admin.change_matching(act, replace(asked.search, below=_below(visit)))
     return _told(act, done)
 
 
@@ -61,17 +61,17 @@ async def _picked(visit: Visit, act: BulkAction, keys: Sequence[int]) -> Done | 
     if not keys:
         raise InvalidInput("key", "no job is selected: tick some in the list first")
     if visit.optional("sure") is not None:
-        return _told(act, await visit.administration.change_jobs(act, keys))
+        return _told(act, await visit.admin.change_jobs(act, keys))
     now_ms = await now_of(visit)
-    jobs = await visit.desk.get_many(keys[: bulk.KEYS_MAX])
+    jobs = await visit.jobs.get_many(keys[: bulk.KEYS_MAX])
     able = [job.key for job in jobs if job is not None and bulk.allows(act, job, now_ms)]
     more = {"keys": able, "selected": len(keys), "scope": "picked", "filter": "", "below": "", "which": []}
     return _page(visit, act, Counted(len(able), True), more)
 
 
 async def _ask_for_all(visit: Visit, act: BulkAction, asked: SearchForm, search: BulkFilter) -> View:
-    newest = await visit.desk.newest_key()
-    count = await bulk.counted(visit.desk, search, await now_of(visit))
+    newest = await visit.jobs.newest_key()
+    count = await bulk.counted(visit.jobs, search, await now_of(visit))
     which = [(TELLING[name], value) for name, value in asked.typed.items()]
     below = "" if newest is None else newest + 1
     more = {"keys": [], "selected": 0, "scope": "all", "filter": asked.query, "below": below, "which": which}

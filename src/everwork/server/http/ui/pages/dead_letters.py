@@ -74,7 +74,7 @@ async def show(visit: Visit) -> View:
     survey: Survey | None = None
     if not asked.problems:
         look_max = LOOK_FURTHER_MAX if is_all else LOOK_MAX
-        survey = await dead_letters.survey(visit.desk, asked.wanted, look_max, newest_max)
+        survey = await dead_letters.survey(visit.jobs, asked.wanted, look_max, newest_max)
     masks = masks_of(visit)
     context = {
         "asked": asked,
@@ -92,7 +92,7 @@ async def sure(visit: Visit) -> View:
     """Before many are changed: how many, and what will happen."""
     act, asked = _act(visit), _sent(visit)
     until_ms = await visit.parts.service.engine.now() + 1
-    survey = await dead_letters.survey(visit.desk, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
+    survey = await dead_letters.survey(visit.jobs, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
     groups = await _shown(visit, asked, survey.grouped.groups[:1])
     context = {
         "act": act.value,
@@ -112,7 +112,7 @@ async def change(visit: Visit) -> Done:
     """Bring back or remove what was meant: nothing that has failed since somebody was asked."""
     act, asked = _act(visit), _sent(visit)
     until_ms = checks.whole_number("until", checks.typed(visit.sent("until")), 0, INSTANT_MS_MAX)
-    done = await visit.administration.change_dead(act, _until(asked.wanted, until_ms))
+    done = await visit.admin.change_dead(act, _until(asked.wanted, until_ms))
     many = "dead letter was" if done.changed == 1 else "dead letters were"
     said = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
     left = done.matched - done.changed
@@ -127,7 +127,7 @@ async def change(visit: Visit) -> Done:
 
 async def _shown(visit: Visit, asked: DeadLetterForm, groups: Sequence[DeadLetterGroup]) -> list[Group]:
     """Each group with its latest error; what is secret in that job stays out of it, of one that is gone everything."""
-    jobs = await visit.desk.get_many([group.key for group in groups])
+    jobs = await visit.jobs.get_many([group.key for group in groups])
     masks = masks_of(visit)
     return [
         _group(asked, group, MASK if job is None else _cleaned(masks, job))
@@ -157,7 +157,7 @@ async def _returns(visit: Visit, type: str | None) -> float | None:
     if type is None or not visit.sees_all:
         return None
     try:
-        return (await visit.administration.policy(type)).policy.failed_job_retry_hours
+        return (await visit.admin.policy(type)).policy.failed_job_retry_hours
     except NotFound:
         return None
 
@@ -235,7 +235,7 @@ async def failing(visit: Visit, type: str | None = None) -> Failing | None:
     """What failed lately, the latest first; None for whoever may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.found(visit.desk, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
+    page = await bulk.found(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)

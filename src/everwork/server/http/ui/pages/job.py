@@ -32,8 +32,8 @@ class Link(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """All that is known of a job."""
-    job = await visit.desk.get(visit.key)
-    history, explanation = await visit.desk.history(job.key), await visit.desk.explain(job.key)
+    job = await visit.jobs.get(visit.key)
+    history, explanation = await visit.jobs.history(job.key), await visit.jobs.explain(job.key)
     hidden, now_ms = Hidden(masks_of(visit), job), await now_of(visit)
     job, explanation = hidden.facts, replace(explanation, text=hidden.cleaned(explanation.text))
     moments = timeline(job, history, now_ms, hidden.cleaned)
@@ -55,7 +55,7 @@ async def show(visit: Visit) -> View:
 async def whole(visit: Visit) -> Download:
     """One of the job's texts to the end, as a file; secrets are hidden as on the page."""
     part = visit.asked("part") or "variables"
-    hidden = Hidden(masks_of(visit), await visit.desk.get(visit.key))
+    hidden = Hidden(masks_of(visit), await visit.jobs.get(visit.key))
     text = await asyncio.to_thread(hidden.whole_json, part) if part in TEXTS else None
     if text is None:
         raise NotFound(f"Job '{visit.key}': text", part)
@@ -72,7 +72,7 @@ def _attempts(job: Job) -> str:
 
 def _related(visit: Visit, job: Job) -> str:
     """All jobs with its correlation id. In a large store the search begins near this one: such jobs come together."""
-    reading = visit.parts.pulse.reading
+    reading = visit.parts.sampler.reading
     is_large = reading is not None and sum(count.jobs for count in reading.counts) > LIST_SCAN_MAX
     start = min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
     return address("/ui/jobs", correlation=job.correlation_id, cursor=start)
@@ -117,41 +117,41 @@ def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
 
 async def cancel(visit: Visit) -> Done:
     """Let it never run, or stop it."""
-    was = await visit.administration.cancel_job(visit.key, visit.optional("reason") or "")
+    was = await visit.admin.cancel_job(visit.key, visit.optional("reason") or "")
     told = " Its worker is told to stop." if was is State.PROCESSING else ""
     return Done(f"Job {visit.key} is cancelled.{told}")
 
 
 async def requeue(visit: Visit) -> Done:
     """Bring it back."""
-    await visit.administration.requeue_job(visit.key)
+    await visit.admin.requeue_job(visit.key)
     return Done(f"Job {visit.key} is requeued: it is due now, with all its attempts.")
 
 
 async def run_now(visit: Visit) -> Done:
     """Let its time come now."""
-    await visit.administration.run_job_now(visit.key)
+    await visit.admin.run_job_now(visit.key)
     return Done(f"Job {visit.key} is due now.")
 
 
 async def set_retries(visit: Visit) -> Done:
     """Give it more attempts, or fewer."""
     retries = checks.whole_number("retries", checks.typed(visit.sent("retries")), 0, ATTEMPTS_MAX)
-    before = await visit.administration.set_job_retries(visit.key, retries)
-    after = (await visit.desk.get(visit.key)).retries
+    before = await visit.admin.set_job_retries(visit.key, retries)
+    after = (await visit.jobs.get(visit.key)).retries
     return Done(f"Job {visit.key} has {after} attempts left; it had {before}.")
 
 
 async def set_priority(visit: Visit) -> Done:
     """Let it go before others, or behind them."""
     priority = checks.whole_number("priority", checks.typed(visit.sent("priority")), PRIORITY_MIN, PRIORITY_MAX)
-    await visit.administration.set_job_priority(visit.key, priority)
+    await visit.admin.set_job_priority(visit.key, priority)
     return Done(f"Job {visit.key} has the priority {priority} now.")
 
 
 async def delete(visit: Visit) -> Done:
     """Remove it."""
-    await visit.administration.delete_job(visit.key)
+    await visit.admin.delete_job(visit.key)
     return Done(f"Job {visit.key} is deleted.", "/ui/jobs")
 
 

@@ -53,12 +53,12 @@ class Field(NamedTuple):
 async def show(visit: Visit) -> View:
     """The page of a type."""
     type = visit.asked("name") or ""
-    views = await visit.administration.types()
+    views = await visit.admin.types()
     view = next((one for one in views if one.info.type == type), None)
     if view is None:
         raise NotFound("type", type)
     drawn, failed, workers, due = await asyncio.gather(
-        charts(visit, range_of(visit), type), failing(visit, type), visit.administration.workers(), _due(visit, view)
+        charts(visit, range_of(visit), type), failing(visit, type), visit.admin.workers(), _due(visit, view)
     )
     context = {
         "worker": own_sources(workers).get(type),
@@ -78,9 +78,9 @@ async def set_policy(visit: Visit) -> Done | View:
     """Give a type the policy that was typed in."""
     type, typed = visit.sent("type"), visit.optional("policy") or "{}"
     try:
-        await visit.administration.set_policy(type, _object(typed))
+        await visit.admin.set_policy(type, _object(typed))
     except InvalidInput as error:
-        stored = [one.info.policy for one in await visit.administration.types() if one.info.type == type]
+        stored = [one.info.policy for one in await visit.admin.types() if one.info.type == type]
         context = _policy(type, stored[0] if stored else None)
         return View("type_policy.html", context | {"typed": typed, "error": str(error), "here": type_url(type)}, 422)
     return Done(f"The policy of {type} is saved, and holds from the next attempt on.", type_url(type))
@@ -89,14 +89,14 @@ async def set_policy(visit: Visit) -> Done | View:
 async def clear_policy(visit: Visit) -> Done:
     """Let the default policy hold."""
     type = visit.sent("type")
-    await visit.administration.clear_policy(type)
+    await visit.admin.clear_policy(type)
     return Done(f"The default policy holds for {type}.", type_url(type))
 
 
 async def open_breaker(visit: Visit) -> Done:
     """Open a breaker by hand."""
     type = visit.sent("type")
-    seconds = await visit.administration.open_breaker(type, _seconds(visit.sent("seconds")))
+    seconds = await visit.admin.open_breaker(type, _seconds(visit.sent("seconds")))
     return Done(
         f"The breaker of {type} is open for {duration(seconds * 1000)}; then one job tries whether things work."
     )
@@ -105,7 +105,7 @@ async def open_breaker(visit: Visit) -> Done:
 async def reset_breaker(visit: Visit) -> Done:
     """Close a breaker."""
     type = visit.sent("type")
-    was_open = await visit.administration.reset_breaker(type)
+    was_open = await visit.admin.reset_breaker(type)
     return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was closed already.")
 
 
@@ -113,8 +113,8 @@ async def reset_breaker(visit: Visit) -> Done:
 
 
 async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) -> dict[str, Any]:
-    pulse, type = visit.parts.pulse, view.info.type
-    reading, span = pulse.reading or await pulse.fresh(), pulse.span(RATE_MINUTES, type)
+    sampler, type = visit.parts.sampler, view.info.type
+    reading, span = sampler.reading or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
     running, is_broken = view.counts[State.PROCESSING], type in unstarted(reading, workers)
     is_unasked = type in unasked(reading, [type] if running else [])
     return {
@@ -122,7 +122,7 @@ async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) 
         "mark": mark_of(view.info, is_unasked=is_unasked, is_broken=is_broken),
         "totals": {state.label: view.counts[state] for state in State},
         "oldest_ms": oldest_of(reading).get(type),
-        "per_minute": rates(pulse)(type),
+        "per_minute": rates(sampler)(type),
         "p95": (span.wait_ms(0.95), span.execution_ms(0.95)),
         "full": share(running, decode_policy(view.info.policy).max_running or 0),
     }
@@ -133,12 +133,12 @@ async def _due(visit: Visit, view: TypeView) -> int | None:
     if view.counts[State.PENDING] > DUE_LOOK_MAX or not visit.may_see_jobs:
         return None
     wanted = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
-    page = await visit.desk.look(wanted, DUE_LOOK_MAX)
+    page = await visit.jobs.look(wanted, DUE_LOOK_MAX)
     return len(page.jobs) if page.next is None else None
 
 
 async def _groups(visit: Visit, type: str, names: Sequence[str]) -> Sequence[Any]:
-    return [one for one in await visit.administration.groups() if one.type == type] if names else []
+    return [one for one in await visit.admin.groups() if one.type == type] if names else []
 
 
 def _policy(type: str, stored: str | None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ async def show(visit: Visit) -> View:
     found = Found([], None)
     if not problems:
         start = await _start(visit, asked) if cursor is None else cursor
-        found = await bulk.found(visit.desk, asked.search, PAGE_JOBS, now_ms, start)
+        found = await bulk.found(visit.jobs, asked.search, PAGE_JOBS, now_ms, start)
     masks = masks_of(visit)
     context = {
         "asked": asked,
@@ -82,18 +82,18 @@ async def show(visit: Visit) -> View:
 async def _start(visit: Visit, asked: SearchForm) -> int | None:
     """Where to begin to look: a search for jobs of last week does not begin with today's."""
     before_ms = asked.search.wanted.created_before_ms
-    return None if before_ms is None else await visit.desk.key_since(before_ms + DISORDER_MS)
+    return None if before_ms is None else await visit.jobs.key_since(before_ms + DISORDER_MS)
 
 
 async def find(visit: Visit) -> Done:
     """To the page of a job whose key somebody has typed."""
-    job = await visit.desk.get(checks.job_key(visit.sent("key").strip()))
+    job = await visit.jobs.get(checks.job_key(visit.sent("key").strip()))
     return Done("", job_url(job.key))
 
 
 async def now_of(visit: Visit) -> int:
     """The engine's now, as it was read last, and some seconds: a job that is due by then is as good as due."""
-    reading = visit.parts.pulse.reading or await visit.parts.pulse.fresh()
+    reading = visit.parts.sampler.reading or await visit.parts.sampler.fresh()
     return reading.at_ms + AHEAD_MS
 
 
@@ -104,7 +104,7 @@ def shown_state(job: Job, now_ms: int) -> str:
 
 async def _around(visit: Visit, asked: SearchForm) -> dict[str, Any]:
     """The tabs, with how many jobs are behind them if that is known, and the types that can be chosen."""
-    counts = await visit.desk.count()
+    counts = await visit.jobs.count()
     is_counted = asked.typed.keys() <= COUNTED_BY
     type, tenants = asked.typed.get("type"), asked.search.wanted.tenants
     by_state = {state.label: 0 for state in State}

@@ -36,7 +36,7 @@ async def show(visit: Visit) -> View:
 async def create(visit: Visit) -> View:
     """Make a key, and show it this once."""
     try:
-        new = await visit.administration.create_key(
+        new = await visit.admin.create_key(
             visit.sent("name"),
             list(visit.all_sent("permission")),
             tenants=_tenants(visit),
@@ -51,13 +51,13 @@ async def create(visit: Visit) -> View:
 
 async def revoke(visit: Visit) -> Done:
     """Refuse a key from now on."""
-    key = await visit.administration.revoke_key(visit.sent("id"))
+    key = await visit.admin.revoke_key(visit.sent("id"))
     return Done(f"Key {key.name} is revoked: it opens nothing any more, and its sessions are over.")
 
 
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
     now_ms = host_clock()
-    keys = sorted(await visit.administration.list_keys(), key=lambda key: _rank(key, now_ms))
+    keys = sorted(await visit.admin.list_keys(), key=lambda key: _rank(key, now_ms))
     may_grant_all = Permission.ALL in visit.principal.permissions
     context: dict[str, Any] = {
         "keys": [(key, key.state(now_ms).value) for key in keys[:ROWS_MAX]],

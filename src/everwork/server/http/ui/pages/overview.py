@@ -79,16 +79,16 @@ async def show(visit: Visit) -> View:
 async def _counts(visit: Visit) -> Sequence[Count]:
     """How many jobs are in which state, also for administrators who may not see the jobs themselves."""
     if visit.may_see_jobs or not visit.may_administer:
-        return await visit.desk.count()
-    return (await visit.parts.pulse.recent()).counts
+        return await visit.jobs.count()
+    return (await visit.parts.sampler.recent()).counts
 
 
 async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
     """What concerns all tenants together."""
-    pulse, asked = visit.parts.pulse, range_of(visit)
-    reading = pulse.reading or await pulse.fresh()
-    drawn, processes = await asyncio.gather(charts(visit, asked), visit.administration.processes())
-    flow, *needs = _sentences(pulse, reading, counts, await _not_starting(visit, processes))
+    sampler, asked = visit.parts.sampler, range_of(visit)
+    reading = sampler.reading or await sampler.fresh()
+    drawn, processes = await asyncio.gather(charts(visit, asked), visit.admin.processes())
+    flow, *needs = _sentences(sampler, reading, counts, await _not_starting(visit, processes))
     return {
         "range": asked,
         "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
@@ -96,7 +96,7 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
         "causes": _causes(drawn),
         "flow": flow,
         "needs": needs,
-        "waiting": _waiting(pulse, reading, counts),
+        "waiting": _waiting(sampler, reading, counts),
         "oldest_ms": min((one.run_at_ms for one in reading.oldest), default=None),
         "processes": len(processes),
         "running": sum(one.entry.running for one in processes),
@@ -120,10 +120,10 @@ def pace(per_second: float) -> str:
 
 
 def _sentences(
-    pulse: MetricsSampler, reading: Sample, counts: Sequence[Count], not_starting: Sequence[str]
+    sampler: MetricsSampler, reading: Sample, counts: Sequence[Count], not_starting: Sequence[str]
 ) -> Iterator[Told]:
     """How work flows, and then whatever needs somebody; the worst first."""
-    yield _flow(pulse, reading, counts)
+    yield _flow(sampler, reading, counts)
     broken = sorted(one.type for one in reading.types if one.breaker is not BreakerState.CLOSED)
     if broken:
         yield Told(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
@@ -141,17 +141,17 @@ def _sentences(
 async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[str]:
     """The titles of workers that some process could not start."""
     broken = {worker for one in processes for worker in one.entry.broken}
-    return [one.entry.title for one in await visit.administration.workers() if one.entry.id in broken] if broken else []
+    return [one.entry.title for one in await visit.admin.workers() if one.entry.id in broken] if broken else []
 
 
-def _flow(pulse: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> Told:
-    span = pulse.span(RATE_MINUTES)
+def _flow(sampler: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> Told:
+    span = sampler.span(RATE_MINUTES)
     if span.work.ended:
         return _flowing(span)
     pending = sum(one.jobs for one in counts if one.state is State.PENDING)
     late_ms = max((reading.at_ms - one.run_at_ms for one in reading.oldest), default=0)
     if late_ms > LATE_MS:
-        quiet = _quiet(pulse, reading)
+        quiet = _quiet(sampler, reading)
         text = f"Nothing has ended for {quiet}, although work has been due for {duration(late_ms)}."
         return Told(text, "bad", address("/ui/jobs", state="due"))
     if any(one.state is State.PROCESSING and one.jobs for one in counts):
@@ -179,12 +179,12 @@ def _percent(part: float) -> str:
     return "less than 1 %" if part < 0.01 else f"{100 * part:.0f} %"
 
 
-def _quiet(pulse: MetricsSampler, reading: Sample) -> str:
+def _quiet(sampler: MetricsSampler, reading: Sample) -> str:
     """For how long nothing has ended, as far as anybody has looked."""
-    busy = [minute.minute for minute in pulse.minutes if minute.total.ended]
+    busy = [minute.minute for minute in sampler.minutes if minute.total.ended]
     if busy:
         return duration(max(reading.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))
-    first = pulse.minutes[0].minute if pulse.minutes else reading.at_ms // MINUTE_MS
+    first = sampler.minutes[0].minute if sampler.minutes else reading.at_ms // MINUTE_MS
     seen_ms = min(reading.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
     return f"at least {duration(max(seen_ms, 1_000))}"
 
@@ -198,22 +198,22 @@ def _named(types: Sequence[str], one: str, many: str) -> str:
 # Tables ---------------------------------------------------------------------------------------------
 
 
-def _waiting(pulse: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> list[Waiting]:
+def _waiting(sampler: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> list[Waiting]:
     """The types whose work waits longest."""
     by_type: Counter[tuple[str, str, State]] = Counter()
     for count in counts:
         by_type[count.type, count.group, count.state] += count.jobs
     oldest = sorted(reading.oldest, key=lambda one: (one.run_at_ms, one.type))[:ROWS_MAX]
-    return [_waits(pulse, one, reading, by_type) for one in oldest]
+    return [_waits(sampler, one, reading, by_type) for one in oldest]
 
 
 def _waits(
-    pulse: MetricsSampler, one: Oldest, reading: Sample, by_type: Mapping[tuple[str, str, State], int]
+    sampler: MetricsSampler, one: Oldest, reading: Sample, by_type: Mapping[tuple[str, str, State], int]
 ) -> Waiting:
     pending, processing, failed = (
         by_type[one.type, one.group, state] for state in (State.PENDING, State.PROCESSING, State.FAILED)
     )
-    per_minute = pulse.span(RATE_MINUTES, one.type).per_second * 60
+    per_minute = sampler.span(RATE_MINUTES, one.type).per_second * 60
     is_late = reading.at_ms - one.run_at_ms > LATE_MS
     return Waiting(one.type, one.group, one.run_at_ms, is_late, pending, processing, failed, per_minute)
 

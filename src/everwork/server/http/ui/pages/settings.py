@@ -58,7 +58,7 @@ async def show(visit: Visit) -> View:
         "meaning": MEANING[examined.found.health.durability],
         "unready": await parts.readiness.judge(),
         "upkeep_age_s": parts.service.upkeep_age_s,
-        "reading": parts.pulse.reading,
+        "reading": parts.sampler.reading,
         "settings": _settings(parts.settings),
         "versions": {"Everwork": version("everwork"), "Python": sys.version.split()[0]},
         "pid": os.getpid(),
@@ -68,12 +68,12 @@ async def show(visit: Visit) -> View:
 
 
 async def _examination(visit: Visit) -> Examined:
-    pulse = visit.parts.pulse
-    last = _examined.get(pulse)
+    sampler = visit.parts.sampler
+    last = _examined.get(sampler)
     if last is None or time.monotonic() > last.until:
         found = await examine(visit.parts.service.engine, host_clock)
         last = Examined(found, host_clock(), time.monotonic() + HOLDS_SECONDS)
-        _examined[pulse] = last
+        _examined[sampler] = last
     return last
 
 

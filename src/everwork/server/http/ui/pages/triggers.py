@@ -55,9 +55,9 @@ class Row(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """All triggers."""
-    views, titles = await asyncio.gather(visit.administration.triggers(), _titles(visit))
+    views, titles = await asyncio.gather(visit.admin.triggers(), _titles(visit))
     shown = views[:ROWS_MAX]
-    made = await visit.administration.fires_of_many([view.entry for view in shown], FIRES)
+    made = await visit.admin.fires_of_many([view.entry for view in shown], FIRES)
     rows = [_row(view, titles, made.get(view.entry.name)) for view in shown]
     return View("triggers.html", {"rows": rows, "total": len(views)})
 
@@ -67,8 +67,8 @@ async def show_one(visit: Visit) -> View:
     name = visit.asked("name")
     if name is None:
         raise InvalidInput("name", "must be given")
-    view, titles = await asyncio.gather(visit.administration.trigger(name), _titles(visit))
-    fires = await visit.administration.fires(view.entry.name, FIRES_OF_ONE)
+    view, titles = await asyncio.gather(visit.admin.trigger(name), _titles(visit))
+    fires = await visit.admin.fires(view.entry.name, FIRES_OF_ONE)
     context: dict[str, Any] = {
         "row": _row(view, titles, fires),
         "points": upcoming(view, POINTS),
@@ -81,21 +81,21 @@ async def show_one(visit: Visit) -> View:
 async def switch(visit: Visit) -> Done:
     """Let a trigger fire, or not."""
     is_on = visit.sent("on") == "yes"
-    done = await visit.administration.switch_trigger(visit.sent("trigger"), is_on)
+    done = await visit.admin.switch_trigger(visit.sent("trigger"), is_on)
     state = "on" if is_on else "off: it does not fire; what it misses is not caught up with"
     return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
 async def fire(visit: Visit) -> Done:
     """Let a trigger make its job now; its page is next."""
-    entry, key = await visit.administration.fire_trigger(visit.sent("trigger"))
+    entry, key = await visit.admin.fire_trigger(visit.sent("trigger"))
     if not visit.may_see_jobs:
         return Done(f"{entry.title} was fired by hand: it made job {key}.")
     return Done(f"{entry.title} was fired by hand; this is the job that it made.", job_url(key))
 
 
 async def _titles(visit: Visit) -> dict[str, str]:
-    return {view.entry.id: view.entry.title for view in await visit.administration.workers()}
+    return {view.entry.id: view.entry.title for view in await visit.admin.workers()}
 
 
 def _row(view: TriggerView, titles: Mapping[str, str], fires: list[TriggerFire] | None) -> Row:

@@ -104,8 +104,8 @@ _IS_SHOWN: Final[Mapping[str, Callable[[Row], bool]]] = {
 
 async def show(visit: Visit) -> View:
     """The list of types."""
-    pulse = visit.parts.pulse
-    views, reading = await visit.administration.types(), pulse.reading or await pulse.fresh()
+    sampler = visit.parts.sampler
+    views, reading = await visit.admin.types(), sampler.reading or await sampler.fresh()
     sort = visit.asked("sort") or "name"
     sort = sort if sort in SORTS else "name"
     rows = [row for row in await _rows(visit, views, reading) if _is_sought(visit, row)]
@@ -114,7 +114,7 @@ async def show(visit: Visit) -> View:
     shown = rows[first : first + PAGE_ROWS]
     context = {
         "rows": shown,
-        "p95_ms": {row.info.type: pulse.span(RATE_MINUTES, row.info.type).execution_ms(0.95) for row in shown},
+        "p95_ms": {row.info.type: sampler.span(RATE_MINUTES, row.info.type).execution_ms(0.95) for row in shown},
         "all": len(views),
         "matching": len(rows),
         "first": first,
@@ -132,14 +132,14 @@ async def show(visit: Visit) -> View:
 async def pause(visit: Visit) -> Done:
     """Let no job of a type start."""
     type = visit.sent("type")
-    await visit.administration.pause(type)
+    await visit.admin.pause(type)
     return Done(f"{type} is paused: none of its jobs starts; what runs goes on.")
 
 
 async def resume(visit: Visit) -> Done:
     """Let jobs of a type start again."""
     type = visit.sent("type")
-    await visit.administration.resume(type)
+    await visit.admin.resume(type)
     return Done(f"{type} is active again.")
 
 
@@ -184,11 +184,11 @@ def unasked(reading: Sample, running: Iterable[str]) -> list[str]:
     return sorted(type for type in late.difference(running) if reading.at_ms - asked.get(type, 1 << 62) > UNASKED_MS)
 
 
-def rates(pulse: MetricsSampler) -> Callable[[str], float | None]:
+def rates(sampler: MetricsSampler) -> Callable[[str], float | None]:
     """How many attempts of a type end in a minute; None if it is among many others that are not told apart."""
-    seconds, ended = pulse.span(RATE_MINUTES).seconds, Counter[str]()
-    first = pulse.reading.at_ms // MINUTE_MS - RATE_MINUTES + 1 if pulse.reading else 0
-    for minute in pulse.minutes[-RATE_MINUTES:]:
+    seconds, ended = sampler.span(RATE_MINUTES).seconds, Counter[str]()
+    first = sampler.reading.at_ms // MINUTE_MS - RATE_MINUTES + 1 if sampler.reading else 0
+    for minute in sampler.minutes[-RATE_MINUTES:]:
         if minute.minute >= first:
             ended.update({type: work.ended for type, work in minute.by_type.items()})
     has_others = OTHER_TYPES in ended
@@ -218,8 +218,8 @@ def own_sources(workers: Sequence[WorkerView]) -> Mapping[str, str]:
 
 
 async def _rows(visit: Visit, views: Sequence[TypeView], reading: Sample) -> list[Row]:
-    oldest, rate = oldest_of(reading), rates(visit.parts.pulse)
-    workers = await visit.administration.workers()
+    oldest, rate = oldest_of(reading), rates(visit.parts.sampler)
+    workers = await visit.admin.workers()
     titles, broken = own_sources(workers), unstarted(reading, workers)
     alone = set(unasked(reading, (view.info.type for view in views if view.counts[State.PROCESSING])))
     return [

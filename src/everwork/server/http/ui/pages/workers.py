@@ -44,7 +44,7 @@ class WorkerRow(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """Everybody who works."""
-    office = visit.administration
+    office = visit.admin
     managers, processes, workers, at_work = await asyncio.gather(
         office.managers(), office.processes(), office.workers(), office.running()
     )
@@ -53,7 +53,7 @@ async def show(visit: Visit) -> View:
     for job in at_work.jobs:
         (others if job.process is None else held)[job.process or job.worker].append(job)
     titles = {view.entry.id: view.entry.title for view in workers}
-    now_ms = (visit.parts.pulse.reading or await visit.parts.pulse.fresh()).at_ms
+    now_ms = (visit.parts.sampler.reading or await visit.parts.sampler.fresh()).at_ms
     context = {
         "managers": managers[:ROWS_MAX],
         "processes": [_process(view, titles, held, now_ms) for view in processes[:ROWS_MAX]],
@@ -71,14 +71,14 @@ async def show(visit: Visit) -> View:
 async def switch(visit: Visit) -> Done:
     """Let a worker take jobs, or not."""
     is_on = visit.sent("on") == "yes"
-    done = await visit.administration.switch_worker(visit.sent("worker"), is_on)
+    done = await visit.admin.switch_worker(visit.sent("worker"), is_on)
     state = "on: it takes jobs" if is_on else "off: it takes no more jobs; what runs goes on"
     return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
 async def restart(visit: Visit) -> Done:
     """Let another process take the place of one."""
-    entry = await visit.administration.restart_process(visit.sent("process"))
+    entry = await visit.admin.restart_process(visit.sent("process"))
     return Done(f"Process {entry.name} is being replaced: what it runs it may finish first.")
 
 
