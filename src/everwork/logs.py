@@ -82,7 +82,7 @@ class Outage:
         self._back = back
         self.errors = 0
 
-    def tell(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         """It did not work: told the first, second, fourth, eighth time, and so on."""
         self.errors += 1
         if self.errors & (self.errors - 1) == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
@@ -372,7 +372,7 @@ class Client:
 
     async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
         """The answer within the time that a call may take; what is safe to repeat is repeated while nobody answers."""
-        loop, delays = asyncio.get_running_loop(), pauses()
+        loop, delays = asyncio.get_running_loop(), backoff_delays()
         async with self._calls.within(self._timeout + more_seconds) as deadline:
             line = await self.open()
             while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from everwork.aio.retrying import engine_outage, pauses
+from everwork.aio.retrying import backoff_delays, engine_outage
 from everwork.client.job import ActiveJob
 from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
@@ -72,18 +72,18 @@ class LocalStream(Stream):
 
     async def _patiently(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
         """Each outcome names its attempt and may be repeated: while the engine is away, it is."""
-        delays = pauses()
+        delays = backoff_delays()
         while True:
             try:
                 judged = await self._transport.jobs(0.0).settle_each(batch)
                 self._outage.over()
                 return judged
             except EngineError as error:
-                self._outage.tell(error)
+                self._outage.report(error)
                 await asyncio.sleep(next(delays))
 
     async def _feed(self, place: CreditKey, more: asyncio.Event) -> None:
-        delays = pauses()
+        delays = backoff_delays()
         while True:
             credits = self._credits.get((place.type, place.group), 0)
             if credits <= 0:
@@ -94,10 +94,10 @@ class LocalStream(Stream):
             try:
                 jobs = await self._transport.jobs(0.0).activate(demand, POLL_MS)
             except (EngineError, TooManyRequests) as error:
-                self._outage.tell(error)
+                self._outage.report(error)
                 await asyncio.sleep(next(delays))
                 continue
-            delays = pauses()
+            delays = backoff_delays()
             if jobs:
                 self._received([ActiveJob(job) for job in jobs])
 
@@ -112,7 +112,7 @@ class LocalStream(Stream):
             try:
                 statuses = await self._look(leases, is_beat=turn % every == 0)
             except EngineError as error:
-                self._outage.tell(error)
+                self._outage.report(error)
                 continue
             for lease, status in zip(leases, statuses, strict=True):
                 if status is not LeaseStatus.HELD:

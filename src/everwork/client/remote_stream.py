@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 import grpc.aio
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
@@ -74,7 +74,7 @@ class RemoteStream(Stream):
 
     async def _live(self) -> None:
         """Connect, talk, and connect again, until nothing is left to be said."""
-        loop, delays = asyncio.get_running_loop(), pauses()
+        loop, delays = asyncio.get_running_loop(), backoff_delays()
         while not self._is_done:
             self._is_welcome = False
             begun_at = loop.time()
@@ -86,11 +86,13 @@ class RemoteStream(Stream):
                     error, TooManyRequests
                 ):
                     raise error from None
-                self._outage.tell(error)
+                self._outage.report(error)
             if self._is_done:
                 return
             if self._is_welcome and loop.time() - begun_at > STEADY_SECONDS:
-                delays = pauses()  # The attempts of a broken stream do not wait long for their worker: be quick.
+                delays = (
+                    backoff_delays()
+                )  # The attempts of a broken stream wait only briefly for their worker.
             else:
                 await asyncio.sleep(next(delays))
 

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from everwork.client.job import Attempt, lease_of
 from everwork.codec.json import decode_json, decode_object, encode, encode_object
-from everwork.codec.new_job import instant, new_job, sought_text
+from everwork.codec.new_job import instant, new_job, search_text
 from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.classify import class_names
@@ -126,7 +126,7 @@ def a_filter(
         correlation_id=None if correlation_id is None else checks.name("correlation_id", correlation_id),
         created_after_ms=None if created_after is None else instant("created_after", created_after),
         created_before_ms=None if created_before is None else instant("created_before", created_before),
-        error_text=None if error_text is None else sought_text("error_text", error_text),
+        error_text=None if error_text is None else search_text("error_text", error_text),
         due=bool(due),
     )
 

@@ -70,10 +70,10 @@ def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
 
 def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
     """A policy as stores keep it: a type's, or the retries of one job's own."""
-    return encode_said(asdict(policy) if isinstance(policy, RetryPolicy) else said_of(policy))
+    return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else said_of(policy))
 
 
-def encode_said(said: Mapping[str, Any]) -> str:
+def encode_policy_fields(said: Mapping[str, Any]) -> str:
     """What is said of a type's policy, field by field, as stores keep it; it has been checked."""
     return orjson.dumps(said).decode()
 
@@ -90,7 +90,7 @@ def policy_of(own: str | None, type_text: str | None) -> TypePolicy:
     return policy if own is None else with_retry(policy, _policy(own).retry)
 
 
-def said_in(text: str | None) -> dict[str, Any]:
+def decode_policy_fields(text: str | None) -> dict[str, Any]:
     """What a stored policy says, field by field."""
     if text is None:
         return {}
@@ -103,7 +103,7 @@ def said_in(text: str | None) -> dict[str, Any]:
 
 def _policy(text: str | None) -> TypePolicy:
     try:
-        said = said_in(text)
+        said = decode_policy_fields(text)
         return policy_from({name: value for name, value in said.items() if name in POLICY_FIELDS})
     except (ValueError, TypeError) as error:
         # Somebody has changed it by hand: jobs must go on.
@@ -172,6 +172,6 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 _QUOTED: Final = re.compile(r"(?<=, not )(True|False|None)$")
 
 
-def as_written(message: str) -> str:
+def in_json_words(message: str) -> str:
     """A message that ends with the value it complains of; texts stand in quotes there, and stay as they are."""
     return _QUOTED.sub(lambda found: _WORDS[found[0]], message)

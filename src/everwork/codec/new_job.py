@@ -119,7 +119,7 @@ def instant(field: str, value: object) -> int:
     return checks.whole_number(field, instant_ms(value), 0, INSTANT_MS_MAX)
 
 
-def sought_text(field: str, value: object) -> str:
+def search_text(field: str, value: object) -> str:
     """A text that is looked for in errors; one that is empty or blank would mean (nearly) every job, unsaid."""
     found = checks.text(field, value, ERROR_CHARS_MAX)
     if not found.strip():

@@ -189,7 +189,7 @@ class Child:
                 await asyncio.shield(asyncio.wrap_future(portal.open(_nothing)))
             except EngineUnavailable as error:
                 problem = error
-                outage.tell(error)
+                outage.report(error)
                 await asyncio.sleep(seconds)
             else:
                 outage.over()

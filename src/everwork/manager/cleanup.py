@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from everwork.aio.retrying import through_outage
+from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import ending
 from everwork.core.outcome import Failed, Outcome, Release
 from everwork.core.texts import error_text
@@ -30,10 +30,10 @@ async def clear_up(service: JobService, spawned: ProcessHandle, log: Any) -> Non
     _log_failures(spawned, entries, outcomes, log)
     try:
         if outcomes:
-            await through_outage(lambda: service.settle(outcomes), None)
-        strays = await through_outage(lambda: _strays(service, spawned.name, entries), None)
+            await retry_while_unavailable(lambda: service.settle(outcomes), None)
+        strays = await retry_while_unavailable(lambda: _strays(service, spawned.name, entries), None)
         if strays:
-            await through_outage(lambda: service.settle(strays), None)
+            await retry_while_unavailable(lambda: service.settle(strays), None)
     except EngineError as error:
         facts = {"process": spawned.name, "attempts": len(outcomes), "keys": shown_keys(outcomes)}
         log.error("the attempts of a dead process are left to their leases", **facts, error=str(error))

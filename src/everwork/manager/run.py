@@ -120,7 +120,7 @@ class ManagerRun:
                 if not self._service.engine.is_remote:
                     raise  # A file does not come by waiting.
                 problem = error
-                outage.tell(error)
+                outage.report(error)
                 await self._service.close()
                 await asyncio.sleep(seconds)
             else:
@@ -251,7 +251,7 @@ class ManagerRun:
         off = {post.index for post in posts if post.id in self._off}
         concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)
         slots = concurrency * SLOTS_PER_PLACE + SLOTS_SPARE
-        return ProcessHandle(self._setup.context, orders, slots=slots, off=off, tell=self._beat.hurry)
+        return ProcessHandle(self._setup.context, orders, slots=slots, off=off, tell=self._beat.wake)
 
     def _post(self, worker: type[AbstractWorker], index: int) -> WorkerSpec:
         return WorkerSpec.of(self._setup.workers[worker].settings, worker, self._places[worker], index)

@@ -55,7 +55,7 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
         self.url = url
         self._name = WorkerName(None)
         self._opened: _Opened | None = None
-        forks.watch(self, _Store._begin_anew)
+        forks.reset_in_child(self, _Store._begin_anew)
 
     async def open(self) -> None:
         """Open the store now, and not at the first use."""

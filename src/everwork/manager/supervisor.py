@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from everwork.aio.loops import first_of
-from everwork.aio.retrying import AWAY_SECONDS_MAX
+from everwork.aio.retrying import OUTAGE_SECONDS_MAX
 from everwork.manager.process import Process
 from everwork.manager.process_handle import ProcessHandle
 
@@ -148,7 +148,7 @@ class Supervisor:
         clearing = asyncio.ensure_future(self._clear_up(spawned))
         try:
             if not spawned.has_given_up:
-                await first_of(self._stopping, seconds=3 * AWAY_SECONDS_MAX, work=clearing)
+                await first_of(self._stopping, seconds=3 * OUTAGE_SECONDS_MAX, work=clearing)
                 await asyncio.wait([clearing], timeout=CLEAR_SECONDS)
         finally:
             clearing.cancel()

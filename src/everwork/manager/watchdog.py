@@ -124,7 +124,7 @@ class Watchdog:
         begun = (entry.begun_at + entry.timeout for entry in entries if entry.state is SlotState.BEGUN)
         due = [at for ends in begun if now < (at := ends + HUNG_SECONDS) <= now + WATCH_SECONDS]
         if due:
-            asyncio.get_running_loop().call_later(min(due) - now + 0.001, self.loop.hurry)
+            asyncio.get_running_loop().call_later(min(due) - now + 0.001, self.loop.wake)
 
     async def _end_hung(self, supervisor: Supervisor, spawned: ProcessHandle, overdue: Sequence[Entry]) -> None:
         """Write down where it is stuck, and end it."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.app.settings import WorkerSettings
 from everwork.core.texts import error_text
 from everwork.manager.worker import AbstractWorker
@@ -78,7 +78,7 @@ class WorkerPool:
         if not self._untried:
             self.first_round.set()
         tell(post.id, problem)
-        for seconds in pauses(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX):
+        for seconds in backoff_delays(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX):
             if problem is None:
                 return
             await asyncio.sleep(seconds)

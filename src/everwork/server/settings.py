@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.json import as_written
+from everwork.codec.json import in_json_words
 from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
 from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
@@ -212,7 +212,7 @@ def _value(name: str, given: _Given) -> Any:
     try:
         return _READERS[name](given.value)
     except InvalidInput as error:
-        raise BadConfiguration(f"{error.field or name} ({given.origin}): {as_written(error.problem)}") from None
+        raise BadConfiguration(f"{error.field or name} ({given.origin}): {in_json_words(error.problem)}") from None
 
 
 def _whole(low: int, high: int) -> Callable[[object], int]:

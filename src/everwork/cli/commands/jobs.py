@@ -17,7 +17,7 @@ from everwork.cli.commands.create import create
 from everwork.cli.options import AsJson, EngineUrl, JobKeys, instant_from, job_keys, moment, number, stretch_ms
 from everwork.cli.output import tell, write, write_json, write_rich
 from everwork.cli.session import administration_of, use
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, Job
@@ -281,7 +281,7 @@ def _instant(field: str, text: str | None) -> int | None:
 
 def error_part(text: str | None) -> str | None:
     """A text that is looked for in errors, if one was given."""
-    return None if text is None else sought_text("error", text)
+    return None if text is None else search_text("error", text)
 
 
 def now_ms() -> int:

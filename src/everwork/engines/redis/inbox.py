@@ -116,7 +116,7 @@ class Inbox:
             try:
                 self._begin(type, await self._client.type(type))
             except ResponseError as error:  # This one may not be read; the others may.
-                self._outage(type).tell(error)
+                self._outage(type).report(error)
 
     def _begin(self, type: str, found: bytes) -> None:
         if found == b"stream" and self._reads:
@@ -145,7 +145,7 @@ class Inbox:
         except (RedisError, OSError, EngineError, RuntimeError) as error:
             # uvloop calls it a RuntimeError when the driver writes to a connection that has just been closed.
             if not str(error).startswith("NOGROUP"):
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
             return None
         self._outage(source).over()
         return answer
@@ -212,7 +212,7 @@ class Inbox:
             try:
                 await act()
             except (RedisError, OSError, EngineError, RuntimeError) as error:
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._outage(source).over()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from everwork.codec import views
 from everwork.codec.json import decode
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.codec.work import job_message
 from everwork.codec.work_intake import outcome as checked_outcome
 from everwork.core import checks
@@ -222,7 +222,7 @@ def _filter(asked: pb.JobFilter) -> JobFilter:
         correlation_id=_name(asked, "correlation_id"),
         created_after_ms=_instant(asked, "created_after_ms"),
         created_before_ms=_instant(asked, "created_before_ms"),
-        error_text=sought_text("error_text", asked.error_text) if asked.HasField("error_text") else None,
+        error_text=search_text("error_text", asked.error_text) if asked.HasField("error_text") else None,
         due=asked.due,
     )
 

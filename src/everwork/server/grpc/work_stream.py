@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Lease, LeaseStatus
@@ -244,7 +244,7 @@ class WorkStream:
         """Lease jobs as long as there is credit for them and the worker takes what it gets."""
         feed = self._feeds[place]
         demand = Demand(place.type, self.worker, 0, self.lease_ms, place.group, place.tenants)
-        delays = pauses()
+        delays = backoff_delays()
         while True:
             await feed.has_credits()
             await self._outbox.has_room()
@@ -253,7 +253,7 @@ class WorkStream:
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue
-            delays = pauses()
+            delays = backoff_delays()
             feed.credits -= len(jobs)
             self._outbox.jobs(jobs)
 
@@ -291,7 +291,7 @@ class WorkStream:
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of a call that may be repeated, whenever the engine gives it; the stream may end before."""
-        delays = pauses()
+        delays = backoff_delays()
         while True:
             try:
                 return await call()

@@ -10,7 +10,7 @@ from typing import Final
 import grpc.aio
 
 from everwork.aio.loops import BackgroundLoop
-from everwork.aio.retrying import through_outage
+from everwork.aio.retrying import retry_while_unavailable
 from everwork.codec.work_intake import new_jobs
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import SETTLE_BATCH_MAX
@@ -100,7 +100,7 @@ class WorkStreams:
     def finish(self, desk: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Outcomes that came before their stream ended are still settled."""
         if outcomes:
-            self._later(through_outage(lambda: settled(self._service, desk, outcomes), None))
+            self._later(retry_while_unavailable(lambda: settled(self._service, desk, outcomes), None))
 
     def _leave(self, stream: WorkStream) -> None:
         """A stopping server's workers come back elsewhere, with their leases; others have a moment to come back."""
@@ -114,7 +114,7 @@ class WorkStreams:
         gone = [lease for lease in leases if self._orphans.get(lease) is stream]
         for start in range(0, len(gone), READ_MAX):
             batch = gone[start : start + READ_MAX]
-            await through_outage(lambda batch=batch: self._fail(stream, batch), None)  # type: ignore[misc]
+            await retry_while_unavailable(lambda batch=batch: self._fail(stream, batch), None)  # type: ignore[misc]
 
     async def _fail(self, stream: WorkStream, leases: list[Lease]) -> None:
         """Fail attempts whose leases nobody has prolonged since: their worker may run on with another server."""

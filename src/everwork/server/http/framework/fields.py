@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from everwork.codec.json import encode_object, require_object
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, NAME_CHARS_MAX
@@ -126,7 +126,7 @@ class Sought:
 
     def read(self, name: str, value: object) -> str:
         """The checked text."""
-        return sought_text(name, value)
+        return search_text(name, value)
 
     parse = read
 

@@ -13,7 +13,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from everwork.codec.json import as_written
+from everwork.codec.json import in_json_words
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.server.errors import wire
 
@@ -56,7 +56,7 @@ def problem_of(error: EverworkError | Refusal) -> Response:
         return Farewell(said) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else said
     known = wire(error)
     field = error.field if isinstance(error, InvalidInput) else None
-    detail = str(error) if field is None else as_written(str(error))
+    detail = str(error) if field is None else in_json_words(str(error))
     return problem(known.http, known.code, detail, field=field, headers=_headers(error))
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from everwork.codec.json import as_written
+from everwork.codec.json import in_json_words
 from everwork.core.limits import SESSION_MS
 from everwork.exceptions import EverworkError, PermissionDenied, Unauthenticated
 from everwork.server.errors import wire
@@ -282,7 +282,7 @@ def require_own_site(request: Request) -> None:
 def detail_of(error: EverworkError | Refusal, away: str = AWAY) -> str:
     """What went wrong, for people at the dashboard; `away` if it is the engine, whose words may name hosts."""
     is_away = isinstance(error, EverworkError) and wire(error).http == 503
-    return away if is_away else as_written(str(error))
+    return away if is_away else in_json_words(str(error))
 
 
 def title_of(status: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.queries import JobFilter
@@ -95,5 +95,5 @@ _READERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "state": _state,
     "after": utc_moment,
     "before": utc_moment,
-    "error": sought_text,
+    "error": search_text,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint
 from everwork.core.job import Job
@@ -32,7 +32,7 @@ NEWEST: Final = 50
 SOUGHT_CHARS_MAX: Final = 60
 _DIFFERING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "error": sought_text,
+    "error": search_text,
     "type": checks.name,
     "tenant": checks.name,
     "fingerprint": lambda name, text: dead_letters.require_fingerprint(text, name),
