@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 
 from everwork.client.address import Address
 from everwork.client.errors import error_of
-from everwork.codec import wire
+from everwork.codec import proto_replies as replies
+from everwork.codec import proto_requests as requests
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.leasing import Created, Demand, Judged
 from everwork.core.outcome import Outcome
@@ -97,7 +98,7 @@ class RemoteJobs:
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Accept jobs, all or none."""
-        request = pb.CreateJobsRequest(jobs=[wire.asked_job_message(job) for job in jobs])
+        request = pb.CreateJobsRequest(jobs=[requests.new_job_message(job) for job in jobs])
         require_size("jobs", request)
         answer = await self._ask(self._transport.work.CreateJobs, request)
         return [Created(one.key, one.deduplicated) for one in answer.jobs]
@@ -115,15 +116,7 @@ class RemoteJobs:
 
     async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
         """One call. If the line breaks in the middle, the jobs that have come are ours all the same."""
-        request = pb.ActivateRequest(
-            type=demand.type,
-            worker=demand.worker,
-            limit=demand.limit,
-            lease_ms=demand.lease_ms,
-            group=demand.group,
-            tenants=demand.tenants,
-            wait_ms=wait_ms,
-        )
+        request = requests.demand_message(demand, wait_ms)
         jobs: list[pb.Job] = []
         try:
             async for answer in self._calls.Activate(request, timeout=self._left(), metadata=self._transport.metadata):
@@ -135,15 +128,15 @@ class RemoteJobs:
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts."""
-        request = pb.SettleRequest(outcomes=[wire.outcome_message(outcome) for outcome in outcomes])
+        request = pb.SettleRequest(outcomes=[requests.outcome_message(outcome) for outcome in outcomes])
         require_size("outcomes", request)
         answer = await self._ask(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
-        return [wire.judged_of(one) for one in answer.judged]
+        return [replies.judged_of(one) for one in answer.judged]
 
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
         """Let a lease end later."""
         request = pb.ExtendRequest(key=key, attempt=attempt, lease_ms=lease_ms)
-        return wire.judged_of(await self._ask(self._calls.Extend, request, key))
+        return replies.judged_of(await self._ask(self._calls.Extend, request, key))
 
     # Changes ------------------------------------------------------------------------------------
 
@@ -157,7 +150,7 @@ class RemoteJobs:
 
     async def requeue_matching(self, wanted: JobFilter, *, all: bool) -> BulkChange:
         """Bring back every dead letter that a filter shows; without any, only if `all` is said."""
-        request = pb.RequeueMatchingRequest(filter=wire.filter_message(wanted), all=all)
+        request = pb.RequeueMatchingRequest(filter=requests.filter_message(wanted), all=all)
         answer = await self._ask(self._calls.RequeueMatching, request)
         return BulkChange(answer.matched, answer.changed)
 
@@ -183,19 +176,19 @@ class RemoteJobs:
 
     async def get(self, key: int) -> Job:
         """A job as it stands."""
-        return wire.job_of(await self._ask(self._calls.Get, pb.JobRequest(key=key), key))
+        return replies.job_of(await self._ask(self._calls.Get, pb.JobRequest(key=key), key))
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended."""
-        return wire.history_of(await self._ask(self._calls.History, pb.JobRequest(key=key), key))
+        return replies.history_of(await self._ask(self._calls.History, pb.JobRequest(key=key), key))
 
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return wire.explanation_of(await self._ask(self._calls.Explain, pb.JobRequest(key=key), key))
+        return replies.explanation_of(await self._ask(self._calls.Explain, pb.JobRequest(key=key), key))
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""
-        return wire.stats_of(await self._ask(self._calls.Stats, pb.StatsRequest(hours=hours)))
+        return replies.stats_of(await self._ask(self._calls.Stats, pb.StatsRequest(hours=hours)))
 
     async def result(self, key: int, timeout: float) -> str | None:
         """The result of a job, once it has one; long waits are made of several calls."""
@@ -216,8 +209,8 @@ class RemoteJobs:
         """Matching jobs, newest first; the server cuts pages that would be too large for one message."""
         jobs: list[Job] = []
         while True:
-            request = pb.ListRequest(filter=wire.filter_message(wanted), limit=limit - len(jobs), cursor=cursor)
-            page = wire.page_of(await self._ask(self._calls.List, request))
+            request = pb.ListRequest(filter=requests.filter_message(wanted), limit=limit - len(jobs), cursor=cursor)
+            page = replies.page_of(await self._ask(self._calls.List, request))
             jobs += page.jobs
             cursor = page.next
             if cursor is None or len(jobs) >= limit:

@@ -15,7 +15,7 @@ from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
 from everwork.client.stream import CreditKey, Refused, Stream
-from everwork.codec.wire import outcome_message
+from everwork.codec.proto_requests import outcome_message
 from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
 from everwork.logs import Outage, get_logger
@@ -90,9 +90,7 @@ class RemoteStream(Stream):
             if self._is_done:
                 return
             if self._is_welcome and loop.time() - begun_at > STEADY_SECONDS:
-                delays = (
-                    backoff_delays()
-                )  # The attempts of a broken stream wait only briefly for their worker.
+                delays = backoff_delays()  # The attempts of a broken stream wait only briefly for their worker.
             else:
                 await asyncio.sleep(next(delays))
 

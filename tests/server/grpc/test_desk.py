@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from everwork.codec import views
+from everwork.codec import proto_replies as replies
 from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX
@@ -18,7 +18,6 @@ from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
 from everwork.proto import work_pb2_grpc
 from everwork.server.grpc import jobs_replies
-from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
 from everwork.server.grpc.gateway import DETAILS_BYTES_MAX, DETAILS_CHARS_MAX, cut_to_fit, origin_of
 from everwork.service.access.audit import Audit
 from tests.server.grpc.place import SECONDS, TYPE, Place, refused
@@ -59,16 +58,16 @@ def test_details_are_cut_by_what_they_cost_on_the_way(sign: str) -> None:
 
 def test_a_long_history_fits_into_a_message() -> None:
     one = HistoryEntry(1, "fail", 1, "错" * NAME_CHARS_MAX, "🔑" * ERROR_CHARS_MAX)
-    told = views.history_view([one] * HISTORY_ENTRIES_MAX)
-    assert told.ByteSize() <= MESSAGE_BYTES_MAX
+    told = replies.history_message([one] * HISTORY_ENTRIES_MAX)
+    assert told.ByteSize() <= replies.MESSAGE_BYTES_MAX
     assert len(told.entries) == HISTORY_ENTRIES_MAX
     assert {entry.error.strip("🔑") for entry in told.entries} == {""}
 
 
 def test_a_history_that_fits_is_told_in_full() -> None:
     one = HistoryEntry(1, "fail", 1, "w", "🔑" * ERROR_CHARS_MAX)
-    assert views.history_view([one, one._replace(error=None)]).entries[0].error == one.error
-    assert not views.history_view([one._replace(error=None)]).entries[0].HasField("error")
+    assert replies.history_message([one, one._replace(error=None)]).entries[0].error == one.error
+    assert not replies.history_message([one._replace(error=None)]).entries[0].HasField("error")
 
 
 def many_figures() -> Iterator[tuple[Count, WorkerHour]]:
@@ -79,19 +78,19 @@ def many_figures() -> Iterator[tuple[Count, WorkerHour]]:
 
 def test_statistics_of_many_tenants_and_workers_fit_into_a_message() -> None:
     counts, hours = zip(*many_figures(), strict=True)
-    told = views.stats_view(Stats(list(counts), list(hours), 1))
-    assert told.ByteSize() <= MESSAGE_BYTES_MAX
+    told = replies.stats_message(Stats(list(counts), list(hours), 1))
+    assert told.ByteSize() <= replies.MESSAGE_BYTES_MAX
     assert told.partial
     assert (told.counts[0].jobs, told.hours[0].hour) == (19_999, 19_999)
     assert min(len(told.counts), len(told.hours)) > 1_000
-    assert not views.stats_view(Stats(list(counts[:10]), list(hours[:10]), 1)).partial
+    assert not replies.stats_message(Stats(list(counts[:10]), list(hours[:10]), 1)).partial
 
 
 def test_statistics_of_the_jobs_api_fit_into_a_message() -> None:
     figures = list(many_figures())
     counts = [count._replace(type=count.tenant) for count, _ in figures]
     told = jobs_replies.stats_view(Stats(counts, [hour for _, hour in figures], 1), "", "")
-    assert told.ByteSize() <= MESSAGE_BYTES_MAX
+    assert told.ByteSize() <= replies.MESSAGE_BYTES_MAX
     assert told.total_jobs == sum(range(20_000))
     assert max(told.by_type.values()) == max(told.by_worker.values()) == 19_999
 

@@ -11,12 +11,12 @@ import grpc.aio
 import pytest
 from grpc import StatusCode
 
+from everwork.codec.proto_replies import MESSAGE_BYTES_MAX
 from everwork.core.limits import KEY_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import CallTimeout
 from everwork.proto import jobs_pb2
-from everwork.server.grpc.delivery import MESSAGE_BYTES_MAX
 from everwork.server.grpc.jobs_api import JobsApi
 from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs

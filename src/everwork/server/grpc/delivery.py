@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Iterable, Sequence
 
 from everwork.core.job import LeasedJob
 from everwork.exceptions import CallTimeout
 from everwork.server.grpc.gateway import Context
 from everwork.service.service import JobService
-
-MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
-"""Clients refuse messages over 4 MiB."""
-FIELD_BYTES_MAX: Final = 6
-"""What a message costs beyond its own bytes inside another one."""
-
-Part = TypeVar("Part", bound=Message)
 
 
 async def deliver(
@@ -36,21 +26,6 @@ async def deliver(
     finally:
         if written < len(jobs):
             service.hand_back(jobs[written:])
-
-
-def portions(parts: Iterable[Part], bytes_max: int = MESSAGE_BYTES_MAX) -> Iterator[list[Part]]:
-    """Messages in groups, none of them over a size; one that is over it by itself stands alone."""
-    group: list[Part] = []
-    size = 0
-    for part in parts:
-        part_size = part.ByteSize() + FIELD_BYTES_MAX
-        if group and size + part_size > bytes_max:
-            yield group
-            group, size = [], 0
-        group.append(part)
-        size += part_size
-    if group:
-        yield group
 
 
 def wait_ms(context: Context, seconds_max: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from everwork.codec.proto_replies import portions
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.job import LeasedJob
@@ -15,7 +16,7 @@ from everwork.core.states import State
 from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_requests as intake
-from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs

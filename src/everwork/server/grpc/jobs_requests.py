@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from everwork.codec.json import decode_json, decode_object, encode, encode_object
 from everwork.codec.new_job import wire_job
+from everwork.codec.proto_requests import tenant_names
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import (
-    API_KEYS_TENANTS_MAX,
     ATTEMPTS_MAX,
     DEFAULT_GROUP,
     DELAY_MS_MAX,
@@ -168,14 +168,6 @@ def tenants(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """The tenants that a caller names; none means all of his."""
     stripped = (name.strip() for name in names)
     return tenant_names(field, (name for name in stripped if name))
-
-
-def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Tenants, each once and not too many; an empty name is none."""
-    found = tuple(dict.fromkeys(checks.name(field, name) for name in names))
-    if len(found) > API_KEYS_TENANTS_MAX:
-        raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants, not {len(found):,}")
-    return found
 
 
 def _require_one(variables: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from everwork.codec.work import job_message
+from everwork.codec.proto_replies import leased_job_message
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.proto import work_pb2
@@ -139,7 +139,7 @@ class Outbox:
         jobs: list[work_pb2.Job] = []
         size = 0
         for job in self._jobs:
-            one = job_message(job)
+            one = leased_job_message(job)
             jobs.append(one)
             size += len(one.variables) + len(one.headers) + len(one.extra) + ENVELOPE_BYTES
             if size > MESSAGE_BYTES_MAX:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode
-from everwork.codec.work_intake import outcome as checked_outcome
+from everwork.codec.proto_requests import outcome_of
 from everwork.core.leasing import Judged, Verdict, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
@@ -68,7 +68,7 @@ async def _checked(desk: Jobs, messages: Sequence[work_pb2.Outcome], first: int)
 async def _outcome(desk: Jobs, message: work_pb2.Outcome) -> Outcome:
     if not message.attempt:
         raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
-    outcome = checked_outcome(message, desk.principal)
+    outcome = outcome_of(message, desk.principal.tenant_for_create)
     if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
         merged = await desk.merged_variables(outcome.key, decode(outcome.variables))
         return outcome._replace(variables=merged)

@@ -6,39 +6,28 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from everwork.codec import views
+from everwork.codec import proto_replies as replies
 from everwork.codec.json import decode
-from everwork.codec.new_job import search_text
-from everwork.codec.work import job_message
-from everwork.codec.work_intake import outcome as checked_outcome
+from everwork.codec.proto_requests import demand_of, filter_of, outcome_of
 from everwork.core import checks
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Demand
 from everwork.core.limits import (
-    ACTIVATE_MAX,
-    INSTANT_MS_MAX,
     KEY_MAX,
-    LEASE_MS_DEFAULT,
     LEASE_MS_MAX,
     LIST_LIMIT_DEFAULT,
-    NAME_CHARS_MAX,
     SETTLE_BATCH_MAX,
 )
 from everwork.core.outcome import Failed, Outcome, Throw
-from everwork.core.queries import JobFilter
-from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
-from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
-from everwork.server.grpc.jobs_requests import tenant_names
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 
 SERVICE: Final = "everwork.v1.DeskService"
 DOOR: Final = "desk"
-LIMIT_DEFAULT: Final = 10
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
 _READS: Final = frozenset({"Get", "History", "Explain", "List", "Stats", "Result"})
@@ -82,7 +71,7 @@ class JobCalls:
 
     async def activate(self, desk: Jobs, asked: pb.ActivateRequest, context: Context) -> None:
         """Lease jobs and deliver them; what could not be written goes back."""
-        demand = _demand(asked)
+        demand = demand_of(asked)
         checks.whole_number("wait_ms", asked.wait_ms, 0, LEASE_MS_MAX)
         with self._gateway.metrics.polling(DOOR):
             wait = min(asked.wait_ms, wait_ms(context, self._poll_seconds_max))
@@ -102,25 +91,25 @@ class JobCalls:
         outcomes = [await _outcome(desk, at, message) for at, message in enumerate(asked.outcomes)]
         if unfenced := sum(not outcome.attempt for outcome in outcomes):
             self._gateway.metrics.unfenced(DOOR, unfenced)
-        return pb.SettleResponse(judged=[views.judged_view(one) for one in await desk.settle(outcomes)])
+        return pb.SettleResponse(judged=[replies.judged_message(one) for one in await desk.settle(outcomes)])
 
     async def extend(self, desk: Jobs, asked: pb.ExtendRequest) -> pb.Judged:
         """Let a lease end later."""
-        return views.judged_view(await desk.extend(asked.key, asked.attempt, asked.lease_ms))
+        return replies.judged_message(await desk.extend(asked.key, asked.attempt, asked.lease_ms))
 
     # Changes ------------------------------------------------------------------------------------
 
     async def cancel(self, desk: Jobs, asked: pb.CancelRequest) -> pb.Found:
         """Cancel one job."""
-        return views.found_view(await desk.cancel(asked.key, asked.reason))
+        return replies.found_message(await desk.cancel(asked.key, asked.reason))
 
     async def requeue(self, desk: Jobs, asked: pb.JobRequest) -> pb.Found:
         """Bring one dead letter back."""
-        return views.found_view(await desk.requeue(asked.key))
+        return replies.found_message(await desk.requeue(asked.key))
 
     async def requeue_matching(self, office: Admin, asked: pb.RequeueMatchingRequest) -> pb.BulkChange:
         """Bring back every dead letter that a filter shows, or all of them."""
-        changed = await office.requeue_matching(_filter(asked.filter), all=asked.all)
+        changed = await office.requeue_matching(filter_of(asked.filter), all=asked.all)
         return pb.BulkChange(matched=changed.matched, changed=changed.changed)
 
     async def set_retries(self, desk: Jobs, asked: pb.SetRetriesRequest) -> pb.SetRetriesResponse:
@@ -130,40 +119,40 @@ class JobCalls:
     async def reschedule(self, desk: Jobs, asked: pb.RescheduleRequest) -> pb.Found:
         """Let one pending job run at another time."""
         run_at_ms = asked.run_at_ms if asked.HasField("run_at_ms") else None
-        return views.found_view(await desk.reschedule(asked.key, run_at_ms=run_at_ms, delay_ms=asked.delay_ms))
+        return replies.found_message(await desk.reschedule(asked.key, run_at_ms=run_at_ms, delay_ms=asked.delay_ms))
 
     async def set_priority(self, desk: Jobs, asked: pb.SetPriorityRequest) -> pb.Found:
         """Change the priority of one pending job."""
-        return views.found_view(await desk.set_priority(asked.key, asked.priority))
+        return replies.found_message(await desk.set_priority(asked.key, asked.priority))
 
     async def delete(self, office: Admin, asked: pb.JobRequest) -> pb.Found:
         """Remove one finished job."""
-        return views.found_view(await office.delete_job(asked.key))
+        return replies.found_message(await office.delete_job(asked.key))
 
     # Questions ----------------------------------------------------------------------------------
 
     async def get(self, desk: Jobs, asked: pb.JobRequest) -> pb.JobView:
         """A job as it stands."""
-        return views.job_view(await desk.get(asked.key))
+        return replies.job_message(await desk.get(asked.key))
 
     async def history(self, desk: Jobs, asked: pb.JobRequest) -> pb.HistoryResponse:
         """How a job's attempts ended."""
-        return views.history_view(await desk.history(asked.key))
+        return replies.history_message(await desk.history(asked.key))
 
     async def explain(self, desk: Jobs, asked: pb.JobRequest) -> pb.Explanation:
         """Why a job is not running."""
-        return views.explanation_view(await desk.explain(asked.key))
+        return replies.explanation_message(await desk.explain(asked.key))
 
     async def list(self, desk: Jobs, asked: pb.ListRequest) -> pb.Page:
         """Matching jobs, newest first."""
         checks.whole_number("cursor", asked.cursor, 0, KEY_MAX)
-        return views.page_view(
-            await desk.find(_filter(asked.filter), asked.limit or LIST_LIMIT_DEFAULT, asked.cursor or None)
+        return replies.page_message(
+            await desk.find(filter_of(asked.filter), asked.limit or LIST_LIMIT_DEFAULT, asked.cursor or None)
         )
 
     async def stats(self, desk: Jobs, asked: pb.StatsRequest) -> pb.StatsResponse:
         """Counts, and what workers did lately."""
-        return views.stats_view(await desk.stats(asked.hours or HOURS_DEFAULT))
+        return replies.stats_message(await desk.stats(asked.hours or HOURS_DEFAULT))
 
     async def result(self, desk: Jobs, asked: pb.ResultRequest) -> pb.ResultResponse:
         """The result of a job, once it has one; a server that stops keeps nobody waiting."""
@@ -184,52 +173,17 @@ class JobCalls:
 
 
 def _messages(jobs: Sequence[LeasedJob]) -> Iterator[tuple[bytes, int]]:
-    for group in portions(map(job_message, jobs)):
+    for group in replies.portions(map(replies.leased_job_message, jobs)):
         yield pb.ActivateResponse(jobs=group).SerializeToString(), len(group)
-
-
-def _demand(asked: pb.ActivateRequest) -> Demand:
-    return Demand(
-        checks.name("type", asked.type),
-        checks.name("worker", asked.worker),
-        checks.whole_number("limit", asked.limit or LIMIT_DEFAULT, 1, ACTIVATE_MAX),
-        checks.whole_number("lease_ms", asked.lease_ms or LEASE_MS_DEFAULT, 1, LEASE_MS_MAX),
-        checks.text("group", asked.group, NAME_CHARS_MAX),
-        tenant_names("tenants", asked.tenants),
-    )
 
 
 async def _outcome(desk: Jobs, at: int, message: pb.Outcome) -> Outcome:
     try:
-        outcome = checked_outcome(message, desk.principal)
+        outcome = outcome_of(message, desk.principal.tenant_for_create)
         if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
             return outcome._replace(variables=await desk.merged_variables(outcome.key, decode(outcome.variables)))
     except JobNotFound:
-        return checked_outcome(message, desk.principal)  # Judged with the others.
+        return outcome_of(message, desk.principal.tenant_for_create)  # Judged with the others.
     except InvalidInput as error:
         raise InvalidInput(f"outcomes[{at}].{error.field}", error.problem) from None
     return outcome
-
-
-def _filter(asked: pb.JobFilter) -> JobFilter:
-    states = [checks.whole_number("states", number, State.PENDING, State.CANCELLED) for number in asked.states]
-    return JobFilter(
-        type=_name(asked, "type"),
-        group=checks.text("group", asked.group, NAME_CHARS_MAX) if asked.HasField("group") else None,
-        states=frozenset(State(number) for number in states),
-        tenants=tenant_names("tenants", asked.tenants),
-        worker=_name(asked, "worker"),
-        correlation_id=_name(asked, "correlation_id"),
-        created_after_ms=_instant(asked, "created_after_ms"),
-        created_before_ms=_instant(asked, "created_before_ms"),
-        error_text=search_text("error_text", asked.error_text) if asked.HasField("error_text") else None,
-        due=asked.due,
-    )
-
-
-def _name(asked: pb.JobFilter, name: str) -> str | None:
-    return checks.name(name, getattr(asked, name)) if asked.HasField(name) else None
-
-
-def _instant(asked: pb.JobFilter, name: str) -> int | None:
-    return checks.whole_number(name, getattr(asked, name), 0, INSTANT_MS_MAX) if asked.HasField(name) else None

@@ -11,7 +11,7 @@ import grpc.aio
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
-from everwork.codec.work_intake import new_jobs
+from everwork.codec.proto_requests import new_jobs_of
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
@@ -165,7 +165,7 @@ class WorkStreams:
 
 async def _create(desk: Jobs, asked: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
     """Accept jobs, all or none."""
-    created = await desk.create(new_jobs(asked.jobs, desk.principal))
+    created = await desk.create(new_jobs_of(asked.jobs, desk.principal.tenant_for_create))
     return work_pb2.CreateJobsResponse(
         jobs=[work_pb2.CreatedJob(key=one.key, deduplicated=one.deduplicated) for one in created]
     )

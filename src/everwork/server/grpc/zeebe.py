@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode_object, encode_object
+from everwork.codec.proto_replies import portions
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Judged
@@ -23,7 +24,7 @@ from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
-from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
