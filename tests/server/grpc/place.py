@@ -14,7 +14,7 @@ from everwork.core.job import Job
 from everwork.engines.open import open_engine
 from everwork.proto import gateway_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from everwork.server.grpc.server import GrpcServer
-from everwork.server.grpc.verbs import desk_methods
+from everwork.server.grpc.verbs import verb_methods
 from everwork.server.grpc.work_streams import WorkStreams
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
@@ -85,7 +85,7 @@ async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
     keys = KeyRing(service.engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
     streams = WorkStreams(service, keys)
-    extras = [streams.methods, lambda gateway: desk_methods(gateway, chosen.long_poll_seconds)]
+    extras = [streams.methods, lambda gateway: verb_methods(gateway, chosen.long_poll_seconds)]
     door = GrpcServer(service, keys, chosen, metrics, extras)
     await service.open()
     await keys.open()

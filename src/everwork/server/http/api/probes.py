@@ -15,7 +15,7 @@ from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import Answer, Call, Operation, answer
 from everwork.server.http.framework.problems import problem
-from everwork.server.metrics import CONTENT_TYPE, Seen
+from everwork.server.metrics import CONTENT_TYPE, FleetState
 from everwork.server.readiness import ENGINE_SECONDS
 from everwork.service.access.principal import Permission
 from everwork.service.fleet.fleet import MANAGER, PROCESS
@@ -32,7 +32,7 @@ async def readyz(call: Call) -> Response:
     """The engine can be reached, and the server does its upkeep."""
     if call.parts.stopping.is_set():
         return problem(503, "stopping", "the server is stopping")
-    if (unready := await call.parts.readiness.judge()) is not None:
+    if (unready := await call.parts.readiness.check()) is not None:
         return problem(503, *unready)
     return answer({"status": "ready"})
 
@@ -44,7 +44,7 @@ async def metrics(call: Call) -> Response:
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 
-async def _seen(parts: AppContext) -> Seen | None:
+async def _seen(parts: AppContext) -> FleetState | None:
     engine = parts.service.engine
     try:
         async with asyncio.timeout(ENGINE_SECONDS):
@@ -52,7 +52,7 @@ async def _seen(parts: AppContext) -> Seen | None:
             managers, processes = await engine.registered(MANAGER), await engine.registered(PROCESS)
     except (EngineError, TimeoutError):
         return None
-    return Seen(reading, parts.sampler.totals, len(managers), len(processes))
+    return FleetState(reading, parts.sampler.totals, len(managers), len(processes))
 
 
 async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call

@@ -56,7 +56,7 @@ async def show(visit: Visit) -> View:
         "findings": [(one, pieces(one.text)) for one in examined.found.findings],
         "examined_ms": examined.at_ms,
         "meaning": MEANING[examined.found.health.durability],
-        "unready": await parts.readiness.judge(),
+        "unready": await parts.readiness.check(),
         "upkeep_age_s": parts.service.upkeep_age_s,
         "reading": parts.sampler.reading,
         "settings": _settings(parts.settings),
