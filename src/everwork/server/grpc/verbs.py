@@ -27,7 +27,7 @@ from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 
 SERVICE: Final = "everwork.v1.DeskService"
-API: Final = "jobs"
+API: Final = "desk"
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
 _READS: Final = frozenset({"Get", "History", "Explain", "List", "Stats", "Result"})
