@@ -76,22 +76,22 @@ job_here: Final[ContextVar[JobFacts | None]] = ContextVar("everwork-job", defaul
 class Outage:
     """Logs an outage sparingly, however often the call is retried, and its end once."""
 
-    def __init__(self, log: Any, away: str, back: str, **facts: str) -> None:
+    def __init__(self, log: Any, outage_event: str, recovery_event: str, **facts: str) -> None:
         self._log = log.bind(**facts)
-        self._away = away
-        self._back = back
+        self._outage_event = outage_event
+        self._recovery_event = recovery_event
         self.errors = 0
 
     def report(self, error: Exception) -> None:
         """A call failed; logged the first, second, fourth, eighth time, and so on."""
         self.errors += 1
         if self.errors & (self.errors - 1) == 0:
-            self._log.error(self._away, error=str(error) or type(error).__name__, times=self.errors)
+            self._log.error(self._outage_event, error=str(error) or type(error).__name__, times=self.errors)
 
     def over(self) -> None:
         """A call succeeded; logged if there was an outage."""
         if self.errors:
-            self._log.warning(self._back, errors=self.errors)
+            self._log.warning(self._recovery_event, errors=self.errors)
             self.errors = 0
 
 

@@ -21,7 +21,7 @@ MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 FIELD_BYTES_MAX: Final = 6
 """What a message costs beyond its own bytes inside another one."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 100
-"""Leaves space for a few numbers beside the list."""
+"""Leaves space for a few numbers in addition to the list."""
 HISTORY_ERROR_BYTES_MAX: Final = 12 * 1024
 
 Item = TypeVar("Item", bound=Message)

@@ -37,7 +37,7 @@ from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2 as pb
 
 LIMIT_DEFAULT: Final = 10
-"""How many jobs are leased, if a request does not say."""
+"""How many jobs are leased by default."""
 ERROR_CLASSES_MAX: Final = 100
 
 TenantOf = Callable[[str | None], str]
