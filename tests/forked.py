@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[1]
 PRELOADED: Final = ("everwork.cli", "everwork.app", "everwork.manager", "everwork.service", "everwork.engines")
 REQUEST_BYTES_MAX: Final = 1_000_000
+PRELOAD_SECONDS_MAX: Final = 100
 
 
 class Finished(NamedTuple):
@@ -73,10 +74,11 @@ class Template:
         """The wait status of one program."""
         text = json.dumps(request).encode()
         assert len(text) < REQUEST_BYTES_MAX
-        self._socket.settimeout(timeout)
+        self._socket.settimeout(PRELOAD_SECONDS_MAX)
         socket.send_fds(self._socket, [len(text).to_bytes(8, "big")], streams)
         self._send(text)
         pid = int(self._receive())
+        self._socket.settimeout(timeout)
         try:
             return int(self._receive())
         except BaseException as error:
