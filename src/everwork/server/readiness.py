@@ -37,14 +37,14 @@ class Readiness:
         async with self._lock:
             if self._checked is None or time.monotonic() - self._checked[0] > REUSE_SECONDS:
                 self._checked = None
-                found = await self._engine() or self._upkeep()
+                found = await self._reach() or self._upkeep()
                 self._checked = time.monotonic(), found
             return self._checked[1]
 
-    async def _engine(self) -> Unready | None:
+    async def _reach(self) -> Unready | None:
         try:
             async with asyncio.timeout(ENGINE_SECONDS):
-                await self._service.engine.health()
+                await self._service.health()
         except TimeoutError:
             return Unready("engine_unavailable", f"the engine did not answer within {ENGINE_SECONDS:g} s")
         except EverworkError as error:

@@ -191,7 +191,7 @@ async def test_calls_that_there_are_not_are_unimplemented(sqlite_server: Running
 
 
 async def test_an_engine_that_is_away_is_unavailable(sqlite_server: RunningServer) -> None:
-    await sqlite_server.service.engine.close()
+    await sqlite_server.service._engine.close()
     for call in (sqlite_server.call("CreateJob", job_type=TYPE), sqlite_server.call("GetJob", job_key="1")):
         code, _ = await refused(call)
         assert code is StatusCode.UNAVAILABLE

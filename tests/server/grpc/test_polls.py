@@ -78,7 +78,7 @@ async def test_no_message_is_over_3_mib(sqlite_server: RunningServer) -> None:
 
 
 async def test_a_group_and_tenants_are_asked_for_by_name(server: RunningServer) -> None:
-    await server.service.engine.add_group(TYPE, "audit")
+    await server.service._engine.add_group(TYPE, "audit")
     key = await server.create(tenant_id="acme")
     assert await server.activate(tenant_ids="umbrella, other") == []
     [copy] = await server.activate(group="audit", tenant_ids=" acme ,umbrella")
@@ -88,9 +88,9 @@ async def test_a_group_and_tenants_are_asked_for_by_name(server: RunningServer) 
 
 async def test_an_open_breaker_is_named_with_the_time_it_ends(server: RunningServer) -> None:
     await server.create()
-    await server.service.engine.open_breaker(TYPE, 3_600_000)
+    await server.service._engine.open_breaker(TYPE, 3_600_000)
     [message] = await server.poll()
-    info = next(info for info in await server.service.engine.types() if info.type == TYPE)
+    info = next(info for info in await server.service._engine.types() if info.type == TYPE)
     until_ms = info.breaker_open_until_ms or 0
     assert not message.success
     assert message.error_message.startswith(f"type '{TYPE}' is stopped by its circuit breaker")
@@ -100,10 +100,10 @@ async def test_an_open_breaker_is_named_with_the_time_it_ends(server: RunningSer
 async def test_a_type_that_is_resumed_in_time_answers_the_poll(open_server: OpenServer) -> None:
     server = await open_server(long_poll_seconds=30)
     key = await server.create()
-    await server.service.engine.pause(TYPE, True)
+    await server.service._engine.pause(TYPE, True)
     waiting = asyncio.ensure_future(server.activate())
     await until(lambda: server.service.waiting(TYPE))
-    await server.service.engine.pause(TYPE, False)
+    await server.service._engine.pause(TYPE, False)
     assert [job.job_key for job in await waiting] == [key]
 
 
@@ -122,7 +122,7 @@ async def test_more_pollers_than_allowed_are_sent_away_with_a_hint(open_server: 
 async def test_a_stopping_server_ends_its_polls_at_once_without_a_message(open_server: OpenServer) -> None:
     server = await open_server(long_poll_seconds=300)
     await server.create(job_type="paused")
-    await server.service.engine.pause("paused", True)
+    await server.service._engine.pause("paused", True)
     calls = [polled(server), polled(server, type="paused")]
     await until(lambda: server.service.waiting(TYPE) and server.service.waiting("paused"))
     await asyncio.wait_for(server.grpc_server.stop(SECONDS), SOON_S)

@@ -143,7 +143,7 @@ async def drain(server: RunningServer) -> None:
     async def all_done() -> bool:
         for job in await server.activate(max_jobs_to_activate=100, timeout_s=1.0):
             await complete(server, job)
-        counts = {count.state: count.jobs for count in await server.service.engine.count()}
+        counts = {count.state: count.jobs for count in await server.service._engine.count()}
         return counts == {State.COMPLETED: JOBS + 2}
 
     await until(all_done, 30)
