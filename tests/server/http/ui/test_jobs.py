@@ -8,8 +8,8 @@ from pathlib import Path
 
 from everwork.core.job import NewJob
 from everwork.core.queries import JobFilter
-from everwork.server.http.ui.pages.changes import meant
 from everwork.server.http.ui.pages.dead_letters import Failing
+from everwork.server.http.ui.pages.jobs import meant
 from everwork.server.http.ui.render import render
 from everwork.service import bulk
 from everwork.service.access.principal import ANYBODY

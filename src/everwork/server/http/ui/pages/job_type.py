@@ -10,8 +10,9 @@ import orjson
 
 from everwork.codec.json import decode_policy
 from everwork.core import checks
+from everwork.core.breaker import BreakerState, CircuitBreaker
 from everwork.core.policy import TypePolicy, fields_of
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.chart import share
@@ -40,6 +41,8 @@ DUE_LOOK_MAX: Final = 100
 """Engines count what waits, not what is due of it: so many are looked at."""
 OPEN_SECONDS: Final = (60, 600, 3_600, 86_400)
 """For how long a breaker can be opened by hand."""
+BREAKER_ROWS_MAX: Final = 500
+_BREAKER_ORDER: Final = {BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 1, BreakerState.CLOSED: 2}
 
 
 class Field(NamedTuple):
@@ -48,6 +51,19 @@ class Field(NamedTuple):
     name: str
     value: str
     is_set: bool
+
+
+class BreakerRow(NamedTuple):
+    """A breaker: its type, its rule if the policy has one, and how many jobs wait."""
+
+    info: TypeInfo
+    rule: CircuitBreaker | None
+    pending: int
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether jobs of the type start as usual."""
+        return self.info.breaker is BreakerState.CLOSED
 
 
 async def show(visit: Visit) -> View:
@@ -72,6 +88,20 @@ async def show(visit: Visit) -> View:
         "durations": [(seconds, duration(seconds * 1000)) for seconds in OPEN_SECONDS],
     }
     return View("type.html", context | await _figures(visit, view, workers) | _policy(type, view.info.policy))
+
+
+async def show_breakers(visit: Visit) -> View:
+    """The types that have a breaker, the open ones first."""
+    rows = []
+    for view in await visit.admin.types():
+        rule = None if view.info.policy is None else decode_policy(view.info.policy).breaker
+        if rule is not None or view.info.breaker is not BreakerState.CLOSED:
+            rows.append(BreakerRow(view.info, rule, view.counts[State.PENDING]))
+    rows.sort(key=lambda row: (_BREAKER_ORDER[row.info.breaker], row.info.type))
+    stopped = [row for row in rows if not row.is_closed]
+    held = sum(row.pending for row in stopped)
+    context = {"rows": rows[:BREAKER_ROWS_MAX], "all": len(rows), "stopped": len(stopped), "held": held}
+    return View("breakers.html", context)
 
 
 async def set_policy(visit: Visit) -> Done | View:
@@ -195,7 +225,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-PAGES = (Page("/ui/type", show),)
+PAGES = (Page("/ui/type", show), Page("/ui/breakers", show_breakers))
 ACTIONS = (
     Action("/ui/type/policy", set_policy, Permission.ADMIN),
     Action("/ui/type/policy-clear", clear_policy, Permission.ADMIN, asks=True),

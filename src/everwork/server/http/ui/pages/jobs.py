@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX
+from everwork.core.queries import BulkChange
 from everwork.core.queries import Page as Found
 from everwork.core.states import FINISHED_STATES, State
 from everwork.exceptions import InvalidInput
@@ -16,9 +18,10 @@ from everwork.server.http.ui.redaction import Hidden, Masks, masks_of
 from everwork.server.http.ui.render import job_url
 from everwork.server.http.ui.search import DUE, SCHEDULED, SearchForm, asked_for
 from everwork.server.http.ui.timeline import gist
-from everwork.server.http.ui.visit import Visit
+from everwork.server.http.ui.visit import Visit, pairs_of
 from everwork.service import bulk
 from everwork.service.access.principal import Permission
+from everwork.service.bulk import BulkAction, BulkFilter, Counted
 
 PAGE_JOBS: Final = 50
 DISORDER_MS: Final = 60_000
@@ -28,22 +31,47 @@ AHEAD_MS: Final = 5_000
 TYPES_OFFERED_MAX: Final = 300
 COUNTED_BY: Final = frozenset({"state", "type", "tenant"})
 """What engines count jobs by: with any other filter, nobody knows how many are behind a tab."""
-ACTS: Final[Mapping[str | None, tuple[bulk.BulkAction, ...]]] = {
-    None: tuple(bulk.BulkAction),
-    "pending": (bulk.BulkAction.RUN_NOW, bulk.BulkAction.CANCEL),
-    SCHEDULED: (bulk.BulkAction.RUN_NOW, bulk.BulkAction.CANCEL),
-    DUE: (bulk.BulkAction.CANCEL,),
-    "processing": (bulk.BulkAction.CANCEL,),
-    "failed": (bulk.BulkAction.REQUEUE, bulk.BulkAction.DELETE),
-    "completed": (bulk.BulkAction.DELETE,),
-    "cancelled": (bulk.BulkAction.DELETE,),
+ACTS: Final[Mapping[str | None, tuple[BulkAction, ...]]] = {
+    None: tuple(BulkAction),
+    "pending": (BulkAction.RUN_NOW, BulkAction.CANCEL),
+    SCHEDULED: (BulkAction.RUN_NOW, BulkAction.CANCEL),
+    DUE: (BulkAction.CANCEL,),
+    "processing": (BulkAction.CANCEL,),
+    "failed": (BulkAction.REQUEUE, BulkAction.DELETE),
+    "completed": (BulkAction.DELETE,),
+    "cancelled": (BulkAction.DELETE,),
 }
 """What is offered for the jobs of a tab."""
 LABELS: Final = {
-    bulk.BulkAction.CANCEL: "Cancel",
-    bulk.BulkAction.REQUEUE: "Requeue",
-    bulk.BulkAction.RUN_NOW: "Run now",
-    bulk.BulkAction.DELETE: "Delete",
+    BulkAction.CANCEL: "Cancel",
+    BulkAction.REQUEUE: "Requeue",
+    BulkAction.RUN_NOW: "Run now",
+    BulkAction.DELETE: "Delete",
+}
+CONSEQUENCES: Final = {
+    BulkAction.CANCEL: (
+        "Jobs that wait will never start. For those that run, their workers are told to stop, and whatever they bring "
+        "is not taken. Cancelled jobs do not come back by themselves, and cannot be requeued."
+    ),
+    BulkAction.REQUEUE: (
+        "They wait again and are due at once, with all their attempts. Their history stays. Workers run them from the "
+        "beginning: what they had done before they failed may be done again."
+    ),
+    BulkAction.RUN_NOW: "They are due at once, instead of at their time; workers take them as soon as they can.",
+    BulkAction.DELETE: (
+        "They are removed with their variables, results and histories, and their dedupe keys may be used again. "
+        "This cannot be undone."
+    ),
+}
+TELLING: Final = {
+    "state": "which are",
+    "type": "of type",
+    "worker": "of worker",
+    "tenant": "of tenant",
+    "correlation": "with the correlation id",
+    "after": "created at (UTC) or after",
+    "before": "created before (UTC)",
+    "error": "whose last error contains",
 }
 
 
@@ -135,5 +163,85 @@ def _cursor(visit: Visit) -> int | None:
         raise InvalidInput("cursor", f"must be a key from 1 to {KEY_MAX}, not {checks.shown(text)}") from None
 
 
+# Changes of many jobs: first a page that asks, then the change -----------------------------------------
+
+
+async def change(visit: Visit) -> Done | View:
+    """Ask whether it is meant; then do it."""
+    act, asked = _act(visit), _asked(visit)
+    keys = [checks.job_key(key) for key in dict.fromkeys(visit.all_sent("key"))]
+    if visit.optional("scope") != "all":
+        return await _picked(visit, act, keys)
+    search = bulk.aimed(act, asked.search)
+    if visit.optional("sure") is None:
+        return await _ask_for_all(visit, act, asked, search)
+    done = await visit.admin.change_matching(act, replace(asked.search, below=_below(visit)))
+    return _told(act, done)
+
+
+async def _picked(visit: Visit, act: BulkAction, keys: Sequence[int]) -> Done | View:
+    if not keys:
+        raise InvalidInput("key", "no job is selected: tick some in the list first")
+    if visit.optional("sure") is not None:
+        return _told(act, await visit.admin.change_jobs(act, keys))
+    now_ms = await now_of(visit)
+    jobs = await visit.jobs.get_many(keys[: bulk.KEYS_MAX])
+    able = [job.key for job in jobs if job is not None and bulk.allows(act, job, now_ms)]
+    more = {"keys": able, "selected": len(keys), "scope": "picked", "filter": "", "below": "", "which": []}
+    return _page(visit, act, Counted(len(able), True), more)
+
+
+async def _ask_for_all(visit: Visit, act: BulkAction, asked: SearchForm, search: BulkFilter) -> View:
+    newest = await visit.jobs.newest_key()
+    count = await bulk.counted(visit.jobs, search, await now_of(visit))
+    which = [(TELLING[name], value) for name, value in asked.typed.items()]
+    below = "" if newest is None else newest + 1
+    more = {"keys": [], "selected": 0, "scope": "all", "filter": asked.query, "below": below, "which": which}
+    return _page(visit, act, count, more)
+
+
+def _page(visit: Visit, act: BulkAction, count: Counted, more: dict[str, Any]) -> View:
+    about = {"act": act.value, "label": LABELS[act], "done": act.done, "happens": CONSEQUENCES[act]}
+    context = {**about, **more, "count": count, "meant": meant(count), "back": visit.back}
+    return View("jobs_change.html", context)
+
+
+def meant(count: Counted) -> str:
+    """How many jobs; of very many not all are looked at, and none found is not none there."""
+    if not count.jobs and not count.is_exact:
+        return "the jobs that match"
+    return f"{'' if count.is_exact else 'at least '}{count.jobs:,} {'job' if count.jobs == 1 else 'jobs'}"
+
+
+def _told(act: BulkAction, done: BulkChange) -> Done:
+    matched = f"{done.matched:,} {'job was' if done.matched == 1 else 'jobs were'} meant"
+    changed = f"{done.changed:,} {'is' if done.changed == 1 else 'are'} {act.done}"
+    left = done.matched - done.changed
+    others = f"; {left:,} had changed meanwhile and {'was' if left == 1 else 'were'} left as they are" if left else ""
+    return Done(f"{matched}, {changed}{others}.", is_good=done.changed > 0)
+
+
+def _act(visit: Visit) -> BulkAction:
+    try:
+        return BulkAction(visit.sent("act"))
+    except ValueError:
+        raise InvalidInput("act", f"must be one of {', '.join(act.value for act in BulkAction)}") from None
+
+
+def _asked(visit: Visit) -> SearchForm:
+    query = pairs_of((visit.optional("filter") or "").encode())
+    asked = asked_for(lambda name: query.get(name, [""])[-1] or None)
+    for name, problem in asked.problems.items():
+        raise InvalidInput(name, problem)
+    return asked
+
+
+def _below(visit: Visit) -> int:
+    return checks.job_key(visit.sent("below"), "below")
+
+
 PAGES = (Page("/ui/jobs", show),)
-ACTIONS = (Action("/ui/jobs/find", find, Permission.JOBS_READ),)
+ACTIONS = (
+    Action("/ui/jobs/find", find, Permission.JOBS_READ),
+    Action("/ui/jobs/change", change, Permission.JOBS),
+)
