@@ -1,4 +1,4 @@
-"""Every page and action of the dashboard."""
+"""All pages and actions of the dashboard."""
 
 from __future__ import annotations
 
