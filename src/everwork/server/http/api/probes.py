@@ -48,11 +48,11 @@ async def _sample(context: AppContext) -> Seen | None:
     engine = context.service.engine
     try:
         async with asyncio.timeout(ENGINE_SECONDS):
-            reading = await context.sampler.recent()
+            sample = await context.sampler.recent()
             managers, processes = await engine.registered(MANAGER), await engine.registered(PROCESS)
     except (EngineError, TimeoutError):
         return None
-    return Seen(reading, context.sampler.totals, len(managers), len(processes))
+    return Seen(sample, context.sampler.totals, len(managers), len(processes))
 
 
 async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call

@@ -85,7 +85,7 @@ class Charts(NamedTuple):
 
 class _CachedCharts(NamedTuple):
     charts: Charts
-    reading: int
+    sample_number: int
     until: float
 
 
@@ -136,8 +136,8 @@ class _ChartCache:
     """The recent charts of one server and their hourly counts; a lock lets one be drawn at a time."""
 
     def __init__(self) -> None:
-        self.drawing = asyncio.Lock()
-        self.shown: OrderedDict[tuple[str, str | None], _CachedCharts] = OrderedDict()
+        self.lock = asyncio.Lock()
+        self.charts: OrderedDict[tuple[str, str | None], _CachedCharts] = OrderedDict()
         self._hourly: OrderedDict[str | None, HourlyCounts] = OrderedDict()
 
     def hourly(self, type: str | None) -> HourlyCounts:
@@ -164,19 +164,19 @@ async def charts(visit: Visit, range_: Range, type: str | None = None) -> Charts
     """
     sampler = visit.context.sampler
     cache = _caches.setdefault(sampler, _ChartCache())
-    async with cache.drawing:
-        known = cache.shown.get((range_.name, type))
-        reading = 0 if sampler.reading is None else sampler.reading.number
-        if known is not None and (known.reading == reading or time.monotonic() < known.until):
+    async with cache.lock:
+        known = cache.charts.get((range_.name, type))
+        sample_number = 0 if sampler.reading is None else sampler.reading.number
+        if known is not None and (known.sample_number == sample_number or time.monotonic() < known.until):
             return known.charts
         started = time.monotonic()
         drawn = await _charts(visit, cache, range_, type)
         now = time.monotonic()
         until = now + min((now - started) / COST_SHARE_MAX, CACHE_SECONDS_MAX)
-        cache.shown[range_.name, type] = _CachedCharts(drawn, reading, until)
-        cache.shown.move_to_end((range_.name, type))
-        while len(cache.shown) > CACHED_CHARTS_MAX:
-            cache.shown.popitem(last=False)
+        cache.charts[range_.name, type] = _CachedCharts(drawn, sample_number, until)
+        cache.charts.move_to_end((range_.name, type))
+        while len(cache.charts) > CACHED_CHARTS_MAX:
+            cache.charts.popitem(last=False)
         return drawn
 
 
@@ -184,8 +184,8 @@ async def _charts(visit: Visit, cache: _ChartCache, range_: Range, type: str | N
     sampler = visit.context.sampler
     if range_.slot_hours:
         hourly = cache.hourly(type)
-        reading = sampler.reading or await sampler.fresh()
-        await hourly.read(visit.context.service, range_.slots * range_.slot_hours, reading.at_ms)
+        sample = sampler.reading or await sampler.fresh()
+        await hourly.read(visit.context.service, range_.slots * range_.slot_hours, sample.at_ms)
         points = _by_hours(hourly, range_)
         return _draw(range_, points, points)
     points = _by_minutes(sampler, type)
@@ -271,10 +271,10 @@ def _throughput(range_: Range, points: Sequence[Point], slots: Sequence[Slot], t
 
 def _percentiles(counts: Sequence[Sequence[int]], slots: Sequence[Slot], about: str) -> Markup:
     """Draw percentiles; the last of the counts are the totals."""
-    *parts, whole = counts
+    *slot_counts, whole = counts
     series = [
-        Series(name, name, [percentile_ms(one, part) for one in parts], duration(percentile_ms(whole, part)))
-        for name, part in PERCENTILES
+        Series(name, name, [percentile_ms(one, share) for one in slot_counts], duration(percentile_ms(whole, share)))
+        for name, share in PERCENTILES
     ]
     description = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if any(whole) else about
     return lines(series, slots, description, duration)
@@ -293,8 +293,8 @@ def _slots(range_: Range, points: Sequence[Point], marked: int) -> list[Slot]:
 
 
 def _slot_title(range_: Range, start_ms: int) -> str:
-    form = "%Y-%m-%d" if range_.is_days else "%Y-%m-%d %H:%M"
-    return f"{datetime.fromtimestamp(start_ms / 1000, UTC).strftime(form)} UTC"
+    format_ = "%Y-%m-%d" if range_.is_days else "%Y-%m-%d %H:%M"
+    return f"{datetime.fromtimestamp(start_ms / 1000, UTC).strftime(format_)} UTC"
 
 
 def _mark(range_: Range, start_ms: int, last_ms: int) -> str:

@@ -72,12 +72,12 @@ class Live:
     def _page(self, path: str, scope: Scope) -> tuple[Page, Request] | None:
         """The page of a path, and a request for it."""
         raw, _, query = path.partition("?")
-        page_request = {**scope, "raw_path": raw.encode(), "path": raw, "query_string": query.encode()}
+        page_scope = {**scope, "raw_path": raw.encode(), "path": raw, "query_string": query.encode()}
         for route in self._dashboard.routes():
-            match, more = route.matches(page_request)
+            match, more = route.matches(page_scope)
             page = self._dashboard.pages.get(route.path)
             if match.value and page is not None and not page.is_open:
-                return page, Request({**page_request, **more})
+                return page, Request({**page_scope, **more})
         return None
 
     async def _events(self, viewer: str, page: Page, page_request: Request) -> AsyncIterator[bytes]:

@@ -40,11 +40,6 @@ class SearchForm:
         """The search as a query string, to pass it on."""
         return urlencode(self.typed)
 
-    @property
-    def is_narrow(self) -> bool:
-        """Whether few of many jobs may match, so that a scan may end before its page is full."""
-        return any(name in self.typed for name in FIELDS if name not in ("state", "type"))
-
 
 def read_search(read: ReadField) -> SearchForm:
     """Parse the search form."""

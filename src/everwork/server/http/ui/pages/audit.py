@@ -17,7 +17,6 @@ ROWS: Final = 100
 STEPS_MAX: Final = 10
 """How many pages of entries a filter scans at most."""
 ACTION_PREFIXES: Final = ("jobs.", "dead.", "types.", "groups.", "workers.", "triggers.", "processes.", "keys.", "ui.")
-
 GONE: Final = ("jobs.delete", "dead.purge")
 """Actions after which the job no longer exists."""
 
@@ -36,7 +35,7 @@ class Search(NamedTuple):
     """The matching entries, how many were scanned, and the cursor to continue."""
 
     found: list[AuditEntry]
-    looked_at: int
+    scanned: int
     below: str | None
 
 
@@ -51,9 +50,9 @@ async def show(visit: Visit) -> View:
     masks = masks_of(visit)
     context = {
         "rows": [_permitted(visit, _row(entry, names, masks)) for entry in search.found],
-        "looked_at": search.looked_at,
+        "scanned": search.scanned,
         "problem": problem,
-        "kinds": ACTION_PREFIXES,
+        "prefixes": ACTION_PREFIXES,
         "action": visit.param("action") or "",
         "who": visit.param("who") or "",
         "older": visit.url(below=search.below) if search.below else None,
@@ -66,29 +65,29 @@ async def _search(visit: Visit, below: str | None) -> Search:
     """A page of entries; with a filter, as many as a few scans find."""
     action, who = (visit.param("action") or "").lower(), (visit.param("who") or "").lower()
     found: list[AuditEntry] = []
-    looked_at = 0
+    scanned = 0
     for _ in range(STEPS_MAX):
         entries = await visit.admin.audit(ROWS, below)
-        looked_at += len(entries)
+        scanned += len(entries)
         for entry in entries:
             below = entry.name
             if entry.action.startswith(action) and who in f"{entry.who} {entry.key_id}".lower():
                 found.append(entry)
             if len(found) == ROWS:
-                return Search(found, looked_at, below)
+                return Search(found, scanned, below)
         if len(entries) < ROWS:
-            return Search(found, looked_at, None)
-    return Search(found, looked_at, below)
+            return Search(found, scanned, None)
+    return Search(found, scanned, below)
 
 
 def _row(entry: AuditEntry, names: Mapping[str, str], masks: Masks) -> Row:
     detail: dict[str, Any] = masks.masked(dict(entry.detail))
-    kind = entry.action.partition(".")[0]
-    named = names.get(entry.target) if kind == "keys" else detail.get("title")
-    target = "" if kind == "ui" else str(named or entry.target)
+    subject = entry.action.partition(".")[0]
+    named = names.get(entry.target) if subject == "keys" else detail.get("title")
+    target = "" if subject == "ui" else str(named or entry.target)
     shown = ((name, value) for name, value in detail.items() if value not in (None, [], {}, target))
     brief = ", ".join(_brief(name, value) for name, value in shown)
-    return Row(entry, target, _href(kind, entry), brief, pretty(detail) if detail else "")
+    return Row(entry, target, _href(subject, entry), brief, pretty(detail) if detail else "")
 
 
 def _permitted(visit: Visit, row: Row) -> Row:
@@ -112,18 +111,18 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _href(kind: str, entry: AuditEntry) -> str | None:
+def _href(subject: str, entry: AuditEntry) -> str | None:
     """The page of the target, if it has one."""
     target = entry.target
-    if kind in ("jobs", "dead") and not {"filter", "matched"} & entry.detail.keys() and target.isdecimal():
+    if subject in ("jobs", "dead") and not {"filter", "matched"} & entry.detail.keys() and target.isdecimal():
         return None if entry.action in GONE else job_url(target)
-    if kind in ("jobs", "dead", "types"):
+    if subject in ("jobs", "dead", "types"):
         return _type_href(target)
-    if kind == "groups":
+    if subject == "groups":
         return _type_href(target.rpartition("/")[0])
-    if kind == "triggers":
+    if subject == "triggers":
         return address("/ui/trigger", name=target)
-    return {"keys": "/ui/keys", "workers": "/ui/workers", "processes": "/ui/workers"}.get(kind)
+    return {"keys": "/ui/keys", "workers": "/ui/workers", "processes": "/ui/workers"}.get(subject)
 
 
 def _type_href(type: str) -> str | None:

@@ -30,7 +30,7 @@ SCAN_MAX: Final = 1_000
 SCAN_FURTHER_MAX: Final = 20_000
 NEWEST: Final = 50
 SEARCH_CHARS_MAX: Final = 60
-_DIFFERING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
+_VARYING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "error": sought_text,
     "type": checks.name,
@@ -147,8 +147,8 @@ def _redacted(masks: Masks, job: Job) -> str:
 
 def _search_text(error: str) -> str | None:
     """A search text that finds errors of the same group: the longest constant part of its gist."""
-    parts = _DIFFERING.split(gist(error))
-    return max((part.strip() for part in parts), key=len, default="")[:SEARCH_CHARS_MAX] or None
+    constant = _VARYING.split(gist(error))
+    return max((part.strip() for part in constant), key=len, default="")[:SEARCH_CHARS_MAX] or None
 
 
 async def _returns(visit: Visit, type: str | None) -> float | None:
@@ -225,7 +225,7 @@ class RecentFailures(NamedTuple):
     """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned."""
 
     groups: list[ErrorGroup]
-    looked_at: int
+    scanned: int
     is_cut: bool
 
 

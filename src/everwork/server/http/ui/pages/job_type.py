@@ -144,14 +144,14 @@ async def reset_breaker(visit: Visit) -> Done:
 
 async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) -> dict[str, Any]:
     sampler, type = visit.context.sampler, view.info.type
-    reading, span = sampler.reading or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
-    running, is_broken = view.counts[State.PROCESSING], type in failing_to_start(reading, workers)
-    has_no_worker = type in without_worker(reading, [type] if running else [])
+    sample, span = sampler.reading or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
+    running, is_broken = view.counts[State.PROCESSING], type in failing_to_start(sample, workers)
+    has_no_worker = type in without_worker(sample, [type] if running else [])
     return {
         "info": view.info,
         "badge": badge_of(view.info, has_no_worker=has_no_worker, is_broken=is_broken),
         "totals": {state.label: view.counts[state] for state in State},
-        "oldest_ms": oldest_of(reading).get(type),
+        "oldest_ms": oldest_of(sample).get(type),
         "per_minute": rates(sampler)(type),
         "p95": (span.wait_ms(0.95), span.execution_ms(0.95)),
         "full": share(running, decode_policy(view.info.policy).max_running or 0),

@@ -121,8 +121,8 @@ async def find(visit: Visit) -> Done:
 
 async def now_of(visit: Visit) -> int:
     """The engine's time of the last sample, plus some seconds: jobs due by then count as due."""
-    reading = visit.context.sampler.reading or await visit.context.sampler.fresh()
-    return reading.at_ms + NOW_SLACK_MS
+    sample = visit.context.sampler.reading or await visit.context.sampler.fresh()
+    return sample.at_ms + NOW_SLACK_MS
 
 
 def shown_state(job: Job, now_ms: int) -> str:

@@ -86,9 +86,9 @@ async def _counts(visit: Visit) -> Sequence[Count]:
 async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
     """The part of the page about all tenants."""
     sampler, range_ = visit.context.sampler, range_of(visit)
-    reading = sampler.reading or await sampler.fresh()
+    sample = sampler.reading or await sampler.fresh()
     drawn, processes = await asyncio.gather(charts(visit, range_), visit.admin.processes())
-    flow, *needs = _notices(sampler, reading, counts, await _not_starting(visit, processes))
+    flow, *needs = _notices(sampler, sample, counts, await _not_starting(visit, processes))
     return {
         "range": range_,
         "ranges": [(one, visit.url(range=one.name)) for one in RANGES],
@@ -96,8 +96,8 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
         "causes": _causes(drawn),
         "flow": flow,
         "needs": needs,
-        "waiting": _waiting(sampler, reading, counts),
-        "oldest_ms": min((one.run_at_ms for one in reading.oldest), default=None),
+        "waiting": _waiting(sampler, sample, counts),
+        "oldest_ms": min((one.run_at_ms for one in sample.oldest), default=None),
         "processes": len(processes),
         "running": sum(one.entry.running for one in processes),
     }
@@ -120,20 +120,20 @@ def pace(per_second: float) -> str:
 
 
 def _notices(
-    sampler: MetricsSampler, reading: Sample, counts: Sequence[Count], not_starting: Sequence[str]
+    sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], not_starting: Sequence[str]
 ) -> Iterator[Notice]:
     """The throughput, and then what needs attention, worst first."""
-    yield _flow(sampler, reading, counts)
-    broken = sorted(one.type for one in reading.types if one.breaker is not BreakerState.CLOSED)
+    yield _flow(sampler, sample, counts)
+    broken = sorted(one.type for one in sample.types if one.breaker is not BreakerState.CLOSED)
     if broken:
         yield Notice(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
     if not_starting:
         yield Notice(_named(not_starting, "worker does not start", "workers do not start"), "bad", "/ui/workers")
-    if idle := without_worker(reading, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
+    if idle := without_worker(sample, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
         href = type_url(idle[0]) if len(idle) == 1 else address("/ui/types", show="unasked")
         texts = ("type has work that no worker asks for", "types have work that no worker asks for")
         yield Notice(_named(idle, *texts), "warn", href)
-    if paused := sorted(one.type for one in reading.types if one.paused):
+    if paused := sorted(one.type for one in sample.types if one.paused):
         href = type_url(paused[0]) if len(paused) == 1 else address("/ui/types", show="paused")
         yield Notice(_named(paused, "type is paused", "types are paused"), "warn", href)
 
@@ -144,14 +144,14 @@ async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[
     return [one.entry.title for one in await visit.admin.workers() if one.entry.id in broken] if broken else []
 
 
-def _flow(sampler: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> Notice:
+def _flow(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> Notice:
     span = sampler.span(RATE_MINUTES)
     if span.work.ended:
         return _flowing(span)
     pending = sum(one.jobs for one in counts if one.state is State.PENDING)
-    late_ms = max((reading.at_ms - one.run_at_ms for one in reading.oldest), default=0)
+    late_ms = max((sample.at_ms - one.run_at_ms for one in sample.oldest), default=0)
     if late_ms > LATE_MS:
-        quiet = _quiet(sampler, reading)
+        quiet = _quiet(sampler, sample)
         text = f"Nothing has ended for {quiet}, although work has been due for {duration(late_ms)}."
         return Notice(text, "bad", address("/ui/jobs", state="due"))
     if any(one.state is State.PROCESSING and one.jobs for one in counts):
@@ -179,13 +179,13 @@ def _percent(part: float) -> str:
     return "less than 1 %" if part < 0.01 else f"{100 * part:.0f} %"
 
 
-def _quiet(sampler: MetricsSampler, reading: Sample) -> str:
+def _quiet(sampler: MetricsSampler, sample: Sample) -> str:
     """For how long no attempt has ended, as far as the sampler knows."""
     busy = [minute.minute for minute in sampler.minutes if minute.total.ended]
     if busy:
-        return duration(max(reading.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))
-    first = sampler.minutes[0].minute if sampler.minutes else reading.at_ms // MINUTE_MS
-    seen_ms = min(reading.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
+        return duration(max(sample.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))
+    first = sampler.minutes[0].minute if sampler.minutes else sample.at_ms // MINUTE_MS
+    seen_ms = min(sample.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
     return f"at least {duration(max(seen_ms, 1_000))}"
 
 
@@ -198,23 +198,23 @@ def _named(types: Sequence[str], one: str, many: str) -> str:
 # Tables ---------------------------------------------------------------------------------------------
 
 
-def _waiting(sampler: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> list[Waiting]:
+def _waiting(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> list[Waiting]:
     """The types with the longest queue wait."""
     by_type: Counter[tuple[str, str, State]] = Counter()
     for count in counts:
         by_type[count.type, count.group, count.state] += count.jobs
-    oldest = sorted(reading.oldest, key=lambda one: (one.run_at_ms, one.type))[:ROWS_MAX]
-    return [_waits(sampler, one, reading, by_type) for one in oldest]
+    oldest = sorted(sample.oldest, key=lambda one: (one.run_at_ms, one.type))[:ROWS_MAX]
+    return [_waits(sampler, one, sample, by_type) for one in oldest]
 
 
 def _waits(
-    sampler: MetricsSampler, one: Oldest, reading: Sample, by_type: Mapping[tuple[str, str, State], int]
+    sampler: MetricsSampler, one: Oldest, sample: Sample, by_type: Mapping[tuple[str, str, State], int]
 ) -> Waiting:
     pending, processing, failed = (
         by_type[one.type, one.group, state] for state in (State.PENDING, State.PROCESSING, State.FAILED)
     )
     per_minute = sampler.span(RATE_MINUTES, one.type).per_second * 60
-    is_late = reading.at_ms - one.run_at_ms > LATE_MS
+    is_late = sample.at_ms - one.run_at_ms > LATE_MS
     return Waiting(one.type, one.group, one.run_at_ms, is_late, pending, processing, failed, per_minute)
 
 

@@ -28,7 +28,7 @@ LATE_MS: Final = 60_000
 """Due jobs that have waited longer are reported."""
 NO_WORKER_MS: Final = 2 * 60_000
 """A type with due jobs that no worker has requested for this long has no worker."""
-FILTERS: Final[Mapping[str, str]] = {
+FILTER_LABELS: Final[Mapping[str, str]] = {
     "": "all",
     "waiting": "with waiting jobs",
     "failed": "with dead letters",
@@ -91,8 +91,6 @@ SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
     "rate": lambda row: -(row.per_minute or 0),
     "oldest": lambda row: row.oldest_ms or 1 << 62,
 }
-
-
 _FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
     "waiting": lambda row: row.pending > 0,
     "failed": lambda row: row.failed > 0,
@@ -105,10 +103,10 @@ _FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
 async def show(visit: Visit) -> View:
     """List the types."""
     sampler = visit.context.sampler
-    views, reading = await visit.admin.types(), sampler.reading or await sampler.fresh()
+    views, sample = await visit.admin.types(), sampler.reading or await sampler.fresh()
     sort = visit.param("sort") or "name"
     sort = sort if sort in SORTS else "name"
-    rows = [row for row in await _rows(visit, views, reading) if _matches(visit, row)]
+    rows = [row for row in await _rows(visit, views, sample) if _matches(visit, row)]
     rows.sort(key=lambda row: (SORTS[sort](row), row.worker or row.info.type))
     first = _first(visit, len(rows))
     shown = rows[first : first + PAGE_ROWS]
@@ -124,7 +122,7 @@ async def show(visit: Visit) -> View:
         "sorts": {name: visit.url(sort=name, first=None) for name in SORTS},
         "q": visit.param("q") or "",
         "show": visit.param("show") or "",
-        "shows": FILTERS,
+        "shows": FILTER_LABELS,
     }
     return View("types.html", context)
 
@@ -169,19 +167,21 @@ def badge_of(info: TypeInfo, *, has_no_worker: bool, is_broken: bool) -> Badge:
     return Badge("warn", "no worker") if has_no_worker else Badge("on", "active")
 
 
-def oldest_of(reading: Sample) -> Mapping[str, int]:
+def oldest_of(sample: Sample) -> Mapping[str, int]:
     """Since when the oldest due job of each type has waited."""
     found: dict[str, int] = {}
-    for one in reading.oldest:
+    for one in sample.oldest:
         found[one.type] = min(one.run_at_ms, found.get(one.type, one.run_at_ms))
     return found
 
 
-def without_worker(reading: Sample, running: Iterable[str]) -> list[str]:
+def without_worker(sample: Sample, running: Iterable[str]) -> list[str]:
     """Types whose jobs are overdue, without a worker that requests them, and not among the `running` types."""
-    text = {one.type: one.last_asked_ms or 0 for one in reading.types if not one.paused}
-    late = {one.type for one in reading.oldest if reading.at_ms - one.run_at_ms > LATE_MS}
-    return sorted(type for type in late.difference(running) if reading.at_ms - text.get(type, 1 << 62) > NO_WORKER_MS)
+    requested_ms = {one.type: one.last_asked_ms or 0 for one in sample.types if not one.paused}
+    late = {one.type for one in sample.oldest if sample.at_ms - one.run_at_ms > LATE_MS}
+    return sorted(
+        type for type in late.difference(running) if sample.at_ms - requested_ms.get(type, 1 << 62) > NO_WORKER_MS
+    )
 
 
 def rates(sampler: MetricsSampler) -> Callable[[str], float | None]:
@@ -201,12 +201,12 @@ def rates(sampler: MetricsSampler) -> Callable[[str], float | None]:
     return rate
 
 
-def failing_to_start(reading: Sample, workers: Sequence[WorkerView]) -> set[str]:
+def failing_to_start(sample: Sample, workers: Sequence[WorkerView]) -> set[str]:
     """Types whose only workers fail to start, and that no other worker has requested lately."""
     stuck = {type for one in workers if one.broken and not one.processes for type in one.entry.types}
     taken = {type for one in workers if one.processes for type in one.entry.types}
-    text = {one.type for one in reading.types if reading.at_ms - (one.last_asked_ms or 0) <= NO_WORKER_MS}
-    return stuck - taken - text
+    requested = {one.type for one in sample.types if sample.at_ms - (one.last_asked_ms or 0) <= NO_WORKER_MS}
+    return stuck - taken - requested
 
 
 def own_sources(workers: Sequence[WorkerView]) -> Mapping[str, str]:
@@ -217,13 +217,13 @@ def own_sources(workers: Sequence[WorkerView]) -> Mapping[str, str]:
 # Rows ----------------------------------------------------------------------------------------------------
 
 
-async def _rows(visit: Visit, views: Sequence[TypeView], reading: Sample) -> list[Row]:
-    oldest, rate = oldest_of(reading), rates(visit.context.sampler)
+async def _rows(visit: Visit, views: Sequence[TypeView], sample: Sample) -> list[Row]:
+    oldest, rate = oldest_of(sample), rates(visit.context.sampler)
     workers = await visit.admin.workers()
-    titles, broken = own_sources(workers), failing_to_start(reading, workers)
-    alone = set(without_worker(reading, (view.info.type for view in views if view.counts[State.PROCESSING])))
+    titles, broken = own_sources(workers), failing_to_start(sample, workers)
+    idle = set(without_worker(sample, (view.info.type for view in views if view.counts[State.PROCESSING])))
     return [
-        Row(view.info, view.counts, oldest.get(type), type in alone, type in broken, rate(type), titles.get(type))
+        Row(view.info, view.counts, oldest.get(type), type in idle, type in broken, rate(type), titles.get(type))
         for view in views
         for type in [view.info.type]
     ]
