@@ -57,7 +57,7 @@ class HttpServer:
         metrics: Metrics | None = None,
         sampler: MetricsSampler | None = None,
     ) -> None:
-        sampler = sampler or MetricsSampler(service.engine, service.holder)
+        sampler = sampler or service.sampler()
         self.context = AppContext(service, keys, audit, settings, sampler, Readiness(service), metrics or Metrics())
         self.app = make_app(self.context)
         self._settings = settings

@@ -19,7 +19,7 @@ from everwork.server.http.framework.peer import host_port, is_tls
 from everwork.server.http.ui.page import Done
 from everwork.server.http.ui.visit import HOME, Visit
 from everwork.service.access.principal import ANYBODY, Permission
-from everwork.service.access.sessions import Session, Sessions, holder_of
+from everwork.service.access.sessions import Session, holder_of
 
 FLASH_SECONDS: Final = 60
 FLASH_CHARS_MAX: Final = 500
@@ -34,7 +34,7 @@ class SessionCookies:
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
-        self._sessions = Sessions(context.service.engine)
+        self._sessions = context.service.sessions
         self._shared = Session(secrets.token_urlsafe(), ANYBODY.id)
         """The session of every visitor if authentication is off."""
 

@@ -91,7 +91,7 @@ async def show(visit: Visit) -> View:
 async def sure(visit: Visit) -> View:
     """Confirmation page: how many dead letters match, and what will happen."""
     action, form = _action(visit), _sent_form(visit)
-    until_ms = await visit.context.service.engine.now() + 1
+    until_ms = await visit.context.service.now() + 1
     survey = await dead_letters.survey(visit.jobs, _until(form.query, until_ms), SCAN_FURTHER_MAX)
     groups = await _rows(visit, form, survey.grouped.groups[:1])
     context = {

@@ -16,7 +16,7 @@ from everwork.server.http.ui.visit import Visit
 from everwork.server.settings import PREFIX, Settings
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
-from everwork.service.monitor.doctor import MEANING, Diagnosis, examine
+from everwork.service.monitor.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
 CACHE_SECONDS: Final = 10.0
@@ -71,7 +71,7 @@ async def _examine(visit: Visit) -> Examination:
     sampler = visit.context.sampler
     last = _examinations.get(sampler)
     if last is None or time.monotonic() > last.until:
-        found = await examine(visit.context.service.engine, host_clock)
+        found = await visit.context.service.examine(host_clock)
         last = Examination(found, host_clock(), time.monotonic() + CACHE_SECONDS)
         _examinations[sampler] = last
     return last
