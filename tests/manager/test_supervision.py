@@ -52,7 +52,7 @@ async def test_a_process_that_does_not_listen_does_not_hold_up_its_manager(tmp_p
 
     def talk() -> None:
         for _ in range(WORDS):
-            process.look()
+            process.notify()
 
     talking = threading.Thread(target=talk, daemon=True)
     talking.start()

@@ -179,7 +179,7 @@ class WorkersUnderTest:
 
     def __init__(self, workers: Sequence[type[AbstractWorker]]) -> None:
         self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - the name is a promise to users
-        self._posts: list[WorkerSpec] = []
+        self._specs: list[WorkerSpec] = []
         self._started: dict[type[AbstractWorker], AbstractWorker] = {}
         self.triggers: list[Scheduled] = []
 
@@ -187,23 +187,23 @@ class WorkersUnderTest:
         """Let the store know the workers' groups and policies, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
             subscribed = await subscribe(service.engine, settings)
-            self._posts.append(WorkerSpec.of(settings, worker, subscribed.places, index))
+            self._specs.append(WorkerSpec.of(settings, worker, subscribed.places, index))
             await declare_policies(service.engine, subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 
     @property
     def places(self) -> list[QueueKey]:
         """Where the workers take jobs from."""
-        return [place for post in self._posts for place in post.places]
+        return [place for spec in self._specs for place in spec.queues]
 
     async def handlers(self) -> list[Handler]:
         """The workers as the runtime sees them; those that were not started yet are."""
-        for post in self._posts:
-            if post.worker not in self._started:
-                worker = post.worker()
+        for spec in self._specs:
+            if spec.worker not in self._started:
+                worker = spec.worker()
                 await worker.startup()
-                self._started[post.worker] = worker
-        return [handler_of(self._started[post.worker], self._settings[post.worker], post) for post in self._posts]
+                self._started[spec.worker] = worker
+        return [handler_of(self._started[spec.worker], self._settings[spec.worker], spec) for spec in self._specs]
 
     async def shutdown(self) -> None:
         """Let every worker that was started clean up, the last first."""
