@@ -184,9 +184,9 @@ class ProcessHandle:
         self._send(child.CANCEL)
         self._signal(signal.SIGTERM)
 
-    def kill(self, kill_reason: str) -> None:
+    def kill(self, reason: str) -> None:
         """Kill it."""
-        self.kill_reason = kill_reason
+        self.kill_reason = reason
         self._signal(signal.SIGKILL)
 
     async def stack(self) -> str:

@@ -232,8 +232,10 @@ class ManagerRun:
     # Processes ----------------------------------------------------------------------------------
 
     def _supervisor(self, process: Process) -> Supervisor:
-        patience = max(self._spec.workers[worker].settings.execution_timeout for worker in process.workers)
-        return Supervisor(process, patience, spawn=lambda: self._spawn(process), clean_up=self._clean_up, log=self._log)
+        call_timeout = max(self._spec.workers[worker].settings.execution_timeout for worker in process.workers)
+        return Supervisor(
+            process, call_timeout, spawn=lambda: self._spawn(process), clean_up=self._clean_up, log=self._log
+        )
 
     def _spawn(self, process: Process) -> ProcessHandle:
         workers = tuple(self._worker_spec(worker, index) for index, worker in enumerate(process.workers))

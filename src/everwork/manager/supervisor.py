@@ -34,14 +34,14 @@ class Supervisor:
     def __init__(
         self,
         process: Process,
-        patience: float,
+        call_timeout: float,
         *,
         spawn: Callable[[], ProcessHandle],
         clean_up: Callable[[ProcessHandle], Awaitable[None]],
         log: Any,
     ) -> None:
         self.process = process
-        self._patience = patience
+        self._call_timeout = call_timeout
         self._spawn = spawn
         self._clean_up = clean_up
         self._log = log
@@ -199,7 +199,7 @@ class Supervisor:
     async def _let_finish(self, handle: ProcessHandle) -> None:
         """Wait while calls run that may still end, at most for the longest timeout."""
         now = busy_at = time.monotonic()
-        ends = now + self._patience + GRACE_SECONDS
+        ends = now + self._call_timeout + GRACE_SECONDS
         while now < ends and now < busy_at + QUIET_SECONDS and not handle.is_past_its_calls:
             await first_of(handle.ended, self.urgent, seconds=POLL_SECONDS)
             if handle.ended.is_set() or self.urgent.is_set():
