@@ -10,7 +10,7 @@ import typer
 from everwork.cli.commands.jobs import now_ms
 from everwork.cli.options import AsJson, EngineUrl, TypeName, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.breaker import BreakerState
@@ -102,13 +102,13 @@ def policy(  # noqa: PLR0913 - what a policy may say
     }  # fmt: skip
     given: dict[str, Any] = {name: number(text) for name, text in texts.items() if text is not None}
     given |= _rate(rate) | _errors(error or ()) | ({} if strict is None else {"strict": strict})
-    view = _policy(engine, type, given, clear=clear)
+    view = _apply_policy(engine, type, given, clear=clear)
     if as_json:
         write_json(policy_report(type, view))
     else:
         own = "" if view.is_own else " (the default)"
         retry = {name: getattr(view.policy.retry, name) for name in RETRY_FIELDS}
-        write(f"{one_line(type)}: {told(retry | dict(view.said))}{own}\n")
+        write(f"{one_line(type)}: {policy_text(retry | dict(view.said))}{own}\n")
 
 
 @app.command("list")
@@ -117,7 +117,7 @@ def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork types list
     """
-    found = administer(engine, lambda desk: desk.types())
+    found = use_admin(engine, lambda admin: admin.types())
     if as_json:
         write_json({"types": [type_report(view) for view in found]})
     elif found:
@@ -132,8 +132,8 @@ def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> 
 
     [bold]Example:[/bold] everwork types pause email-send
     """
-    administer(engine, lambda desk: desk.pause(type))
-    _tell_done(type, {"paused": True}, "paused", as_json)
+    use_admin(engine, lambda admin: admin.pause(type))
+    _write_done(type, {"paused": True}, "paused", as_json)
 
 
 @app.command()
@@ -142,8 +142,8 @@ def resume(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) ->
 
     [bold]Example:[/bold] everwork types resume email-send
     """
-    administer(engine, lambda desk: desk.resume(type))
-    _tell_done(type, {"paused": False}, "resumed", as_json)
+    use_admin(engine, lambda admin: admin.resume(type))
+    _write_done(type, {"paused": False}, "resumed", as_json)
 
 
 @app.command("open-breaker")
@@ -157,8 +157,8 @@ def open_breaker(
 
     [bold]Example:[/bold] everwork types open-breaker http-request --seconds 600
     """
-    opened = administer(engine, lambda desk: desk.open_breaker(type, number(seconds)))
-    _tell_done(type, {"seconds": opened}, f"its breaker is open for {opened:g} s", as_json)
+    seconds_open = use_admin(engine, lambda admin: admin.open_breaker(type, number(seconds)))
+    _write_done(type, {"seconds": seconds_open}, f"its breaker is open for {seconds_open:g} s", as_json)
 
 
 @app.command("reset-breaker")
@@ -167,12 +167,12 @@ def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = Fa
 
     [bold]Example:[/bold] everwork types reset-breaker http-request
     """
-    was_open = administer(engine, lambda desk: desk.reset_breaker(type))
+    was_open = use_admin(engine, lambda admin: admin.reset_breaker(type))
     done = "its breaker is closed again" if was_open else "its breaker was not open; nothing to do"
-    _tell_done(type, {"was_open": was_open}, done, as_json)
+    _write_done(type, {"was_open": was_open}, done, as_json)
 
 
-def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> None:
+def _write_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> None:
     if as_json:
         write_json({"type": type, **report})
     else:
@@ -181,14 +181,14 @@ def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> N
 
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
-    asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
-    own = "" if info.policy is None else told(said_of_stored(info.policy))
+    last_asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
+    own = "" if info.policy is None else policy_text(said_of_stored(info.policy))
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
-    return one_line(info.type), _status(view), *counts, asked, own
+    return one_line(info.type), _status(view), *counts, last_asked, own
 
 
 def _status(view: TypeView) -> str:
-    """What keeps the type's jobs from starting, or may; the first of it is what holds now."""
+    """What keeps the type's jobs from starting; the first reason that applies."""
     info = view.info
     if info.paused:
         return "paused"
@@ -206,7 +206,7 @@ def _status(view: TypeView) -> str:
 
 
 def _is_full(view: TypeView) -> bool:
-    """Whether as many run as may; groups have limits of their own, which their sum does not show."""
+    """Whether the type is at its limit; unknown with groups, which have limits of their own."""
     most = decode_policy(view.info.policy).max_running
     return most is not None and not view.info.groups and view.counts[State.PROCESSING] >= most
 
@@ -219,38 +219,38 @@ def _clock(instant_ms: int | None) -> str:
 # The policy -------------------------------------------------------------------------------------------
 
 
-def told(said: Mapping[str, Any]) -> str:
-    """What is said of a policy, in one line."""
+def policy_text(said: Mapping[str, Any]) -> str:
+    """The fields of a policy in one line."""
     parts = dict(said)
     errors = parts.pop("errors", ())
-    shown = [f"{name} {_value(value)}" for name, value in parts.items()]
+    shown = [f"{name} {_value_text(value)}" for name, value in parts.items()]
     rules = [f"{rule.get('strategy')} {rule.get('exception') or repr(rule.get('text'))}" for rule in errors]
     return one_line(", ".join([*shown, *(["errors " + "; ".join(rules)] if rules else [])]))
 
 
-def _value(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool) -> PolicyView:
-    """The policy in force, after what was asked for."""
+def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool) -> PolicyView:
+    """Apply the requested change, if any; returns the policy in force."""
     if clear and given:
         raise InvalidInput("clear", f"must not be given together with {', '.join(given)}")
     if clear:
-        administer(engine, lambda desk: desk.clear_policy(type))
+        use_admin(engine, lambda admin: admin.clear_policy(type))
         return PolicyView(DEFAULT_TYPE_POLICY, {})
     if given:
         checks.name("type", type)
         said = said_of_texts(given)
-        # A policy may be there before the first job, and so may the store; a slip must not bring it into being.
-        return administer(engine, lambda desk: desk.set_policy(type, said, changes_only=True), creates=True)
-    return administer(engine, lambda desk: desk.policy(type))
+        # A policy may precede the first job and even the store, which a mistake must not create: hence checked first.
+        return use_admin(engine, lambda admin: admin.set_policy(type, said, changes_only=True), creates=True)
+    return use_admin(engine, lambda admin: admin.policy(type))
 
 
 def _rate(text: str | None) -> dict[str, Any]:
-    """`100/60`: so many jobs in so many seconds; `100` alone in a minute."""
+    """`100/60`: 100 jobs in 60 seconds; `100` alone means per minute."""
     if text is None:
         return {}
     if text == OFF:
