@@ -9,7 +9,7 @@ from everwork import Reconnect
 from everwork.manager.child import ChildSpec
 from everwork.manager.process_handle import ProcessHandle
 from everwork.manager.worker_pool import WorkerSpec
-from tests.manager.crew import Echo
+from tests.manager.workers import Echo
 
 
 def a_process(folder: Path) -> ProcessHandle:

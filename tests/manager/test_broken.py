@@ -17,8 +17,8 @@ from everwork.manager.worker_pool import WorkerPool, WorkerSpec
 from everwork.service.fleet.fleet import Fleet
 from tests.app.waiting import until
 from tests.manager.conftest import Start
-from tests.manager.crew import LOG, Echo, Endless
 from tests.manager.running import LATE_S, Outside, Said
+from tests.manager.workers import LOG, Echo, Endless
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])

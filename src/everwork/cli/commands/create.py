@@ -46,7 +46,7 @@ class Bulk(NamedTuple):
     deduplicated: int
 
 
-def create(  # noqa: PLR0913 - what can be said of a job
+def create(  # noqa: PLR0913 - the fields of a job
     *,
     type: Annotated[str | None, typer.Argument(help="What kind of work, such as email-send.")] = None,
     variables: Annotated[

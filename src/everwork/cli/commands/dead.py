@@ -120,7 +120,7 @@ def show_dead(
 
 
 @app.command()
-def requeue(  # noqa: PLR0913 - what can be said of dead letters
+def requeue(  # noqa: PLR0913 - the filters of dead letters
     keys: Keys = None,
     *,
     type: Type = None,
@@ -156,7 +156,7 @@ def requeue(  # noqa: PLR0913 - what can be said of dead letters
 
 
 @app.command()
-def purge(  # noqa: PLR0913 - what can be said of dead letters
+def purge(  # noqa: PLR0913 - the filters of dead letters
     keys: Keys = None,
     *,
     type: Type = None,

@@ -59,7 +59,7 @@ def jobs(ctx: typer.Context) -> None:
 
 
 @app.command("list")
-def list_jobs(  # noqa: PLR0913 - what can be asked of a list
+def list_jobs(  # noqa: PLR0913 - the filters of a list
     *,
     state: Annotated[
         list[str] | None,

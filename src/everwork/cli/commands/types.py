@@ -44,7 +44,7 @@ def types(ctx: typer.Context) -> None:
 
 
 @app.command()
-def policy(  # noqa: PLR0913 - what a policy may say
+def policy(  # noqa: PLR0913 - the fields of a policy
     type: TypeName,
     *,
     max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
@@ -219,9 +219,9 @@ def _clock(instant_ms: int | None) -> str:
 # The policy -------------------------------------------------------------------------------------------
 
 
-def policy_text(said: Mapping[str, Any]) -> str:
+def policy_text(fields: Mapping[str, Any]) -> str:
     """The fields of a policy in one line."""
-    parts = dict(said)
+    parts = dict(fields)
     errors = parts.pop("errors", ())
     shown = [f"{name} {_value_text(value)}" for name, value in parts.items()]
     rules = [f"{rule.get('strategy')} {rule.get('exception') or repr(rule.get('text'))}" for rule in errors]
@@ -243,9 +243,9 @@ def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear
         return PolicyView(DEFAULT_TYPE_POLICY, {})
     if given:
         checks.name("type", type)
-        said = said_of_texts(given)
+        fields = said_of_texts(given)
         # A policy may precede the first job and even the store, which a mistake must not create: hence checked first.
-        return use_admin(engine, lambda admin: admin.set_policy(type, said, changes_only=True), creates=True)
+        return use_admin(engine, lambda admin: admin.set_policy(type, fields, changes_only=True), creates=True)
     return use_admin(engine, lambda admin: admin.policy(type))
 
 
