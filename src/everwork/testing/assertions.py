@@ -33,7 +33,7 @@ class Assertions:
         states = frozenset() if state is None else frozenset([_state(state)])
 
         async def find(service: JobService) -> list[Job]:
-            return [job async for job in all_jobs(service.engine, JobFilter(type=type, states=states))]
+            return [job async for job in all_jobs(service, JobFilter(type=type, states=states))]
 
         return self._harness.run(find)[::-1]
 
@@ -57,7 +57,7 @@ class Assertions:
         """What the store knows of a type: its policy, its breaker, whether it is paused."""
 
         async def known(service: JobService) -> list[TypeInfo]:
-            return await service.engine.types()
+            return await service.types()
 
         return next((info for info in self._harness.run(known) if info.type == type), TypeInfo(type))
 
@@ -162,7 +162,7 @@ class Assertions:
 
     def pause(self, type: str, *, paused: bool = True) -> None:
         """Pause or resume a type, as an operator does."""
-        self._harness.run(lambda service: service.engine.pause(type, paused))
+        self._harness.run(lambda service: service.pause(type, paused))
 
     def _plan_fault(self, fault: Fault, type: str | None, times: int) -> None:
         known = {queue.type for queue in self._harness.queues}

@@ -72,7 +72,7 @@ class Simulation:
             queue, handler = self._turns[0]
             self._turns.rotate(-1)
             demand = Demand(queue.type, HOLDER, 1, LEASE_MS_DEFAULT, queue.group)
-            if jobs := (await service.engine.activate([demand])).jobs:
+            if jobs := (await service.step((), [demand])).activation.jobs:
                 return jobs[0], handler
         return None
 
@@ -121,7 +121,7 @@ class Simulation:
         return outcome, _raised(attempt, outcome)
 
     async def _settle(self, outcome: Outcome) -> Verdict:
-        settlement = await self._harness.call(lambda service: service.engine.settle([outcome]))
+        settlement = await self._harness.call(lambda service: service.step([outcome]))
         return settlement.judged[0].verdict
 
     async def _expire_lease(self, job: LeasedJob) -> None:

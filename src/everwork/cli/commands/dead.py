@@ -299,7 +299,7 @@ async def _total(service: JobService, query: DeadLetterFilter) -> int | None:
         return None
     return sum(
         count.jobs
-        for count in await service.engine.count()
+        for count in await service.count()
         if count.state is State.FAILED
         and query.type in (None, count.type)
         and (not query.tenants or count.tenant in query.tenants)

@@ -156,4 +156,4 @@ def _is_not_job_failure(record: logging.LogRecord) -> bool:
 
 async def _read_counts(service: JobService) -> tuple[list[Count], Page]:
     failed = JobFilter(states=frozenset([State.FAILED]))
-    return await service.engine.count(), await service.find(failed, DEAD_MAX)
+    return await service.count(), await service.find(failed, DEAD_MAX)
