@@ -309,14 +309,14 @@ def an_inbox(url: str, source: str) -> Inbox:
 
 
 def url_text(engine: RedisEngine) -> str:
-    place = engine._place
+    place = engine._url
     return f"{place.text}?namespace={place.namespace}"
 
 
 def test_a_connection_that_is_closed_under_the_drivers_hands_does_not_end_the_looking(tmp_path: Path) -> None:
     async def look_twice() -> None:
         async with opened(url_of("redis", tmp_path)) as engine:
-            inbox = engine._parts.inbox
+            inbox = engine._store.inbox
             inbox.types.add("orders")
             await inbox.look()
             for connection in inbox._client.connection_pool._available_connections:

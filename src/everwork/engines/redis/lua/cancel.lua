@@ -2,10 +2,10 @@
 -- Inputs: now; reason; ids. Returns: judgements, see parts/change.lua.
 -- Parts: records traits running effects places endings change
 local out = change(3, function(id, record, r)
-  if r.state == 'x' then return 'r' end
-  if r.state ~= 'p' and r.state ~= 'r' then return 'w' end
+  if r.state == 'x' then return 'repeated' end
+  if r.state ~= 'p' and r.state ~= 'r' then return 'wrong_state' end
   cancel(id, record, r, 'cancel', ARGV[2])
-  return 'a'
+  return 'accepted'
 end)
 finish()
 return out

@@ -2,9 +2,9 @@
 -- Inputs: now; ids. Returns: judgements, see parts/change.lua.
 -- Parts: records traits running effects places endings change
 local out = change(2, function(id, record, r)
-  if r.state ~= 'f' then return 'w' end
+  if r.state ~= 'f' then return 'wrong_state' end
   requeue(id, record, r, r.created_max)
-  return 'a'
+  return 'accepted'
 end)
 finish()
 return out

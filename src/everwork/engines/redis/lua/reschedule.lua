@@ -3,9 +3,9 @@
 -- Parts: records traits running effects places pending change
 local run_at = tonumber(ARGV[2]) or now + tonumber(ARGV[3])
 local out = change(4, function(id, record, r)
-  if r.state ~= 'p' then return 'w' end
+  if r.state ~= 'p' then return 'wrong_state' end
   move_pending(id, record, r, run_at, r.priority)
-  return 'a'
+  return 'accepted'
 end)
 finish()
 return out

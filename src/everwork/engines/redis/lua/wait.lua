@@ -1,8 +1,8 @@
 -- Purpose: leave word that somebody waits, and tell what has happened so far.
--- Inputs: now; 'd' for finished jobs, or 'w' and the types waited for. Returns: the number of the last wake-up of that kind.
+-- Inputs: now; 'done' for finished jobs, or 'work' and the types to wait for. Returns: the number of the last wake-up of that kind.
 -- Parts: records
 write_though_full()
-if ARGV[2] == 'd' then
+if ARGV[2] == 'done' then
   call('HSETNX', P .. ':bell', 'd', 1)
   return call('HGET', P .. ':bell', 'done') or '0'
 end

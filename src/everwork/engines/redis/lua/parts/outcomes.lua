@@ -81,13 +81,13 @@ local function guard_of(r) return r.attempt .. ' ' .. r.attempts .. ' ' .. r.max
 local function decisions_fit(at, segments) -- Nothing has been written yet.
   for _ = 1, segments do
     local n = tonumber(ARGV[at + 1])
-    if ARGV[at] == 'c' then
+    if ARGV[at] == 'complete' then
       at = at + 2 + 2 * n
       at = at + 1 + 2 * tonumber(ARGV[at])
     else
       for i = at + 2, at + 1 + VALUES * n, VALUES do
         local id, attempt, verdict, guard = unpack(ARGV, i, i + 3)
-        if verdict ~= 'l' then
+        if verdict ~= 'release' then
           local _, tail = state_of(id)
           local r = tail and parse(tail)
           if r and is_live(r, attempt) and guard ~= guard_of(r) then return false end
@@ -112,7 +112,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
   call('ZREM', LEASES, id)
   if is_counted == '1' then note_failure(id, r) end
   if variables ~= '' then set_variables(id, variables) end
-  if verdict == 'f' then
+  if verdict == 'fail' then
     put(S, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
     put(E, id, code .. '\0' .. error)
     call('ZADD', FAILED, 0, id)
@@ -124,7 +124,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
     return
   end
   local attempts, retry_at = r.attempts, ''
-  if verdict == 'l' then
+  if verdict == 'release' then
     max, attempts = r.max, r.attempts - 1
   else
     run_at = now + tonumber(delay)
