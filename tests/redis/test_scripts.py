@@ -55,7 +55,7 @@ def test_every_call_of_the_contract_has_its_script() -> None:
 
 @pytest.mark.parametrize("name", sorted(IN_REGISTRY))
 def test_the_registry_does_every_one_of_its_calls(name: str) -> None:
-    assert f"function act.{name}()" in (FOLDER / "registry.lua").read_text()
+    assert f"function act.{name}(" in (FOLDER / "registry.lua").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -253,7 +253,7 @@ def record_of(stored: bytes) -> Record:
 
 
 def job_of(key: int, stored: Sequence[Any]) -> Job | None:
-    """A job from what `parts/whole.lua` returns for it: state, payload, error, result, lease end."""
+    """A job from what `parts/jobs.lua` returns for it: state, payload, error, result, lease end."""
     state_text, payload, error_text, result, lease_end = stored
     if state_text is None:
         return None

@@ -1,4 +1,4 @@
--- Purpose: remove finished jobs with payload, result, history and dedupe key.
+-- Purpose: delete finished jobs with payload, result, history and dedupe key.
 -- Inputs: now; ids. Returns: judgements, see parts/change.lua.
 -- Parts: records traits running effects removal change
 local out = change(2, function(id, record, r)
