@@ -4,9 +4,9 @@ A stream has a plain key, which on a cluster is in another slot than the namespa
 Read, create with the entry's id as dedupe key, acknowledge and delete; a process that dies in between leaves an entry
 that another process claims, and whose job exists already.
 
-The inbox uses redis-py, because streams are on any node of a cluster and blocking reads need connections of their own:
-redis-py routes, pools and parses all that. The engine's scripts do not (see wire.py): they go over one pipelined
-connection, where the cost per call of a general client would be most of the cost of a call.
+The inbox uses redis-py, because streams may be on any node of a cluster and blocking reads need connections of their
+own, which redis-py routes and pools. The engine's scripts go over a client of their own (see wire.py), because they
+need neither and redis-py would cost each call several times as much.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class Inbox:
         self._client: Any = None
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
-    def want(self, demands: Sequence[Demand]) -> None:
+    def watch(self, demands: Sequence[Demand]) -> None:
         """Find and read streams of these types from now on."""
         for demand in demands:
             if demand.type not in self.types:
                 self.types.add(demand.type)
                 if self._finder is None:
-                    self._finder = asyncio.get_running_loop().create_task(self._find_streams())
+                    self._finder = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """Stop reading; entries that were read and not acknowledged stay for others."""
@@ -100,18 +100,18 @@ class Inbox:
                 await asyncio.wait_for(self._remove_consumers(), CLOSE_SECONDS)
             await self._client.aclose()
 
-    async def _find_streams(self) -> None:
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            await self.look()
+            await self.find_streams()
 
-    async def look(self) -> None:
+    async def find_streams(self) -> None:
         """Start to read the streams that have appeared."""
         if self._client is None:
             self._client = client_of(self._connection.url)
         unread = [type for type in sorted(self.types) if type not in self._readers or self._readers[type].done()]
         if unread:
-            await self._attempt(ALL, self._find(unread))
+            await self._try(ALL, self._find(unread))
 
     async def _find(self, types: Sequence[str]) -> None:
         for type in types:
@@ -133,14 +133,14 @@ class Inbox:
         while True:
             if loop.time() - claimed_at >= CLAIM_SECONDS:
                 claimed_at = loop.time()
-                entries = await self._attempt(source, self.abandoned(source))
+                entries = await self._try(source, self.claim_abandoned(source))
             else:
-                entries = await self._attempt(source, self.fresh(source))
+                entries = await self._try(source, self.read_new(source))
             if entries is None:
                 return  # The stream or the server is gone: the search goes on.
-            await self.bring(source, entries)
+            await self.take(source, entries)
 
-    async def _attempt(self, source: str, action: Coroutine[Any, Any, Any]) -> Any:
+    async def _try(self, source: str, action: Coroutine[Any, Any, Any]) -> Any:
         """The result of an action; None if the server is unavailable or the stream is gone."""
         try:
             result = await action
@@ -158,7 +158,7 @@ class Inbox:
             self._outages[source] = Outage(log, away, back, source=source)
         return self._outages[source]
 
-    async def fresh(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
+    async def read_new(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
         """Entries that no consumer has read yet."""
         reply = await self._client.xreadgroup(
             GROUP, self.consumer, {source: ">"}, count=self._batch_size, block=block_ms
@@ -167,7 +167,7 @@ class Inbox:
             return []
         return self._measured(next(iter(reply.values()))[0] if isinstance(reply, dict) else reply[0][1])
 
-    async def abandoned(self, source: str) -> list[Entry]:
+    async def claim_abandoned(self, source: str) -> list[Entry]:
         """Entries that another consumer has read and not finished; also creates the group if there is none."""
         try:
             await self._client.xgroup_create(source, GROUP, id="0")
@@ -187,7 +187,7 @@ class Inbox:
             self._batch_size = max(1, min(ENTRIES_MAX, BATCH_BYTES_MAX * len(entries) // max(size, 1)))
         return list(entries)
 
-    async def bring(self, source: str, entries: Sequence[Entry]) -> None:
+    async def take(self, source: str, entries: Sequence[Entry]) -> None:
         """Create jobs from entries and delete these; an invalid one is set aside with its error."""
         jobs: list[NewJob] = []
         for entry_id, fields in entries:
@@ -205,8 +205,8 @@ class Inbox:
 
     async def create(self, source: str, jobs: Sequence[NewJob]) -> None:
         """Create jobs; repeated until it succeeds."""
-        for portion in portions(jobs):
-            await self._repeat(source, partial(self._connection.run, "create", job_args(portion)))
+        for batch in batches(jobs):
+            await self._repeat(source, partial(self._connection.run, "create", job_args(batch)))
 
     async def _repeat(self, source: str, action: Callable[[], Awaitable[Any]]) -> None:
         """Repeat an idempotent action until it succeeds: the entries stay here meanwhile."""
@@ -251,19 +251,19 @@ BATCH_BYTES_MAX: Final = 8_000_000
 """The approximate size of the batches in which entries are read and jobs created."""
 
 
-def portions(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
     """The jobs in their order, in batches of a bounded size; a larger one is a batch of its own."""
-    portion: list[NewJob] = []
+    batch: list[NewJob] = []
     taken = 0
     for job in jobs:
         size = len(job.variables) + len(job.headers or "")
-        if portion and taken + size > BATCH_BYTES_MAX:
-            yield portion
-            portion, taken = [], 0
-        portion.append(job)
+        if batch and taken + size > BATCH_BYTES_MAX:
+            yield batch
+            batch, taken = [], 0
+        batch.append(job)
         taken += size
-    if portion:
-        yield portion
+    if batch:
+        yield batch
 
 
 def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> NewJob:

@@ -70,7 +70,7 @@ class RedisJobs(StoreAccess, JobFlow):
 
 def _leased(store: OpenStore, reply: Any, demands: Sequence[Demand]) -> Activation:
     store.wakeups.note_work(int(reply[WAKEUP_NUMBER]))
-    store.inbox.want(demands)
+    store.inbox.watch(demands)
     return activation(reply, demands)
 
 

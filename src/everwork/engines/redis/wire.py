@@ -1,8 +1,8 @@
 """One pipelined connection to a Redis server: commands go out as they come, replies come back in their order.
 
-The engine's own client, because each of its calls is one script over one shared connection, and a protocol over hiredis
-adds almost nothing to it: no pool to take a connection from, no lock, no command objects, no retries of writes.
-redis-py is used only by the inbox (see inbox.py), whose stream commands go to any node of a cluster and are few.
+This client is the engine's own, because each call is one script over one shared connection: a protocol on top of
+hiredis costs a fraction of redis-py's pool and command objects, most of all with many concurrent callers. redis-py is
+used only by the inbox (see inbox.py), whose stream commands go to any node of a cluster, block, and are few.
 """
 
 from __future__ import annotations

@@ -34,27 +34,27 @@ end
 local function pop(queue, lane, n, ids) -- Appends up to n ids: how many, and whether the lane is empty now.
   local ready = ready_key(queue, lane)
   local got = call('ZRANGE', ready, 0, n) -- One more than n, to see whether any are left.
-  local k = #got
-  local is_empty = k <= n
+  local popped = #got
+  local is_empty = popped <= n
   if is_empty then
     call('DEL', ready)
     opened[queue .. '\n' .. lane] = nil
   else
-    k = n
+    popped = n
     call('ZREMRANGEBYRANK', ready, 0, n - 1)
   end
   local at = #ids
-  for i = 1, k do ids[at + i] = got[i] end
-  return k, is_empty
+  for i = 1, popped do ids[at + i] = got[i] end
+  return popped, is_empty
 end
 
 local function index_lanes(queue)
-  local got, index = call('ZRANGE', P .. ':lanes:' .. queue, 0, -1, 'WITHSCORES'), {sums_for = {}, whose = {}}
+  local got, index = call('ZRANGE', P .. ':lanes:' .. queue, 0, -1, 'WITHSCORES'), {by_name = {}, by_tenant = {}}
   for i = 1, #got, 2 do
     local lane, tenant = {name = got[i], served = tonumber(got[i + 1])}, tenant_of(got[i])
-    index.of[got[i]] = lane
-    index.whose[tenant] = index.whose[tenant] or {}
-    table.insert(index.whose[tenant], lane)
+    index.by_name[got[i]] = lane
+    index.by_tenant[tenant] = index.by_tenant[tenant] or {}
+    table.insert(index.by_tenant[tenant], lane)
   end
   indexed[queue] = index
   return index
@@ -63,7 +63,7 @@ end
 local function indexed_lanes(queue, tenants, limit)
   local lanes, names, index = {}, {}, indexed[queue] or index_lanes(queue)
   for tenant in pairs(tenants) do
-    for _, lane in ipairs(index.whose[tenant] or {}) do
+    for _, lane in ipairs(index.by_tenant[tenant] or {}) do
       if lane.served then lanes[#lanes + 1] = lane end
     end
   end
@@ -106,15 +106,15 @@ local function round(queue, names, left, ids, capacities)
   for i, lane in ipairs(names) do
     local has_more = i <= extra
     local mine = turn + i + (has_more and n or 0)
-    local wanted, capacity = share + (has_more and 1 or 0), capacities[lane]
-    local k, is_empty = 0, false
+    local target, capacity = share + (has_more and 1 or 0), capacities[lane]
+    local popped, is_empty = 0, false
     if capacity ~= 0 then
-      k, is_empty = pop(queue, lane, capacity and math.min(capacity, wanted) or wanted, ids)
+      popped, is_empty = pop(queue, lane, capacity and math.min(capacity, target) or target, ids)
     end
-    taken = taken + k
-    if capacity then capacities[lane] = capacity - k end
-    local is_full = capacity == k and not is_empty
-    local known = indexed[queue] and indexed[queue].of[lane]
+    taken = taken + popped
+    if capacity then capacities[lane] = capacity - popped end
+    local is_full = capacity == popped and not is_empty
+    local known = indexed[queue] and indexed[queue].by_name[lane]
     if known then known.served = not is_empty and not is_full and mine or nil end
     if is_full then
       gone[#gone + 1] = lane

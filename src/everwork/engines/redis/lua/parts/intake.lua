@@ -61,21 +61,21 @@ end
 
 local function accept(at, is_accepted)
   local heads, types, n_heads = {}, {}, tonumber(ARGV[at])
-  for h = 1, n_heads do heads[h] = read_head(types, at + 1 + 7 * (h - 1)) end
+  for i = 1, n_heads do heads[i] = read_head(types, at + 1 + 7 * (i - 1)) end
   at = at + 1 + 7 * n_heads
   local n_runs, runs, needed = tonumber(ARGV[at]), at + 1, 0
-  local a = runs + 3 * n_runs
-  for i = runs, a - 1, 3 do needed = needed + ARGV[i + 1] * #heads[tonumber(ARGV[i])].copies end
-  if needed == 0 then return {}, nil, a end
+  local job_at = runs + 3 * n_runs
+  for i = runs, job_at - 1, 3 do needed = needed + ARGV[i + 1] * #heads[tonumber(ARGV[i])].copies end
+  if needed == 0 then return {}, nil, job_at end
   local last = call('INCRBY', P .. ':seq', needed)
   local key, is_plain = last - needed, true
   local ids, states, payloads, result = {}, {}, {}, {}
-  for run = runs, a - 1, 3 do
+  for run = runs, job_at - 1, 3 do
     local head, n = heads[tonumber(ARGV[run])], tonumber(ARGV[run + 1])
     local copies, takes = head.copies, is_accepted(tonumber(ARGV[run + 2]))
     local groups = #copies
     for _ = 1, n do
-      local id, field, own, seen = fmt('%016.0f', key + 1), ARGV[a], ARGV[a + 1], nil
+      local id, field, own, seen = fmt('%016.0f', key + 1), ARGV[job_at], ARGV[job_at + 1], nil
       if takes and field ~= '' then
         if call('HSETNX', P .. ':dedupe', field, id) == 0 then
           seen = call('HGET', P .. ':dedupe', field)
@@ -93,16 +93,16 @@ local function accept(at, is_accepted)
           local copy = copies[c]
           local this = c == 1 and id or fmt('%016.0f', key + c)
           at_id = at_id + 1
-          ids[at_id], payloads[at_id] = this, ARGV[a + 2]
+          ids[at_id], payloads[at_id] = this, ARGV[job_at + 2]
           states[at_id] = c == 1 and copy.plain or copy.before .. id .. '\n\n\n\n'
           local members = copy.members
-          local at_z = #members
-          members[at_z + 1], members[at_z + 2] = copy.score, this
+          local at_member = #members
+          members[at_member + 1], members[at_member + 2] = copy.score, this
           if head.expires ~= '' then call('ZADD', EXPIRY, head.expires, this) end
           if own ~= '' then put(OWN_POLICIES, this, own) end
         end
       end
-      key, a = key + groups, a + 3
+      key, job_at = key + groups, job_at + 3
     end
     if groups > 1 then is_plain = false end
   end
@@ -113,5 +113,5 @@ local function accept(at, is_accepted)
     name_buckets(tonumber(ids[1]), tonumber(ids[#ids]))
     enqueue_accepted(heads)
   end
-  return result, is_plain and last - needed + 1 or nil, a
+  return result, is_plain and last - needed + 1 or nil, job_at
 end
