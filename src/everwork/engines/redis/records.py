@@ -27,7 +27,7 @@ LETTER_OF: Final[Mapping[State, str]] = {state: letter for letter, state in STAT
 HEAD_CHARS: Final = 30
 INSTANT_CHARS: Final = 15
 WAKEUP_NUMBER: Final = 2
-"""Where the number of the last wake-up stands in the reply to demands."""
+"""The index of the number of the last wake-up in the reply to demands."""
 _BRACE: Final = ord("{")
 _SHARED: Final = slice(NewJob._fields.index("tenant"), NewJob._fields.index("dedupe_key"))
 """The fields of a new job that neighbours in a batch usually share."""

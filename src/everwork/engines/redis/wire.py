@@ -136,4 +136,4 @@ class Wire(asyncio.Protocol):
 
 def _ignore(reply: asyncio.Future[Any]) -> None:
     if not reply.cancelled():
-        reply.exception()  # The next call on the connection notices by itself that it has ended.
+        reply.exception()  # The next call notices that the connection has ended.
