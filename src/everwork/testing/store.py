@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.connections import Ask
+from everwork.engines.sqlite.connections import Query
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
@@ -25,13 +25,13 @@ class Refusals:
 class InMemoryEngine(SqliteEngine):
     """SQLite in memory or in a file. What it holds in memory lives as long as it is open."""
 
-    def __init__(self, place: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
-        super().__init__(place, clock, own_loop=own_loop)
+    def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+        super().__init__(url, clock, own_loop=own_loop)
         self.refusals = Refusals()
 
     def fresh(self) -> Self:
         """Another one on the same store, which is away at the same time."""
-        other = type(self)(self._place, self._clock, own_loop=self._own_loop)
+        other = type(self)(self._url, self._clock, own_loop=self._own_loop)
         other.refusals = self.refusals
         return other
 
@@ -42,6 +42,6 @@ class InMemoryEngine(SqliteEngine):
             raise EngineUnavailable("the engine is away, as the test has asked for")
         return await super().create(jobs)
 
-    async def look(self, ask: Ask[T]) -> T:
+    async def look(self, query: Query[T]) -> T:
         """Ask the store what no other engine is ever asked."""
-        return await self._parts.ask(ask)
+        return await self._store.query(query)
