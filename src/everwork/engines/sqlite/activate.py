@@ -21,7 +21,7 @@ from everwork.engines.sqlite.capacity import (
     next_due_ms,
     read_queue,
 )
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import LANE_SEPARATOR, lane_of, limit_key_of, statements, tenant_of
 from everwork.engines.sqlite.transaction import Transaction
@@ -29,7 +29,7 @@ from everwork.engines.sqlite.transaction import Transaction
 SQL = statements("activate")
 
 
-class SqliteActivate(StoreHolder, JobFlow):
+class SqliteActivate(SqliteBase, JobFlow):
     """activate."""
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
@@ -247,7 +247,7 @@ def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[Leased
         return jobs
     others = [
         (demand.worker, tx.now_ms + demand.lease_ms, job.key)
-        for demand, share in claim.parted(jobs)[1:]
+        for demand, share in claim.shares(jobs)[1:]
         for job in share
     ]
     tx.cursor.executemany(SQL["hand_on"], others)

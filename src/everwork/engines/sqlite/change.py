@@ -12,7 +12,7 @@ from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
 from everwork.engines.contract.changes import Changes
 from everwork.engines.rules import BY_ITSELF
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import (
     REQUEUED,
     Ended,
@@ -31,7 +31,7 @@ RETRIES = statements("set_retries")
 DELETE = statements("delete")
 
 
-class SqliteChanges(StoreHolder, Changes):
+class SqliteChanges(SqliteBase, Changes):
     """Changes of jobs by their keys."""
 
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:

@@ -9,7 +9,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.statements import lane_of, statements
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
@@ -17,7 +17,7 @@ SQL = statements("create")
 NOTHING_RARE = (None,) * 7
 
 
-class SqliteCreate(StoreHolder, JobFlow):
+class SqliteCreate(SqliteBase, JobFlow):
     """create."""
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:

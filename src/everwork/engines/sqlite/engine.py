@@ -17,7 +17,7 @@ from everwork.engines.sqlite.create import SqliteCreate
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
 from everwork.engines.sqlite.move import SqliteMoving
 from everwork.engines.sqlite.opened import OpenStore, SqliteWaits
-from everwork.engines.sqlite.own_transaction import SqliteOwnTransaction
+from everwork.engines.sqlite.own_transaction import SqliteTransactions
 from everwork.engines.sqlite.processes import FileLock
 from everwork.engines.sqlite.read import SqliteQuestions
 from everwork.engines.sqlite.registry import SqliteRegistry
@@ -32,7 +32,7 @@ class SqliteEngine(
     SqliteCreate,
     SqliteActivate,
     SqliteSettle,
-    SqliteOwnTransaction,
+    SqliteTransactions,
     SqliteWaits,
     SqliteChanges,
     SqliteQuestions,

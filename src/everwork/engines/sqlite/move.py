@@ -11,7 +11,7 @@ from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.contract.moving import Moving
 from everwork.engines.rules import rounds_in
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.read import get
 from everwork.engines.sqlite.registry import add_group
 from everwork.engines.sqlite.shared import ENDED, REQUEUED, Ended, Pending, enter_pending, record
@@ -26,7 +26,7 @@ SETTLE = statements("settle")
 SHARED = statements("shared")
 
 
-class SqliteMoving(StoreHolder, Moving):
+class SqliteMoving(SqliteBase, Moving):
     """Dump and load."""
 
     async def dump(self, after: int, limit: int) -> list[JobRecord]:

@@ -161,7 +161,7 @@ def host_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class StoreHolder:
+class SqliteBase:
     """What every topic of the engine works on: the URL, the clock, and the store while it is open."""
 
     def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
@@ -177,7 +177,7 @@ class StoreHolder:
         return self._opened
 
 
-class SqliteWaits(StoreHolder, JobFlow):
+class SqliteWaits(SqliteBase, JobFlow):
     """Waiting for work and for finished jobs."""
 
     def mark(self) -> int:

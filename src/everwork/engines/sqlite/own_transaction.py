@@ -13,7 +13,7 @@ from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.store_url import StoreUrl, unavailable
 from everwork.engines.sqlite.transaction import Transaction
@@ -22,7 +22,7 @@ from everwork.exceptions import EngineBusy, InvalidInput
 T = TypeVar("T")
 
 
-class SqliteOwnTransaction(StoreHolder, JobFlow):
+class SqliteTransactions(SqliteBase, JobFlow):
     """create_in and complete_in."""
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:

@@ -28,7 +28,7 @@ from everwork.engines.portions import (
 )
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
 from everwork.engines.sqlite.capacity import is_probe_live
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import FoundJob
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
 
@@ -40,7 +40,7 @@ FILTER_STEP = 1_000
 """Errors are read in full, and may be long."""
 
 
-class SqliteQuestions(StoreHolder, Questions):
+class SqliteQuestions(SqliteBase, Questions):
     """Queries on jobs."""
 
     async def get(self, keys: Sequence[int]) -> list[Job | None]:

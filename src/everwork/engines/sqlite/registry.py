@@ -18,7 +18,7 @@ from everwork.engines.contract.triggers import Triggers
 from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, told_breaker
 from everwork.engines.sqlite.capacity import Limited, is_probe_live, open_breaker, recount_queue, reset_breaker
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -27,7 +27,7 @@ from everwork.engines.values import Fire, Fired, Registered, TriggerMark, Trigge
 SQL = statements("registry")
 
 
-class SqliteRegistry(StoreHolder, Registry, Triggers):
+class SqliteRegistry(SqliteBase, Registry, Triggers):
     """Types, policies, breakers, groups, registry entries, turns, triggers."""
 
     async def pause(self, type: str, paused: bool) -> None:

@@ -16,7 +16,7 @@ from everwork.engines.rules import refused
 from everwork.engines.sqlite.activate import activate
 from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.opened import StoreHolder
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, record
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import EXECUTIONS, WAITS, Transaction, Work, measure_completed, measure_failed
@@ -26,7 +26,7 @@ SHARED = statements("shared")
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 
 
-class SqliteSettle(StoreHolder, JobFlow):
+class SqliteSettle(SqliteBase, JobFlow):
     """settle, extend and check."""
 
     async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:

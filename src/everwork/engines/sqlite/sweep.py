@@ -14,7 +14,7 @@ from everwork.engines.contract.lifecycle import Lifecycle
 from everwork.engines.sqlite.activate import expire
 from everwork.engines.sqlite.capacity import miscounted, recount
 from everwork.engines.sqlite.change import remove, requeue_automatically
-from everwork.engines.sqlite.opened import START, Position, RetentionScan, StoreHolder, SweepState
+from everwork.engines.sqlite.opened import START, Position, RetentionScan, SqliteBase, SweepState
 from everwork.engines.sqlite.registry import take_turn, turn_left_ms
 from everwork.engines.sqlite.settle import lapse
 from everwork.engines.sqlite.shared import cancel_pending, find_job
@@ -33,7 +33,7 @@ SWEEP_TURN = "sweep"
 SWEEP_TURN_MS = 5_000
 
 
-class SqliteSweep(StoreHolder, Lifecycle):
+class SqliteSweep(SqliteBase, Lifecycle):
     """sweep."""
 
     async def sweep(self, holder: str) -> Swept:
