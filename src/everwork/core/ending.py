@@ -11,7 +11,7 @@ from everwork.core.limits import DELAY_MS_MAX
 from everwork.core.texts import error_text
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
 
-TIME_OUT: Final = class_names(TimeoutError())
+TIMEOUT_CLASSES: Final = class_names(TimeoutError())
 """A call that times out is classified as if it had raised this."""
 
 
@@ -33,7 +33,7 @@ def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = Fal
 def timed_out(key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False) -> o.Failed:
     """The outcome of a call that took too long; `more` is appended to the error."""
     text = error_text(f"timed out after {seconds:g} s{more}")
-    return o.Failed(key, attempt, text, final=is_final, classes=TIME_OUT)
+    return o.Failed(key, attempt, text, final=is_final, classes=TIMEOUT_CLASSES)
 
 
 def unusable(key: int, attempt: int, why: object) -> o.Failed:

@@ -156,7 +156,7 @@ def fields_of(policy: TypePolicy) -> dict[str, Any]:
     }
 
 
-def said_of(policy: TypePolicy) -> dict[str, Any]:
+def changed_fields(policy: TypePolicy) -> dict[str, Any]:
     """The fields in which a policy differs from the default."""
     default = fields_of(DEFAULT_TYPE_POLICY)
     return {name: value for name, value in fields_of(policy).items() if value != default[name]}

@@ -81,7 +81,7 @@ STEP_GROWTH: Final = 10
 T = TypeVar("T")
 
 
-class Filling:
+class PageBuilder:
     """Collects the jobs of a page; it is full with enough jobs, or with large ones."""
 
     def __init__(self, query: JobFilter, limit: int) -> None:
@@ -109,14 +109,14 @@ class Filling:
                 self.jobs.append(job)
                 self._size += size
 
-    def ended(self) -> Page:
+    def page(self) -> Page:
         """The page, with a cursor to the next one."""
         return Page(self.jobs, self.jobs[-1].key)
 
 
 def first_step(query: JobFilter, limit: int) -> int:
     """How many candidates to read in the first step."""
-    return max(limit + 1, NARROW_STEP if asks_of_job(query) or asks_of_attempt(query) else WIDE_STEP)
+    return max(limit + 1, NARROW_STEP if filters_by_job(query) or filters_by_attempt(query) else WIDE_STEP)
 
 
 def next_step(query: JobFilter, seen: int, step: int) -> int:
@@ -124,17 +124,17 @@ def next_step(query: JobFilter, seen: int, step: int) -> int:
 
     What attempts leave is stored apart from the job: in the same time only a third as many can be read.
     """
-    scan_max = LIST_SCAN_MAX // 3 if asks_of_attempt(query) else LIST_SCAN_MAX
+    scan_max = LIST_SCAN_MAX // 3 if filters_by_attempt(query) else LIST_SCAN_MAX
     return max(0, min(step * STEP_GROWTH, scan_max - seen))
 
 
-def asks_of_job(query: JobFilter) -> bool:
+def filters_by_job(query: JobFilter) -> bool:
     """Whether a query filters by what never changes of a job, besides type and group."""
     values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
     return bool(query.tenants) or any(value is not None for value in values)
 
 
-def asks_of_attempt(query: JobFilter) -> bool:
+def filters_by_attempt(query: JobFilter) -> bool:
     """Whether a query filters by what attempts leave: worker, error."""
     return query.worker is not None or query.error_text is not None
 

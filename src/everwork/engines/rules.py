@@ -20,11 +20,11 @@ from everwork.engines.values import Fire, Fired, TriggerMark
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts after every name: it is not a printable character."""
-BY_ITSELF: Final = "by itself"
+AUTOMATIC_REQUEUE: Final = "by itself"
 """The error that the history has for an automatic requeue."""
 AHEAD_MAX: Final = 10_000
 """At most this many jobs ahead are counted."""
-ASKED_LATELY_MS: Final = 60_000
+REQUESTED_RECENTLY_MS: Final = 60_000
 _LAPSED: Final = kind_of(Lapse(0, 0, ""))
 
 
@@ -87,10 +87,12 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
 
 def rounds_in(history: Iterable[HistoryEntry]) -> int:
     """How often a job was requeued automatically, as far as its history goes back."""
-    return sum((entry.kind, entry.error) == (Cause.REQUEUE.value, BY_ITSELF) for entry in history)
+    return sum((entry.kind, entry.error) == (Cause.REQUEUE.value, AUTOMATIC_REQUEUE) for entry in history)
 
 
-def coming_back(explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy) -> Explanation:
+def with_automatic_requeue(
+    explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy
+) -> Explanation:
     """Add to the explanation of a dead letter when it is requeued automatically, if it is."""
     rounds = rounds_in(history)
     is_rejected = any(entry.kind == "reject" for entry in history[-1:])
@@ -134,7 +136,7 @@ def _limited(facts: Facts, now_ms: int) -> Explanation | None:
 
 
 def _waiting(facts: Facts, now_ms: int) -> Explanation:
-    if facts.asked_at_ms is None or now_ms - facts.asked_at_ms > ASKED_LATELY_MS:
+    if facts.asked_at_ms is None or now_ms - facts.asked_at_ms > REQUESTED_RECENTLY_MS:
         since = "yet" if facts.asked_at_ms is None else f"since {utc_text(facts.asked_at_ms)}"
         whom = f"group '{facts.group}' of type '{facts.type}'" if facts.group else f"type '{facts.type}'"
         text = f"no worker has asked for {whom} {since}; start one"
@@ -144,7 +146,7 @@ def _waiting(facts: Facts, now_ms: int) -> Explanation:
     return Explanation(facts.key, facts.state, Reason.QUEUED, text, ahead=facts.ahead)
 
 
-def told_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live: bool = False) -> TypeInfo:
+def with_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live: bool = False) -> TypeInfo:
     """A type with the state of its breaker; `is_probe_live`: the probe is still leased."""
     state = breaker.state(now_ms)
     return replace(
@@ -161,7 +163,7 @@ def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
     return instant_ms if instant_ms is not None and instant_ms > now_ms else None
 
 
-def states_sought(query: JobFilter) -> frozenset[State]:
+def states_to_search(query: JobFilter) -> frozenset[State]:
     """The states to search; empty means all. A completed job has no error."""
     if query.due:
         return frozenset({State.PENDING})
@@ -169,7 +171,7 @@ def states_sought(query: JobFilter) -> frozenset[State]:
     return with_error if query.error_text and with_error else query.states
 
 
-def attempts_sought(query: JobFilter) -> int:
+def attempts_min(query: JobFilter) -> int:
     """The lowest attempt number of a matching pending job: one without an attempt has no error."""
     return 1 if query.error_text else 0
 

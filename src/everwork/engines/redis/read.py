@@ -9,7 +9,7 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.states import State
-from everwork.engines.portions import Filling
+from everwork.engines.portions import PageBuilder
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.records import (
     LETTER_OF,
@@ -24,7 +24,7 @@ from everwork.engines.redis.records import (
 )
 from everwork.engines.redis.registry import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Word
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, explained, states_to_search
 
 TOP: Final = "9" * 16
 WORK: Final = ("completed", "failed", "retried", "execution", "wait")
@@ -129,10 +129,10 @@ async def explain(link: Connection, key: int) -> Explanation | None:
 async def find(link: Connection, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
     """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
     below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
-    letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
-    pending = ("d" if wanted.due else "") + ("t" if attempts_sought(wanted) else "")
+    letters = "".join(LETTER_OF[state] for state in states_to_search(wanted) or set(State))
+    pending = ("d" if wanted.due else "") + ("t" if attempts_min(wanted) else "")
     asked: tuple[Word, ...] = (pending, *_created(wanted), *_contained(wanted))
-    filling = Filling(wanted, limit)
+    filling = PageBuilder(wanted, limit)
     seen, read, step = 0, 0, max(limit + 1, 200)
     while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
         after, ids, stored, now, looked_at = await link.read("find", below, step, letters, *asked)
@@ -140,7 +140,7 @@ async def find(link: Connection, wanted: JobFilter, limit: int, cursor: int | No
         left = [key for key, record in found if _may_match(record, wanted, int(now))]
         while left:
             if filling.is_full:
-                return filling.ended()
+                return filling.page()
             few, left = left[: filling.step], left[filling.step :]
             filling.add(await get(link, few), int(now))
             read += len(few)

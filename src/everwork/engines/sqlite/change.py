@@ -11,7 +11,7 @@ from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
 from everwork.engines.contract.changes import Changes
-from everwork.engines.rules import BY_ITSELF
+from everwork.engines.rules import AUTOMATIC_REQUEUE
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import (
     REQUEUED,
@@ -65,7 +65,7 @@ def requeue(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
 
 def requeue_automatically(tx: Transaction, key: int) -> None:
     """Requeue a dead letter because its type's policy says so."""
-    _judge(tx, key, lambda found: _requeue(tx, found, None, BY_ITSELF))
+    _judge(tx, key, lambda found: _requeue(tx, found, None, AUTOMATIC_REQUEUE))
 
 
 def set_retries(tx: Transaction, key: int, retries: int) -> Judged:

@@ -17,16 +17,16 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.contract.questions import Questions
 from everwork.engines.portions import (
-    Filling,
     Hours,
-    asks_of_attempt,
-    asks_of_job,
+    PageBuilder,
+    filters_by_attempt,
+    filters_by_job,
     first_step,
     next_step,
     parted,
     portions,
 )
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 from everwork.engines.sqlite.capacity import is_probe_live
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import FoundJob
@@ -101,7 +101,7 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
     """Scan a bounded number of candidate keys, newest first, and keep the jobs that match."""
     limit, after = page
     below = KEY_MAX if after is None else after
-    filling = Filling(query, limit)
+    builder = PageBuilder(query, limit)
     seen = 0
     step = first_step(query, limit)
     while step:
@@ -109,26 +109,26 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
         for part in parted(keys, FILTER_STEP):
             left = _prefiltered(cursor, part, query)
             while left:
-                if filling.is_full:
-                    return filling.ended()
-                few, left = left[: filling.step], left[filling.step :]
-                filling.add(get(cursor, few), now_ms)
+                if builder.is_full:
+                    return builder.page()
+                few, left = left[: builder.step], left[builder.step :]
+                builder.add(get(cursor, few), now_ms)
         if len(keys) < step:
-            return Page(filling.jobs, None)
+            return Page(builder.jobs, None)
         below = keys[-1]
         seen += len(keys)
         step = next_step(query, seen, step)  # Every step scans all pending jobs.
-    return Page(filling.jobs, below)
+    return Page(builder.jobs, below)
 
 
 def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
     """Those of the keys whose jobs may match, without reading their payloads."""
-    if asks_of_job(query):
+    if filters_by_job(query):
         tenants = json.dumps(query.tenants) if query.tenants else None
         span = (query.created_after_ms or 0, INSTANT_MS_MAX if (end := query.created_before_ms) is None else end)
         parameters = (json.dumps(list(keys)), tenants, query.correlation_id, *span, DEFAULT_TENANT)
         keys = [key for (key,) in cursor.execute(FIND["of_job"], parameters).fetchall()]
-    if asks_of_attempt(query):
+    if filters_by_attempt(query):
         rows = cursor.execute(FIND["of_attempt"], (json.dumps(list(keys)),)).fetchall()
         keys = [
             key
@@ -181,7 +181,7 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
 def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
     """The next keys below the cursor that may match: of all jobs, or merged from the matching queues and states."""
     _, limit = window
-    states = states_sought(query)
+    states = states_to_search(query)
     if query.type is None and query.group is None and not states:
         return [key for (key,) in cursor.execute(FIND["all"], window).fetchall()]
     queues = [
@@ -189,7 +189,7 @@ def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int
         for queue, type, group in cursor.execute(FIND["queues"]).fetchall()
         if query.type in (None, type) and query.group in (None, group)
     ]
-    pending = (now_ms if query.due else INSTANT_MS_MAX, attempts_sought(query))
+    pending = (now_ms if query.due else INSTANT_MS_MAX, attempts_min(query))
     found = [
         _keys_of(cursor, (queue, *window), state, pending) for queue in queues for state in sorted(states or set(State))
     ]

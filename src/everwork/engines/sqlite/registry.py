@@ -15,7 +15,7 @@ from everwork.core.queries import TypeInfo
 from everwork.core.states import Cause, State
 from everwork.engines.contract.registry import Registry
 from everwork.engines.contract.triggers import Triggers
-from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, told_breaker
+from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, with_breaker
 from everwork.engines.sqlite.capacity import Limited, is_probe_live, open_breaker, recount_queue, reset_breaker
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
@@ -122,7 +122,7 @@ def _type(cursor: sqlite3.Cursor, row: tuple[Any, ...], now_ms: int) -> TypeInfo
         asked_at_ms,
         rate_full_until_ms=rate_full_until_ms,
     )
-    return told_breaker(info, breaker, now_ms, is_probe_live=is_probe_live(cursor, breaker))
+    return with_breaker(info, breaker, now_ms, is_probe_live=is_probe_live(cursor, breaker))
 
 
 def register(tx: Transaction, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
