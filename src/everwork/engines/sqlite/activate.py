@@ -30,7 +30,7 @@ SQL = statements("activate")
 
 
 class SqliteActivate(SqliteBase, JobFlow):
-    """activate."""
+    """Leasing jobs."""
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return await self._store.writer.submit(
@@ -45,7 +45,7 @@ def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
     due_ms: int | None = tx.now_ms if more_expired else None
     for claim in claims_of(demands):
         was_freed, queue = _read_queue(tx, claim.demands[0])
-        _remember_asked(tx, queue)
+        _record_request(tx, queue)
         if more_expired:
             continue
         capacity = capacity_of(tx.cursor, queue, tx.now_ms)
@@ -101,7 +101,7 @@ def _read_queue(tx: Transaction, demand: Demand) -> tuple[bool, Queue]:
     return tx.limits.open_freed_lanes(queue.id), queue._replace(bounds=bounds._replace(running=running))
 
 
-def _remember_asked(tx: Transaction, queue: Queue) -> None:
+def _record_request(tx: Transaction, queue: Queue) -> None:
     if queue.asked_at_ms is None or not 0 <= tx.now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
         tx.cursor.execute(SQL["mark_asked"], (tx.now_ms, queue.id))
 

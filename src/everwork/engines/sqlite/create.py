@@ -18,7 +18,7 @@ NOTHING_RARE = (None,) * 7
 
 
 class SqliteCreate(SqliteBase, JobFlow):
-    """create."""
+    """Creating jobs."""
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         return await self._store.writer.submit(lambda tx: create(tx, jobs))

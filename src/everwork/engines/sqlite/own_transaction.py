@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SqliteTransactions(SqliteBase, JobFlow):
-    """create_in and complete_in."""
+    """Creating and completing jobs in the caller's transaction."""
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
         return _act_in(self._url, transaction, self._clock(), lambda tx: create(tx, jobs))

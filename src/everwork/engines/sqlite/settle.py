@@ -27,7 +27,7 @@ ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 
 
 class SqliteSettle(SqliteBase, JobFlow):
-    """settle, extend and check."""
+    """Ending attempts; extending and checking leases."""
 
     async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
         if not outcomes:

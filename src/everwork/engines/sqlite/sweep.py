@@ -34,7 +34,7 @@ SWEEP_TURN_MS = 5_000
 
 
 class SqliteSweep(SqliteBase, Lifecycle):
-    """sweep."""
+    """Upkeep."""
 
     async def sweep(self, holder: str) -> Swept:
         store = self._store
