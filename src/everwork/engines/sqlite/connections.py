@@ -78,7 +78,7 @@ def reconnected(
     try:
         return connect(url, read_only=read_only)
     except (sqlite3.Error, EngineError):
-        # The file was removed. The thread continues on an empty store: calls get errors, and the next fork need not wait.
+        # The file was removed. The thread continues without tables: calls get errors, the next fork need not wait.
         return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
 
