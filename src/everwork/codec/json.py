@@ -15,7 +15,7 @@ import orjson
 
 from everwork.core.checks import shown
 from everwork.core.limits import JSON_DEPTH_MAX
-from everwork.core.policy import DEFAULT_TYPE_POLICY, POLICY_FIELDS, TypePolicy, policy_from, said_of, with_retry
+from everwork.core.policy import DEFAULT_TYPE_POLICY, POLICY_FIELDS, TypePolicy, changed_fields, policy_from, with_retry
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import InvalidInput
 from everwork.logs import get_logger
@@ -71,7 +71,7 @@ def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
 
 def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
     """A policy as it is stored: a type's, or the retry policy of one job."""
-    return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else said_of(policy))
+    return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else changed_fields(policy))
 
 
 def encode_policy_fields(fields: Mapping[str, Any]) -> str:

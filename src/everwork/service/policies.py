@@ -16,9 +16,9 @@ from everwork.core.policy import (
     POLICY_FIELDS,
     RETRY_FIELDS,
     TypePolicy,
+    changed_fields,
     fields_of,
     policy_from,
-    said_of,
 )
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Engine
@@ -114,7 +114,7 @@ def said_in_code(
 
     The one `DEFAULT_POLICY` says nothing, any other that is equal to it says that the usual shall hold.
     """
-    said = {} if policy is None else said_of(policy)
+    said = {} if policy is None else changed_fields(policy)
     usual = fields_of(DEFAULT_TYPE_POLICY)
     if retry is not None and retry is not DEFAULT_POLICY:
         fields = fields_of(TypePolicy(retry=retry))

@@ -34,7 +34,7 @@ from everwork.core.outcome import Outcome, Release
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Reason, Stats, TypeInfo
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
-from everwork.engines.rules import coming_back
+from everwork.engines.rules import with_automatic_requeue
 from everwork.engines.values import Health
 from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
@@ -263,7 +263,7 @@ class JobService:
     async def _explain_dead(self, explanation: Explanation) -> Explanation:
         job, history = await self.get(explanation.key), await self.history(explanation.key)
         policy = next((info.policy for info in await self._engine.types() if info.type == job.type), None)
-        return coming_back(explanation, job, history, decode_policy(policy))
+        return with_automatic_requeue(explanation, job, history, decode_policy(policy))
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""

@@ -14,7 +14,7 @@ from everwork.core.leasing import Demand
 from everwork.core.limits import INSTANT_MS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import next_point
-from everwork.engines.sqlite.capacity import next_due_ms, read_queue, room_of
+from everwork.engines.sqlite.capacity import capacity_of, next_due_ms, read_queue
 from everwork.exceptions import InvalidInput
 from everwork.runtime.handler import QueueKey
 from everwork.service.service import JobService
@@ -111,7 +111,7 @@ def _of_queue(cursor: sqlite3.Cursor, queue_key: QueueKey, now_ms: int) -> Itera
     queue = read_queue(cursor, Demand(queue_key.type, "", 1, LEASE_MS_DEFAULT, queue_key.group))
     if queue is None or queue.paused:
         return
-    yield next_due_ms(cursor, queue, room_of(cursor, queue, now_ms))
+    yield next_due_ms(cursor, queue, capacity_of(cursor, queue, now_ms))
     yield cursor.execute(LEASE_OF_QUEUE, (now_ms, queue.id)).fetchone()[0]
 
 

@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.connections import Ask
+from everwork.engines.sqlite.connections import Query
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
@@ -33,7 +33,7 @@ class InMemoryEngine(SqliteEngine):
 
     def fresh(self) -> Self:
         """Another engine on the same store, with the same outages."""
-        other = type(self)(self._place, self._clock, own_loop=self._own_loop)
+        other = type(self)(self._url, self._clock, own_loop=self._own_loop)
         other.refusals = self.refusals
         self.newest = other
         return other
@@ -45,6 +45,6 @@ class InMemoryEngine(SqliteEngine):
             raise EngineUnavailable("the engine is away, as the test has asked for")
         return await super().create(jobs)
 
-    async def query(self, ask: Ask[T]) -> T:
+    async def query(self, ask: Query[T]) -> T:
         """Run a query that is not part of the engine contract."""
-        return await self._parts.ask(ask)
+        return await self._store.query(ask)

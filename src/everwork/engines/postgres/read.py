@@ -12,9 +12,17 @@ from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, K
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.portions import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted, portions
+from everwork.engines.portions import (
+    PageBuilder,
+    filters_by_attempt,
+    filters_by_job,
+    first_step,
+    next_step,
+    parted,
+    portions,
+)
 from everwork.engines.postgres.opened import OpenStore
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 
 LOOK_STEP = 1_000
 """Errors are looked at in full, and may be long."""
@@ -48,7 +56,7 @@ async def find(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int 
     """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
     below = KEY_MAX if cursor_key is None else cursor_key
     now_ms = await server_now_ms(parts) if wanted.due else INSTANT_MS_MAX
-    filling = Filling(wanted, limit)
+    filling = PageBuilder(wanted, limit)
     seen = 0
     step = first_step(wanted, limit)
     while step:
@@ -57,7 +65,7 @@ async def find(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int 
             left = await _looked_at(parts, some, wanted)
             while left:
                 if filling.is_full:
-                    return filling.ended()
+                    return filling.page()
                 few, left = left[: filling.step], left[filling.step :]
                 filling.add(await get(parts, few), now_ms)
         if len(keys) < step:
@@ -71,11 +79,11 @@ async def find(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int 
 async def _looked_at(parts: OpenStore, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
     """Those of the keys whose jobs may match, found out without reading what they carry."""
     sql = parts.sql("find")
-    if asks_of_job(wanted):
+    if filters_by_job(wanted):
         span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
         asked = (keys, list(wanted.tenants) or None, wanted.correlation_id, *span)
         keys = [key for (key,) in await parts.connections.look(sql["of_job"], *asked)]
-    if asks_of_attempt(wanted):
+    if filters_by_attempt(wanted):
         keys = [
             key
             for key, worker, error in await parts.connections.look(sql["of_attempt"], keys)
@@ -139,7 +147,7 @@ async def server_now_ms(parts: OpenStore) -> int:
 async def _candidates(parts: OpenStore, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
     """The next keys below the cursor that may match: from the whole, or from the places that matter."""
     sql = parts.sql("find")
-    states = states_sought(wanted)
+    states = states_to_search(wanted)
     if wanted.type is None and wanted.group is None and not states:
         return [key for (key,) in await parts.connections.look(sql["all"], *window)]
     queues = [
@@ -147,7 +155,7 @@ async def _candidates(parts: OpenStore, wanted: JobFilter, window: tuple[int, in
         for queue, type, group in await parts.connections.look(sql["queues"])
         if wanted.type in (None, type) and wanted.group in (None, group)
     ]
-    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_sought(wanted))
+    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_min(wanted))
     return [key for (key,) in await parts.connections.look(sql["some"], *parameters)]
 
 

@@ -30,7 +30,7 @@ from everwork.engines.rules import (
     marks_of,
     marks_passed,
     passages,
-    told_breaker,
+    with_breaker,
 )
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
@@ -110,7 +110,7 @@ def _type_info(row: Any) -> TypeInfo:
     name, paused, policy, groups, asked_at_ms, full_until_ms, *breaker, is_probe_live, now_ms = row
     full_until_ms = if_ahead(full_until_ms, now_ms)
     info = TypeInfo(name, paused, policy, tuple(groups), asked_at_ms, rate_full_until_ms=full_until_ms)
-    return told_breaker(info, Breaker(*breaker), now_ms, is_probe_live=is_probe_live)
+    return with_breaker(info, Breaker(*breaker), now_ms, is_probe_live=is_probe_live)
 
 
 async def register(parts: OpenStore, kind: str, name: str, body: str, ttl_ms: int | None) -> None:

@@ -16,7 +16,7 @@ from everwork.engines.postgres import change, registry
 from everwork.engines.postgres.opened import START, OpenStore
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.settle import end_lapsed
-from everwork.engines.rules import BY_ITSELF
+from everwork.engines.rules import AUTOMATIC_REQUEUE
 from everwork.engines.values import Swept
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
@@ -182,7 +182,7 @@ async def requeue_dead(parts: OpenStore, due: Sequence[Due], now_ms: int) -> tup
         return 0, False
     rounds = {one.queue: one.rounds for one in due}
     keys = [key for queue, _, key, past in rows if past < rounds[queue]]
-    back = await change.requeue_rows(parts, keys, said=BY_ITSELF) if keys else []
+    back = await change.requeue_rows(parts, keys, said=AUTOMATIC_REQUEUE) if keys else []
     ends = {queue: (at_ms, key) for queue, at_ms, key, _ in rows}
     seen = [(one.queue, one.at_ms, one.key, *ends[one.queue]) for one in due if one.queue in ends]
     await parts.connections.rows(parts.sql("sweep")["looked_back"], *_columns(seen))

@@ -118,7 +118,7 @@ class Inbox:
             try:
                 self._start_reader(type, await self._client.type(type))
             except ResponseError as error:  # This key may not be read; others may.
-                self._outage(type).tell(error)
+                self._outage(type).report(error)
 
     def _start_reader(self, type: str, key_type: bytes) -> None:
         if key_type == b"stream" and self._reads:
@@ -147,7 +147,7 @@ class Inbox:
         except (RedisError, OSError, EngineError, RuntimeError) as error:
             # uvloop raises RuntimeError when the driver writes to a connection that has just been closed.
             if not str(error).startswith("NOGROUP"):
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
             return None
         self._outage(source).over()
         return result
@@ -214,7 +214,7 @@ class Inbox:
             try:
                 await action()
             except (RedisError, OSError, EngineError, RuntimeError) as error:
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._outage(source).over()

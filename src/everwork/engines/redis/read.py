@@ -10,7 +10,7 @@ from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import Filling
+from everwork.engines.portions import PageBuilder
 from everwork.engines.redis.opened import StoreAccess
 from everwork.engines.redis.records import (
     LETTER_OF,
@@ -27,7 +27,7 @@ from everwork.engines.redis.records import (
 )
 from everwork.engines.redis.registry import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Arg
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, explained, states_sought
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, explained, states_to_search
 
 TOP: Final = "9" * 16
 WORK_SUMS: Final = ("completed", "failed", "retried", "execution", "wait")
@@ -104,7 +104,7 @@ class RedisQuestions(StoreAccess, Questions):
         connection = self._connection
         below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
         conditions = _conditions(wanted)
-        filling = Filling(wanted, limit)
+        filling = PageBuilder(wanted, limit)
         seen, read, step = 0, 0, max(limit + 1, 200)
         while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
             next_below, ids, states, now, scanned = await connection.read("find", below, step, *conditions)
@@ -112,7 +112,7 @@ class RedisQuestions(StoreAccess, Questions):
             left = [key for key, record in found if _may_match(record, wanted, int(now))]
             while left:
                 if filling.is_full:
-                    return filling.ended()
+                    return filling.page()
                 few, left = left[: filling.step], left[filling.step :]
                 filling.add(await self.get(few), int(now))
                 read += len(few)
@@ -153,8 +153,8 @@ def _facts(key: int, reply: Sequence[Any]) -> Facts:
 
 def _conditions(query: JobFilter) -> tuple[str, ...]:
     """What find.lua checks: states, due or tried jobs only, the span of creation, texts that a state contains."""
-    letters = "".join(LETTER_OF[state] for state in states_sought(query) or set(State))
-    pending = ("d" if query.due else "") + ("t" if attempts_sought(query) else "")
+    letters = "".join(LETTER_OF[state] for state in states_to_search(query) or set(State))
+    pending = ("d" if query.due else "") + ("t" if attempts_min(query) else "")
     return letters, pending, *_created_span(query), *_contained_texts(query)
 
 

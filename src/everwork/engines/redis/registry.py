@@ -17,7 +17,7 @@ from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.opened import StoreAccess
 from everwork.engines.redis.records import SEPARATOR, created, job_args, pairs
 from everwork.engines.redis.wire import Arg
-from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, told_breaker
+from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, with_breaker
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 DROP_STEP: Final = 10_000
@@ -151,7 +151,7 @@ def _type_info(name: str, fields: Fields, now_ms: int, *, is_probe_live: bool) -
         last_asked_ms=max(asked, default=None),
         rate_full_until_ms=if_ahead(rate_full_until_ms(fields), now_ms),
     )
-    return told_breaker(info, breaker_of(fields), now_ms, is_probe_live=is_probe_live)
+    return with_breaker(info, breaker_of(fields), now_ms, is_probe_live=is_probe_live)
 
 
 def fields_of(reply: Sequence[Any]) -> Fields:
