@@ -31,13 +31,13 @@ CROSS JOIN LATERAL (
     AND (a.finished_at_ms, a.key) > (q.at_ms, q.key) AND a.finished_at_ms <= q.until_ms ORDER BY a.finished_at_ms, a.key LIMIT $5) f
 CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMIT 1) j LIMIT $5;
 
--- name: looked_back
+-- name: move_back_marks
 -- Inputs: queues, where each look at their dead letters began, and where it ended. Where somebody has set it back meanwhile, it stays.
 UPDATE {schema}.queue q SET back_at_ms = s.end_ms, back_key = s.end_key
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s(id, at_ms, key, end_ms, end_key)
 WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);
 
--- name: look_back
+-- name: reset_back_marks
 -- From the first dead letter on.
 UPDATE {schema}.queue SET back_at_ms = 0, back_key = 0 WHERE back_at_ms > 0;
 
