@@ -208,7 +208,7 @@ async def _report_repeated(store: OpenStore, keys: Sequence[int]) -> None:
     """Report to breakers what was completed in users' own transactions."""
     if keys:
         document = packed({"keys": keys, "now": store.now_ms()})
-        [[is_closed]] = await store.connections.fetch(store.sql("settle")["tell_repeated"], document)
+        [[is_closed]] = await store.connections.fetch(store.sql("settle")["report_repeated"], document)
         if is_closed:
             store.notifier.notify_work([ANY_TYPE])
 
