@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from everwork import Everwork
 from tests.app.waiting import DEADLINE_S, working
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
+
+pytestmark = pytest.mark.every_engine
 
 
 class Watched:
@@ -21,7 +25,7 @@ class Watched:
         self.calls: list[int | list[str]] = []
         self.waits = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        engine = app.service.engine
+        engine = app.service._engine
         settle, wait = engine.settle, engine.wait
 
         async def watched_settle(outcomes: Any, demands: Any = ()) -> Any:

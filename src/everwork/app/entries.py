@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.codec.json import encode_object
 from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
-from everwork.engines.contract import Engine
 from everwork.runtime.handler import QueueKey
 from everwork.service.fleet.entries import TriggerEntry, WorkerEntry
 from everwork.service.policies import Said, said_in_code
+from everwork.service.service import JobService
 
 _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
 
@@ -86,7 +86,7 @@ class Subscription(NamedTuple):
         return [place.type for place in self.places if place.group != DEFAULT_GROUP]
 
 
-async def subscribe(engine: Engine, settings: WorkerSettings) -> Subscription:
+async def subscribe(service: JobService, settings: WorkerSettings) -> Subscription:
     """Let the store know a worker's sources; it answers with the groups."""
-    places = [QueueKey(source, await engine.subscribe(source, settings.id)) for source in sorted(settings.sources)]
+    places = [QueueKey(source, await service.subscribe(source, settings.id)) for source in sorted(settings.sources)]
     return Subscription(tuple(places), said_in_code(settings.retry, settings.breaker, settings.policy))

@@ -24,7 +24,6 @@ from everwork.runtime.executor import Report
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
 from everwork.runtime.runtime import Runtime, StopSignal
-from everwork.service.fleet.fleet import Fleet
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
@@ -175,17 +174,14 @@ class TickRunner:
 async def keep_up(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
     """What somebody who stays does all the time: lapsed leases, expiries, requeues by themselves, due triggers."""
     for _ in range(SWEEPS_MAX):
-        if not (await service.engine.sweep(service.holder)).more:
+        if not await service.sweep():
             break
     if triggers:
         await _fire(service, triggers)
 
 
 async def _fire(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
-    from everwork.service.triggers.loop import TriggerLoop  # noqa: PLC0415 - only those pay for schedules who have some
-
-    off = Fleet(service.engine).triggers_off
-    await TriggerLoop(service.engine, [one.scheduled for one in triggers], off).catch_up(FIRINGS_MAX)
+    await service.trigger_loop([one.scheduled for one in triggers]).catch_up(FIRINGS_MAX)
 
 
 def jobs_per_tick(given: object) -> int:
@@ -205,7 +201,7 @@ async def _ticked(tally: Tally, service: JobService) -> TickResult:
     failed = 0
     for start in range(0, len(tally.broken), LIST_LIMIT_MAX):
         part = tally.broken[start : start + LIST_LIMIT_MAX]
-        jobs = await service.engine.get([key for key, _ in part])
+        jobs = await service.get_many([key for key, _ in part])
         for (_, number), job in zip(part, jobs, strict=True):
             failed += job is None or (job.attempt == number and job.state is State.FAILED)
     return TickResult(

@@ -53,13 +53,13 @@ class Heartbeat:
         kept = [a for a in held if a.is_ending or not a.is_overdue(now)]
         due = [a for a in kept if now - a.extended_at > self._lease_ms / 3000]
         if due:
-            self._learn(due, await self._service.engine.extend(_leases(due), self._lease_ms))
+            self._learn(due, await self._service.extend_all(_leases(due), self._lease_ms))
             for attempt in due:
                 attempt.extended_at = now
         extended = set(due)
         rest = [a for a in held if a not in extended]
         if rest:
-            self._learn(rest, await self._service.engine.check(_leases(rest)))
+            self._learn(rest, await self._service.check(_leases(rest)))
         return False
 
     def _learn(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
