@@ -132,26 +132,16 @@ class Note(NamedTuple):
     entries: int
     """How many index entries a claim has read."""
 
-    @classmethod
-    def of(cls, row: Any) -> Note:
-        """Read the columns that notes use."""
-        return cls(
-            what=row["type"],
-            number=row["key"],
-            one=row["attempts"],
-            other=row["max_attempts"],
-            due_ms=row["lease_until_ms"],
-            entries=row["created_at_ms"],
-        )
 
-
+NOTE_COLUMNS: Final = itemgetter("type", "key", "attempts", "max_attempts", "lease_until_ms", "created_at_ms")
+"""The columns of `leased` that hold what a note says, in the order of its fields."""
 ATTEMPT: Final = LeasedJob._fields.index("attempt")
 """The column that is NULL in notes. By index: every leased job is checked."""
 
 
 def step_of(rows: list[Any], claims: Sequence[StartedClaim], demands: int, clock_ms: float) -> Step:
     """Separate leased jobs from notes; see functions/activate.sql for what each note means."""
-    last = Note.of(rows.pop())
+    last = Note._make(NOTE_COLUMNS(rows.pop()))
     now_ms = last.number
     refused: set[int] = set()
     has_capacity = False
@@ -159,7 +149,7 @@ def step_of(rows: list[Any], claims: Sequence[StartedClaim], demands: int, clock
     due: list[int] = []
     start = 0
     for index in [index for index, row in enumerate(rows) if row[ATTEMPT] is None]:
-        note = Note.of(rows[index])
+        note = Note._make(NOTE_COLUMNS(rows[index]))
         if note.what == "refused":
             refused.add(note.number)
         elif note.what == "room":
