@@ -346,6 +346,8 @@ class Fetcher:
         try:
             await self._wakeup.wait()
         finally:
+            # A cancelled task ends later, during the next wait, which it must not wake.
+            work.remove_done_callback(self._wakeup.wake)
             work.cancel()
         if work.done() and not work.cancelled() and work.exception() is not None:
             # Only a wake-up is lost. The next step finds out whether more is.
