@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from everwork import Call, Event, EventCollector, Everwork, Middleware, RetryPolicy, State
+from everwork import Call, ErrorRule, Event, EventCollector, Everwork, Middleware, RetryPolicy, State
 from everwork.core.queries import JobFilter
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.runtime.middleware import Proceed
-from everwork.testing.injection import FailEveryNth, FailTypes
+from everwork.testing import FailEveryNth, FailTypes, SimulatedFailure
 from tests.app.waiting import run_one
 from tests.stores import VirtualClock, url_of
 
@@ -262,3 +262,7 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
             FailEveryNth(2, wrong_error)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="types: must be a set of types, or a mapping"):
         FailTypes("work")
+
+
+def test_a_stored_error_rule_names_a_simulated_failure_as_users_import_it() -> None:
+    assert ErrorRule("permanent", exception=SimulatedFailure).exception == "everwork.testing.SimulatedFailure"
