@@ -11,7 +11,8 @@ from typing import Any
 from everwork import Everwork
 from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.ledger import Ledger, bytes_for
-from everwork.runtime.runtime import Runtime, StopSignal
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal
 from tests.app.waiting import DEADLINE_S, until
 
 

@@ -19,7 +19,8 @@ from everwork.runtime import executor, fetcher
 from everwork.runtime import runtime as runtime_module
 from everwork.runtime.attempt import Stop
 from everwork.runtime.ledger import Entry, Ledger, SlotState
-from everwork.runtime.runtime import Runtime, StopSignal
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal
 from tests.app.handlers import a_handler, a_ledger, handling
 from tests.app.waiting import DEADLINE_S, finished, until, until_sync
 

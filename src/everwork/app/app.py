@@ -29,7 +29,8 @@ from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
-from everwork.runtime.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, WorkerName, run_loop
+from everwork.runtime.runtime import Runtime, WorkerName
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal, run_loop
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService

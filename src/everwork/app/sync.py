@@ -14,7 +14,7 @@ from everwork.codec.json import decode
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.queries import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.runtime.runtime import SHUTDOWN_SECONDS, run_loop
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, run_loop
 
 Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
 

@@ -23,7 +23,8 @@ from everwork.runtime.capacity import Capacity, FetchRequest
 from everwork.runtime.executor import Report
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
-from everwork.runtime.runtime import Runtime, StopSignal
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.service import JobService
 

@@ -33,7 +33,8 @@ from everwork.manager.worker_pool import RUNNING_SECONDS, WorkerPool, WorkerSpec
 from everwork.runtime.ledger import Ledger, Phase
 from everwork.runtime.middleware import MakeMiddleware
 from everwork.runtime.portal import Portal
-from everwork.runtime.runtime import Runtime, StopSignal, calls_share
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal, calls_share
 from everwork.service.service import JobService
 
 log = get_logger("everwork")
