@@ -20,7 +20,7 @@ def a_handler(function: Callable[..., Any], *types: str, **settings: Any) -> Han
     """A handler as a worker has it: its name, and one or more places."""
     given = {"name": types[0], "is_final": True, "concurrency": 1, "timeout": 60.0, **settings}
     return Handler(
-        places=tuple(QueueKey(type) for type in types),
+        queues=tuple(QueueKey(type) for type in types),
         function=function,
         arguments=Arguments(function),
         is_async=inspect.iscoroutinefunction(function),
@@ -39,15 +39,15 @@ async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = No
     await app.open()
     stopped = StopSignal()
     runtime = Runtime(
-        app._host.portal, app.worker, stopped, app._host.own, process="p1", handlers=handlers, ledger=ledger
+        app._host.portal, app.worker, stopped, app._host.transactions, process="p1", handlers=handlers, ledger=ledger
     )
     running = asyncio.create_task(runtime.run(None))
     await until(lambda: running.done() or runtime._fetcher is not None)
     try:
         yield runtime
     except BaseException:
-        stopped.ask()  # A failed test may have left a handler waiting: do not wait for it.
+        stopped.request()  # A failed test may have left a handler waiting: do not wait for it.
         raise
     finally:
-        stopped.ask()
+        stopped.request()
         await asyncio.wait_for(running, 2 * DEADLINE_S)

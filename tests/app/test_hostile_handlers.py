@@ -229,7 +229,7 @@ async def test_a_handler_that_has_blocked_the_loop_past_its_time_has_timed_out(a
 def test_what_waits_behind_a_blocked_loop_is_done_by_another_worker(
     url: str, sync_app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "UNBEGUN_SECONDS", 0.05)
+    monkeypatch.setattr(fetcher, "UNSTARTED_SECONDS", 0.05)
     begun, release = threading.Event(), threading.Event()
 
     @sync_app.job("work", concurrency=2)

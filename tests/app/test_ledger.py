@@ -99,7 +99,7 @@ async def test_what_was_leased_for_a_handler_that_is_off_meanwhile_goes_back_at_
             settlement = await settle(*given)
             if settlement.activation.jobs:
                 of_parent(ledger).switch(0, is_on=False)
-                runtime._fetcher.look_at_flags()  # type: ignore[union-attr]
+                runtime._fetcher.check_flags()  # type: ignore[union-attr]
             return settlement
 
         monkeypatch.setattr(app.service.engine, "settle", switched_off_meanwhile)
@@ -140,13 +140,13 @@ async def test_cancelled_calls_have_the_time_that_their_process_gives_them(
     await app.open()
     stopped = StopSignal()
     runtime = Runtime(
-        app._host.portal, app.worker, stopped, app._host.own, process="p", handlers=[a_handler(work, "work")]
+        app._host.portal, app.worker, stopped, app._host.transactions, process="p", handlers=[a_handler(work, "work")]
     )
     running = asyncio.create_task(runtime.run(None, DEADLINE_S))
     key = await app.enqueue("work")
     await begun.wait()
-    stopped.ask()
-    stopped.ask()
+    stopped.request()
+    stopped.request()
     await asyncio.wait_for(running, 2 * DEADLINE_S)
     assert cleaned
     assert ((await app.get(key)).state, (await app.get(key)).attempts) == (State.PENDING, 0)
@@ -194,7 +194,7 @@ async def test_a_flagged_attempt_is_stopped_and_leaves(app: Everwork, why: Stop)
         await app.enqueue("work")
         await begun.wait()
         of_parent(ledger).flag(entries(ledger)[0], why)
-        runtime.look_at_flags()
+        runtime.check_flags()
         await asyncio.wait_for(ended.wait(), DEADLINE_S)
         await until(lambda: not entries(ledger))
 
@@ -249,7 +249,7 @@ async def test_a_cancelled_thread_is_hung_only_when_its_time_is_over(
         await app.enqueue("work")
         await until(begun.is_set)
         of_parent(ledger).flag(entries(ledger)[0], Stop.CANCELLED)
-        runtime.look_at_flags()
+        runtime.check_flags()
         await until(lambda: states(ledger) == [SlotState.HUNG])
         release.set()
         await until(lambda: not entries(ledger))
@@ -275,21 +275,21 @@ async def test_a_handler_that_is_switched_off_takes_nothing_and_gives_back_what_
         await begun.wait()
         await until(lambda: states(ledger) == [SlotState.WAITING, SlotState.BEGUN])
         of_parent(ledger).switch(0, is_on=False)
-        runtime.look_at_flags()
+        runtime.check_flags()
         await until(lambda: states(ledger) == [SlotState.BEGUN])
         release.set()
         assert (await finished(app, runs)).state is State.COMPLETED
         await finished(app, await app.enqueue("other"))
         assert ((await app.get(waits)).state, (await app.get(waits)).attempts) == (State.PENDING, 0)
         of_parent(ledger).switch(0, is_on=True)
-        runtime.look_at_flags()
+        runtime.check_flags()
         assert (await finished(app, waits)).state is State.COMPLETED
 
 
 async def test_what_a_blocked_loop_does_not_begin_goes_back_and_leaves_the_table(
     app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "UNBEGUN_SECONDS", 0.1)
+    monkeypatch.setattr(fetcher, "UNSTARTED_SECONDS", 0.1)
     ledger, seen, never = a_ledger(), [], threading.Event()
 
     async def block(blocks: bool) -> None:

@@ -23,8 +23,8 @@ def server_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def is_near(app: Everwork) -> bool:
     """Whether this loop has an engine of its own."""
-    assert app._host._nearby is not None
-    return await app._host._nearby.service() is not None
+    assert app._host._loop_engines is not None
+    return await app._host._loop_engines.service() is not None
 
 
 async def test_a_loop_whose_engine_could_not_be_opened_gets_one_later(

@@ -9,7 +9,7 @@ import pytest
 
 from everwork import Everwork, State
 from everwork.exceptions import BadConfiguration
-from everwork.runtime.capacity import DRY_TURNS, Capacity
+from everwork.runtime.capacity import EMPTY_QUEUE_TURNS, Capacity
 from tests.app.handlers import a_handler, handling
 from tests.app.waiting import DEADLINE_S, finished
 
@@ -18,53 +18,53 @@ async def nothing() -> None:
     """Do nothing."""
 
 
-def a_room(*types: str, concurrency: int) -> Capacity:
+def a_capacity(*types: str, concurrency: int) -> Capacity:
     """A room whose places have not been asked yet."""
     return Capacity(a_handler(nothing, *types, concurrency=concurrency))
 
 
-def give(room: Capacity, has: dict[str, int], round: int = 1) -> dict[str, int]:
+def give(capacity: Capacity, has: dict[str, int], round: int = 1) -> dict[str, int]:
     """Ask in one step, and let each place give what it has; what was asked for."""
-    asks = room.asks(1_000, round)
-    for ask in asks:
-        room.note(ask, min(ask.limit, has.get(ask.well.place.type, 0)), round)
-    return {ask.well.place.type: ask.limit for ask in asks}
+    requests = capacity.requests(1_000, round)
+    for request in requests:
+        capacity.record(request, min(request.limit, has.get(request.queue.key.type, 0)), round)
+    return {request.queue.key.type: request.limit for request in requests}
 
 
 def test_ample_room_is_asked_for_in_one_step_and_goes_to_the_places_that_have_work() -> None:
-    room = a_room("a", "b", "c", concurrency=12)
-    asked = [give(room, {"b": 3}), give(room, {"b": 5})]
+    capacity = a_capacity("a", "b", "c", concurrency=12)
+    asked = [give(capacity, {"b": 3}), give(capacity, {"b": 5})]
     assert asked == [{"a": 4, "b": 4, "c": 4}, {"a": 1, "b": 7, "c": 1}]
 
 
 @pytest.mark.parametrize("concurrency", range(1, 8))
 def test_what_is_asked_for_never_exceeds_the_room(concurrency: int) -> None:
-    room = a_room("a", "b", "c", concurrency=concurrency)
+    capacity = a_capacity("a", "b", "c", concurrency=concurrency)
     for turn in range(20):
-        left = room.left
-        assert sum(give(room, {"a": turn % 3, "b": 1}).values()) <= left
-        room.here = turn % (concurrency + 1)
+        left = capacity.free
+        assert sum(give(capacity, {"a": turn % 3, "b": 1}).values()) <= left
+        capacity.leased = turn % (concurrency + 1)
 
 
-@pytest.mark.parametrize(("seconds", "gap_max"), [(10.0, 2), (0.001, DRY_TURNS + 2)], ids=["slow", "quick"])
+@pytest.mark.parametrize(("seconds", "gap_max"), [(10.0, 2), (0.001, EMPTY_QUEUE_TURNS + 2)], ids=["slow", "quick"])
 def test_with_less_room_than_places_each_is_asked_in_its_turn(seconds: float, gap_max: int) -> None:
-    room = a_room("a", "b", "c", concurrency=1)
+    capacity = a_capacity("a", "b", "c", concurrency=1)
     asked: list[str] = []
     for _ in range(80):
-        room.seconds, room.here = seconds, 0
-        room.here = room.left - 1
-        asked += give(room, {"a": 100, "b": 100})
+        capacity.seconds, capacity.leased = seconds, 0
+        capacity.leased = capacity.free - 1
+        asked += give(capacity, {"a": 100, "b": 100})
     assert abs(asked.count("a") - asked.count("b")) <= 1, asked
     assert max(map(len, "".join(asked).split("c"))) <= gap_max, asked
 
 
 def test_little_room_is_not_kept_for_a_dry_place_while_another_has_work() -> None:
-    room = a_room("a", "dry", concurrency=1)
-    room.learn(0.001)
+    capacity = a_capacity("a", "dry", concurrency=1)
+    capacity.add_duration(0.001)
     asked = []
-    for _ in range(4 * DRY_TURNS):
-        asked.append(give(room, {"a": 100}))
-        room.here = 0
+    for _ in range(4 * EMPTY_QUEUE_TURNS):
+        asked.append(give(capacity, {"a": 100}))
+        capacity.leased = 0
     assert asked[0] == {"a": 1, "dry": 1}
     assert asked[1:].count({"a": 2}) > len(asked) // 2, asked
     assert {"a": 1, "dry": 1} in asked[1:], asked
@@ -72,11 +72,11 @@ def test_little_room_is_not_kept_for_a_dry_place_while_another_has_work() -> Non
 
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 30])
 def test_every_place_is_asked_in_vain_before_anybody_waits_and_no_step_is_wasted(concurrency: int) -> None:
-    room = a_room("a", "b", "c", concurrency=concurrency)
+    capacity = a_capacity("a", "b", "c", concurrency=concurrency)
     for round in range(1, 10):
         steps: list[dict[str, int]] = []
-        while room.may_have_more(round):
-            steps.append(give(room, {}, round))
+        while capacity.may_have_more(round):
+            steps.append(give(capacity, {}, round))
         assert {type for step in steps for type in step} == {"a", "b", "c"}
         assert len(steps) == math.ceil(3 / concurrency)
 

@@ -258,7 +258,7 @@ class Child:
             if word == STOP:
                 self._stop_soft()
             if self._runtime is not None and word != CANCEL:
-                (self._runtime.stop_fetching if word == STOP else self._runtime.look_at_flags)()
+                (self._runtime.stop_fetching if word == STOP else self._runtime.check_flags)()
         self._be_orphaned()
 
     def _heard(self) -> bytes:

@@ -134,9 +134,9 @@ class ManagerRun:
         for worker, one in self._setup.workers.items():
             settings = one.settings
             subscribed = await subscribe(engine, settings)
-            self._places[worker] = subscribed.places
+            self._places[worker] = subscribed.queues
             policies |= subscribed.policies
-            if subscribed.said and subscribed.foreign:
+            if subscribed.policy and subscribed.foreign:
                 self._log.warning(
                     "a worker's policy does not hold where another worker came first",
                     worker=settings.id,

@@ -148,7 +148,7 @@ def handler_of(
     """What the runtime must know of a worker."""
     return Handler(
         name=post.id,
-        places=post.places,
+        queues=post.places,
         function=worker.__call__,
         arguments=Arguments(worker.__call__),
         is_async=inspect.iscoroutinefunction(worker.__call__),

@@ -1,4 +1,4 @@
-"""The workers of one process: fetcher in the engine's thread, executor in the handlers' loop, and their stop."""
+"""The workers of one process: a fetcher in the engine's thread, an executor in the handlers' loop, and their stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from everwork.service.service import JobService
 log = get_logger("everwork")
 
 CANCEL_SECONDS = 5.0
-"""How long cancelled handlers may take to end before their leases are left to lapse, if nobody says."""
+"""How long cancelled handlers may take to end by default, before their leases are left to lapse."""
 
 
 class Runtime:
@@ -44,7 +44,7 @@ class Runtime:
         portal: Portal,
         worker: str,
         stopped: StopSignal,
-        own: CompletesInTransaction,
+        transactions: CompletesInTransaction,
         *,
         process: str,
         handlers: Iterable[Handler] = (),
@@ -62,44 +62,44 @@ class Runtime:
         self._process = process
         self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
-        self._executor = Executor(self._send, own, self._job_log, ledger)
+        self._executor = Executor(self._send, transactions, self._job_log, ledger)
         self._thread = threading.get_ident()
         self._handlers: dict[str, Handler] = {}
         self._fetcher: Fetcher | None = None
         self._stopped = stopped
         self.ended: Future[None] = Future()
-        """Resolved at the end of `run`, for whoever waits in another thread or loop."""
+        """Resolved at the end of `run`, for waiters in other threads and loops."""
         for handler in handlers:
             self.add(handler)
 
     def add(self, handler: Handler) -> None:
-        """Let a handler join, also while others run; in the handlers' loop."""
-        taken = {place for other in self._handlers.values() for place in other.places}
-        if handler.name in self._handlers or not taken.isdisjoint(handler.places):
+        """Add a handler, also while others run; called in the handlers' loop."""
+        taken = {queue for other in self._handlers.values() for queue in other.queues}
+        if handler.name in self._handlers or not taken.isdisjoint(handler.queues):
             raise BadConfiguration(f"worker '{handler.name}': it, or a source of it, is there already")
         self._handlers[handler.name] = handler
         self._executor.add(handler)
         if self._fetcher is not None:
             self._in_engine(partial(self._fetcher.add, handler))
 
-    def look_at_flags(self) -> None:
-        """The parent of this process has written into the table; from any thread."""
+    def check_flags(self) -> None:
+        """The parent of this process has set flags in the ledger; called from any thread."""
         if self._fetcher is not None:
-            self._in_engine(self._fetcher.look_at_flags)
+            self._in_engine(self._fetcher.check_flags)
 
     def stop_fetching(self) -> None:
-        """Take no more, and give back what has not begun, also while a handler blocks its loop; from any thread."""
+        """Lease no more, and release what has not begun, also while a handler blocks its loop; from any thread."""
         if self._fetcher is not None:
-            self._in_engine(self._fetcher.stop_taking)
+            self._in_engine(self._fetcher.stop_and_release)
 
     def stop_running(self) -> None:
-        """Cancel what runs; it goes back. In the handlers' thread."""
+        """Cancel and release what runs; called in the handlers' thread."""
         self._executor.stop_soft()
         self._executor.stop_running()
 
     @property
     def is_in_its_thread(self) -> bool:
-        """Whether the caller is in a thread of the handlers, which must not wait for themselves."""
+        """Whether the caller is in a thread of the handlers, which must not wait for itself."""
         return threading.get_ident() == self._thread or self._executor.is_handler_thread
 
     def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
@@ -114,8 +114,8 @@ class Runtime:
     ) -> None:
         """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels.
 
-        `shutdown_timeout` None: what runs may finish for as long as nobody asks again. `cancel_seconds`: how long
-        it may take after that, if not CANCEL_SECONDS.
+        `shutdown_timeout` None: what runs may finish until a second stop. `cancel_seconds`: how long it may take
+        after that, if not CANCEL_SECONDS.
         """
         try:
             self._fetcher = fetcher = await self._portal.call(partial(self._make_fetcher, fetcher_of))
@@ -126,7 +126,7 @@ class Runtime:
                 await first_of(self._stopped.soft, work=fetching)
                 self._in_engine(fetcher.stop_fetching)
                 self._executor.stop_soft()
-                if self._ledger is not None:  # An application tells only that it has stopped.
+                if self._ledger is not None:  # An application logs only that it has stopped.
                     log.info("no more jobs are begun here", process=self._process)
                 await first_of(self._stopped.hard, work=fetching, seconds=shutdown_timeout)
             finally:
@@ -139,7 +139,7 @@ class Runtime:
             self.ended.set_result(None)
 
     async def _end(self, fetching: asyncio.Future[None], fetcher: Fetcher, cancel_seconds: float | None) -> None:
-        """Cancel what still runs, give it a little time, and leave the rest to its leases."""
+        """Cancel what still runs, give it a little time, and let the leases of the rest lapse."""
         if not fetching.done():
             self._in_engine(fetcher.stop_fetching)
             self._executor.stop_soft()
@@ -183,7 +183,7 @@ class Runtime:
 
 
 class WorkerName:
-    """A worker's name: the one that was given, or one of this very process. A fork has a name of its own."""
+    """A worker's name: as given, or unique to this process. A fork has its own."""
 
     def __init__(self, given: str | None) -> None:
         self._given = checks.name("worker", given) if given else None

@@ -1,4 +1,4 @@
-"""How workers are asked to stop, and an event loop that ends although a handler does not."""
+"""Stop requests, and an event loop that ends even if a handler does not."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ log = get_logger("everwork")
 T = TypeVar("T")
 
 SHUTDOWN_SECONDS = 30.0
-"""How long an application that is stopped waits for what runs, if nobody says."""
+"""How long a stopped application waits for what runs, by default."""
 SETTLE_SECONDS = 1.0
-"""What is left of a process's last seconds to store how its calls have ended."""
+"""The part of a process's last seconds that is reserved for storing outcomes."""
 
 
 class StopSignal:
-    """Asked once: stop softly. Asked again: cancel. From any thread, for the loop that has made it."""
+    """The first request stops gracefully, the second cancels. From any thread, for the loop that created it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.soft = asyncio.Event()
         self.hard = asyncio.Event()
 
-    def ask(self) -> None:
-        """Ask to stop."""
+    def request(self) -> None:
+        """Request a stop."""
         with suppress(RuntimeError):  # The loop is closed: everything has stopped.
-            self._loop.call_soon_threadsafe(self._ask)
+            self._loop.call_soon_threadsafe(self._request)
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         if self.soft.is_set():
             self.hard.set()
         self.soft.set()
 
     async def comes_before(self, preparation: Coroutine[Any, Any, None]) -> bool:
-        """Whether the stop is asked for before a preparation has ended, which is then left."""
+        """Whether a stop is requested before a preparation has ended, which is then cancelled."""
         preparing = asyncio.ensure_future(preparation)
         try:
             await first_of(self.soft, work=preparing)
@@ -53,7 +53,7 @@ class StopSignal:
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of its own; handlers that will not end do not keep the process alive."""
+    """Run a coroutine in its own event loop; handlers that do not end do not keep the process alive."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
     try:

@@ -49,14 +49,14 @@ class Harness:
         self._host = app._host  # noqa: SLF001 - the kit is part of the package
         self._triggers: list[Scheduled] = []
         self._trigger_loop: TriggerLoop | None = None
-        self._return_home: Callable[[], None] | None = None
+        self._restore: Callable[[], None] | None = None
         self._is_used = False
 
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that a store in memory takes."""
         if self.app._is_working:  # noqa: SLF001
             raise BadConfiguration("rehearse: the workers of this application run; stop them first")
-        if self._host._is_guest:  # noqa: SLF001
+        if self._host._is_borrowed:  # noqa: SLF001
             raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
         if self._is_used:
             raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
@@ -64,7 +64,7 @@ class Harness:
         place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = InMemoryEngine(place, self.clock, own_loop=True)
         engine.refusals = self.orders.refusals
-        self._return_home = self._host.move(engine)
+        self._restore = self._host.borrow(engine)
         try:
             self._host.open_blocking()
             self.ask(self._begin)
@@ -74,9 +74,9 @@ class Harness:
 
     def close(self) -> None:
         """Bring the application back to its own store."""
-        if self._return_home is not None:
-            self._return_home()
-            self._return_home = None
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
 
     async def call(self, use: Use[T]) -> T:
         """Use the service from a coroutine."""
@@ -88,14 +88,14 @@ class Harness:
 
     @property
     def _portal(self) -> Portal:
-        if self._return_home is None:
+        if self._restore is None:
             raise BadConfiguration("the rehearsal is over")
         return self._host.portal
 
     @property
     def own(self) -> CompletesInTransaction:
         """Who completes jobs inside handlers' transactions."""
-        return self._host.own
+        return self._host.transactions
 
     @property
     def places(self) -> list[QueueKey]:
@@ -187,7 +187,7 @@ class WorkersUnderTest:
         """Let the store know the workers' groups and policies, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
             subscribed = await subscribe(service.engine, settings)
-            self._posts.append(WorkerSpec.of(settings, worker, subscribed.places, index))
+            self._posts.append(WorkerSpec.of(settings, worker, subscribed.queues, index))
             await declare_policies(service.engine, subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 

@@ -52,7 +52,7 @@ class Simulation:
 
     def __init__(self, backstage: Harness, handlers: Sequence[Handler]) -> None:
         self._backstage = backstage
-        self._turns: deque[tuple[QueueKey, Handler]] = deque((place, one) for one in handlers for place in one.places)
+        self._turns: deque[tuple[QueueKey, Handler]] = deque((place, one) for one in handlers for place in one.queues)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
         """Run the next job, due now or after jumps up to an end; without an end, up to the last that may run."""
