@@ -105,7 +105,7 @@ async def test_what_was_leased_for_a_handler_that_is_off_meanwhile_goes_back_at_
         monkeypatch.setattr(app.service.engine, "settle", switched_off_meanwhile)
         key = await app.enqueue("work")
         await until(lambda: ledger.is_off(0) and not entries(ledger))
-        await until(lambda: runtime._fetcher._rooms["work"].here == 0)  # type: ignore[union-attr]
+        await until(lambda: runtime._fetcher._capacities["work"].leased == 0)  # type: ignore[union-attr]
     assert not ran
     assert [event.kind for event in await app.history(key)] == ["release"]
 

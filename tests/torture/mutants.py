@@ -66,7 +66,7 @@ def _time_point_from_now() -> None:
 
 def _begun_released_after_death() -> None:
     """A call that dies with its process costs no attempt: a job that kills its process would never end."""
-    counted = 'return Fail(entry.key, entry.attempt, error_text(f"its process'
+    counted = 'return Failed(entry.key, entry.attempt, error_text(f"its process'
     replace_source(cleanup, "_of_begun", counted, f"return Release(entry.key, entry.attempt)\n    {counted}")
 
 

@@ -22,7 +22,7 @@ from everwork.service.triggers.loop import Scheduled
 class AbstractCronSchedule(ABC):
     """Computes when a cron expression matches next. Each manager creates one, without arguments.
 
-    `next_execution` may also take `after`, an aware datetime from which to look instead of from now, and `timezone`,
+    `next_execution` may also take `after`, an aware datetime to start from instead of now, and `timezone`,
     the name of the trigger's zone. Without `after`, points that were missed cannot be caught up with. Managers must
     compute the same points, so that each fires once.
     """
@@ -42,7 +42,7 @@ class CronSchedule(AbstractCronSchedule):
     """Five fields (or six, with seconds first), by the rules of Debian's cron.
 
     When clocks go forward, what stands at a fixed time in the hour that is left out runs right after it; when they go
-    back, it runs in the first of both hours. What stands at every so many minutes or hours follows real time.
+    back, it runs in the first of both hours. What repeats every few minutes or hours follows real time.
     """
 
     def next_execution(
