@@ -13,17 +13,25 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test lint proto bench torture docs screenshots clean
+.PHONY: help up test test-all figures lint proto bench torture docs screenshots clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(RUNTIME) ## install and start everything, with demo workers
 	$(BIN)/everwork up --demo $(ARGS)
 
-test: lint ## all checks, then all tests: what CI runs
+test: lint ## all checks, then the tests: what CI runs
 	-@$(BIN)/python -m tools.browser --install
+	-@$(BIN)/python -m tools.node --install
+	@$(BIN)/python -m tools.figures
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-all: export EVERWORK_TEST_EVERYTHING = 1
+test-all: test ## the same with every test on every engine and in every way
+
+figures: $(DEV) ## how large the house is, and how often it repeats itself
+	$(BIN)/python -m tools.figures $(ARGS)
 
 lint: $(DEV) ## ruff, formatting, types, import rules
 	$(BIN)/ruff check .

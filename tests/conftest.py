@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests import shared_servers
-from tests.stores import ENGINES, VirtualClock, drop_stores, open_store
+from tests.children import guard_children, kill_children
+from tests.stores import ENGINES, EVERYTHING, VirtualClock, drop_stores, open_store, ways_of
+from tools import node
 from tools.browser import find_browser, why_none
 
 if TYPE_CHECKING:
@@ -34,6 +36,15 @@ LONG: Final = (
     "tests/cli/",
 )
 """What takes longest begins first, so that nobody waits for it alone in the end."""
+ON_EVERY_ENGINE: Final = (
+    "tests/cli/",
+    "tests/client/",
+    "tests/manager/",
+    "tests/model/",
+    "tests/races/",
+    "tests/torture/",
+)
+"""What runs processes, kills them or compares engines does so on each of them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,11 +52,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Files of tests are in memory where there is plenty: thousands of them sync what nobody keeps.
     """
-    if find_browser() is None:
-        config.issue_config_time_warning(pytest.PytestWarning(f"the dashboard is not tested: {why_none()}"), 2)
+    guard_children()
     if os.path.ismount(MEMORY) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     shared_servers.begin_run()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the engines of a test: all of them where engines may differ, else SQLite; see CONTRIBUTING.md.
+
+    With `EVERWORK_TEST_EVERYTHING=1` (`make test-all`) every test runs on every engine that it can run on.
+    """
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "engine_name" in metafunc.fixturenames and not any("engine_name" in names for names in chosen):
+        metafunc.parametrize("engine_name", _engines_of(metafunc.definition), indirect=True)
+
+
+def _engines_of(test: pytest.Item) -> list[str]:
+    if test.nodeid.startswith("tests/conformance/"):
+        return ways_of(test.get_closest_marker("every_way"), by_poll=not test.get_closest_marker("not_by_poll"))
+    is_everywhere = EVERYTHING or test.get_closest_marker("every_engine") or test.nodeid.startswith(ON_EVERY_ENGINE)
+    return ENGINES if is_everywhere else ENGINES[:1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,14 +101,18 @@ def _belongs_to(item: pytest.Item) -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Nobody shall think that the dashboard was tested when it was not."""
-    if find_browser() is None:
-        terminalreporter.write_sep("!", "THE DASHBOARD WAS NOT TESTED", red=True, bold=True)
-        terminalreporter.write_line(f"No browser: {why_none()}", red=True)
+    """Nobody shall think that something was tested when it was not."""
+    missing = {} if find_browser() else {"THE DASHBOARD WAS NOT TESTED": f"No browser: {why_none()}"}
+    if node.find_packages() is None:
+        missing["PROGRAMS IN JAVASCRIPT WERE NOT TESTED"] = f"No packages: {node.ADVICE}"
+    for title, reason in missing.items():
+        terminalreporter.write_sep("!", title, red=True, bold=True)
+        terminalreporter.write_line(reason, red=True)
 
 
 def pytest_unconfigure() -> None:
-    """Only the main process ends it."""
+    """No process is left; only the main process ends the run."""
+    kill_children()
     shared_servers.end_run()
 
 
@@ -97,7 +128,7 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def engine_name(request: pytest.FixtureRequest) -> str:
     """Which engine the test runs on."""
     return str(request.param)

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import psycopg
+import pytest
 import redis
 
 from everwork.engines.open import open_engine
@@ -25,9 +26,11 @@ _WAYS_OF: Final = {
     "redis": ["redis", "redis-cluster"],
 }
 ENGINES: Final = _CHOSEN
-"""Every model, race and crash test runs on each of these."""
+"""Every conformance, model, race and crash test runs on each of these."""
 WAYS: Final = [way for name in ENGINES for way in _WAYS_OF.get(name, [name])]
-"""Every conformance test runs on each of these: an engine may have more than one way to write."""
+"""An engine may have more than one way to write, to wake or to be reached."""
+EVERYTHING: Final = os.environ.get("EVERWORK_TEST_EVERYTHING", "") not in ("", "0")
+"""Whether every test runs on every engine and in every way that it can."""
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
@@ -64,6 +67,18 @@ class VirtualClock:
         """Move on and answer the new instant."""
         self.now_ms += ms + round(seconds * SECOND_MS)
         return self.now_ms
+
+
+def ways_of(marker: pytest.Mark | None, *, by_poll: bool = True) -> list[str]:
+    """The ways in which a conformance test runs: those that its marker `every_way` names, all if it names none.
+
+    `by_poll`: whether PostgreSQL without notifications is among them.
+    """
+    if EVERYTHING or (marker is not None and not marker.args):
+        found = WAYS
+    else:
+        found = [way for way in WAYS if way in ENGINES or (marker is not None and way in marker.args)]
+    return [way for way in found if by_poll or not way.endswith("-poll")]
 
 
 async def open_store(name: str, folder: Path, clock: VirtualClock | None, *, reuse: bool = False) -> Engine:

@@ -25,8 +25,8 @@ def test_every_python_example_parses() -> None:
 
 
 def test_every_make_command_is_a_target() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    mentioned = {target for page in PAGES for target in re.findall(r"`make ([a-z]+)", page.read_text())}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    mentioned = {target for page in PAGES for target in re.findall(r"`make ([a-z-]+)", page.read_text())}
     assert mentioned <= targets
 
 
@@ -50,6 +50,27 @@ def test_the_delays_on_the_page_about_failures_are_the_real_ones() -> None:
 def test_every_field_of_a_policy_is_on_the_page_about_failures() -> None:
     page = draw_states.PAGE.read_text("utf-8")
     assert [name for name in POLICY_FIELDS if f"`{name}`" not in page] == []
+
+
+TERMS = """
+    engine, durability, dedupe, delay, priority, tenant, limit key, group, expiry, retry, backoff, dead letter, requeue,
+    fencing, attempt, worker, timeout, heartbeat, pause, explain, long poll, worker stream, api key, permission,
+    audit log, process, manager, event, trigger, catch-up, policy, classification, breaker, concurrency, rate, retention, tick,
+    middleware, drain, fleet
+"""
+"""What the feature table speaks of."""
+
+
+def test_every_term_of_the_feature_table_is_in_the_glossary() -> None:
+    table = (ROOT / "README.md").read_text().partition("| feature | state |")[2].partition("\n## ")[0]
+    entries = " ".join(re.findall(r"\*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text()))
+    for term in TERMS.split(","):
+        assert term.strip() in _singular(table), f"no feature speaks of {term.strip()}"
+        assert term.strip() in _singular(entries), f"the glossary lacks {term.strip()}"
+
+
+def _singular(text: str) -> str:
+    return text.lower().replace("ies", "y").replace("time-out", "timeout")
 
 
 def _links() -> Iterator[tuple[Path, str]]:

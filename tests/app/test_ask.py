@@ -15,6 +15,7 @@ from tests.app.waiting import DEADLINE_S, SOON_S, run_one, working
 Ask = Callable[[Everwork, Any], Awaitable[Any]]
 
 
+@pytest.mark.every_engine
 async def test_get_shows_the_job_as_it_stands(app: Everwork) -> None:
     key = await app.enqueue("email-send")
     await app.cancel(key, "not needed")
@@ -43,6 +44,7 @@ async def test_a_key_may_be_given_as_text(app: Everwork) -> None:
     assert (await app.get(str(key))).key == key  # type: ignore[arg-type]
 
 
+@pytest.mark.every_engine
 async def test_result_waits_for_the_job_to_finish(app: Everwork) -> None:
     @app.job("add")
     async def add(a: int, b: int) -> int:
@@ -62,6 +64,7 @@ async def test_result_of_a_handler_without_return_value_is_none(app: Everwork) -
     assert await app.result(job.key, timeout=DEADLINE_S) is None
 
 
+@pytest.mark.every_engine
 async def test_result_of_a_failed_job_raises_its_error(app: Everwork) -> None:
     @app.job("fail")
     async def fail() -> None:
@@ -115,6 +118,7 @@ async def test_cancel_of_a_finished_job_is_refused(app: Everwork) -> None:
         await app.cancel(job.key)
 
 
+@pytest.mark.every_engine
 async def test_cancel_twice_is_accepted(app: Everwork) -> None:
     key = await app.enqueue("email-send")
     await app.cancel(key)
@@ -122,6 +126,7 @@ async def test_cancel_twice_is_accepted(app: Everwork) -> None:
     assert (await app.get(key)).state is State.CANCELLED
 
 
+@pytest.mark.every_engine
 async def test_requeue_brings_a_dead_letter_back(app: Everwork) -> None:
     @app.job("fail")
     async def fail() -> None:
@@ -139,6 +144,7 @@ async def test_requeue_of_a_pending_job_is_refused(app: Everwork) -> None:
         await app.requeue(key)
 
 
+@pytest.mark.every_engine
 async def test_history_tells_how_attempts_ended(app: Everwork) -> None:
     @app.job("fail")
     async def fail() -> None:

@@ -13,6 +13,8 @@ from tests.app.waiting import until, working
 from tests.conformance.observe import every_job
 from tests.stores import MINUTE_MS, START_MS, VirtualClock
 
+pytestmark = pytest.mark.every_engine
+
 
 async def test_a_function_runs_once_for_each_of_its_time_points(app: Everwork, clock: VirtualClock) -> None:
     ran: list[str] = []

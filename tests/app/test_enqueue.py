@@ -36,6 +36,7 @@ async def test_a_job_without_options_is_due_at_once_and_has_five_attempts(app: E
     assert (job.tenant, job.priority, job.variables) == ("<default>", 0, "{}")
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize(
     ("option", "value", "field", "kept"),
     [
@@ -69,6 +70,7 @@ async def test_variables_pass_arguments_whose_names_are_options(app: Everwork) -
     assert (job.variables, job.priority) == ('{"priority":"high","delay":1,"to":"a@b.c"}', 3)
 
 
+@pytest.mark.every_engine
 async def test_the_same_dedupe_key_answers_the_first_job_and_says_so(app: Everwork) -> None:
     first = await app.enqueue("email-send", dedupe_key="welcome:42")
     again = await app.enqueue("email-send", dedupe_key="welcome:42")
@@ -83,6 +85,7 @@ async def test_the_same_dedupe_key_of_another_tenant_is_another_job(app: Everwor
     assert not other.deduplicated
 
 
+@pytest.mark.every_engine
 async def test_enqueue_many_creates_all_in_their_order(app: Everwork) -> None:
     keys = await app.enqueue_many([("email-send", {"to": "a"}), ("sms-send", {"to": "b", "priority": 2})])
     jobs = [await app.get(key) for key in keys]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from everwork import Everwork
 from tests.app.waiting import DEADLINE_S, working
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
+
+pytestmark = pytest.mark.every_engine
 
 
 LONE_JOBS: Final = 20

@@ -24,6 +24,8 @@ from tests.app.forks import exit_code, fork, in_child
 from tests.app.test_lost_answers import lose_answers
 from tests.app.waiting import DEADLINE_S, SOON_S, stop_thread, working
 
+pytestmark = pytest.mark.every_engine
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -15,6 +15,8 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_engine
+
 CODE, ISSUE, MAIL = STAGES = ("giftcard-code", "giftcard-issue", "giftcard-mail")
 JOBS_PER_TICK: Final = 10
 KATE: Final = "KATE1520"

@@ -15,6 +15,8 @@ from everwork.engines.open import open_engine
 from tests.app.waiting import DEADLINE_S, finished, stop_thread, until, until_sync, working
 from tests.stores import SECOND_MS, VirtualClock
 
+pytestmark = pytest.mark.every_engine
+
 
 @pytest.fixture
 async def late(url: str, clock: VirtualClock) -> AsyncIterator[Engine]:

@@ -20,6 +20,8 @@ from everwork.exceptions import EngineUnavailable
 from tests.app.forks import in_child
 from tests.app.waiting import DEADLINE_S, SOON_S
 
+pytestmark = pytest.mark.every_engine
+
 
 @pytest.fixture
 def sync_app(url: str) -> Iterator[Everwork]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from everwork import Everwork
 from everwork.exceptions import EngineUnavailable
 from tests.app.waiting import DEADLINE_S, working
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
     from everwork.core.leasing import Settlement
+
+pytestmark = pytest.mark.every_engine
 
 
 async def lose_answers(app: Everwork, monkeypatch: pytest.MonkeyPatch, *, of: str) -> list[Settlement]:

@@ -16,6 +16,8 @@ from everwork import Everwork, Job, State
 from tests.app.waiting import DEADLINE_S, until_sync
 from tests.stores import SECOND_MS
 
+pytestmark = pytest.mark.every_engine
+
 ROOT = Path(__file__).resolve().parents[2]
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.observe import assert_counts_add_up
-from tests.stores import WAYS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,9 +18,3 @@ if TYPE_CHECKING:
 async def _counts_add_up_at_the_end(engine: Engine) -> AsyncIterator[None]:
     yield
     await assert_counts_add_up(engine)
-
-
-@pytest.fixture(params=WAYS)
-def engine_name(request: pytest.FixtureRequest) -> str:
-    """Which engine the test runs on, and in which of its ways."""
-    return str(request.param)

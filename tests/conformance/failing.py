@@ -11,7 +11,7 @@ from everwork.core.breaker import BreakerState
 from everwork.core.outcome import Failed
 from tests.conformance.test_registry import info_of
 from tests.factories import TYPE, a_new_job, a_policy, asked, settled
-from tests.stores import MINUTE_MS, WAYS
+from tests.stores import MINUTE_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
-where_it_is_decided = pytest.mark.parametrize("engine_name", [way for way in WAYS if not way.endswith("-poll")])
-"""On every way but those that differ only in how somebody who waits is woken."""
+where_it_is_decided = pytest.mark.not_by_poll
+"""Not in the way that differs only in how a waiting worker is woken."""
 
 RULE: dict[str, Any] = {"breaker_failures": 3, "breaker_seconds": 60.0}
 

@@ -13,7 +13,7 @@ import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_async
 
-from tests.stores import WAYS
+from tests.stores import EVERYTHING, WAYS
 
 
 class Own(NamedTuple):
@@ -126,5 +126,11 @@ OPENINGS: Final[dict[str, Opening]] = {"sqlite3": _sqlite3, **_POSTGRES}
 SYNCHRONOUS: Final = {"sqlite3", "psycopg", "sqlalchemy", "sqlalchemy-session"}
 
 _BY_ENGINE: Final = {"sqlite": ["sqlite3"], "postgres": list(_POSTGRES), "redis": []}
-DRIVERS: Final = [(way, driver) for way in WAYS for driver in _BY_ENGINE[way.partition("-")[0]]]
-"""Every way to write, with every driver whose transactions it joins."""
+_POLLED: Final = _POSTGRES if EVERYTHING else {"asyncpg", "psycopg"}
+DRIVERS: Final = [
+    (way, driver)
+    for way in WAYS
+    for driver in _BY_ENGINE[way.partition("-")[0]]
+    if not way.endswith("-poll") or driver in _POLLED
+]
+"""Every way to write, with every driver whose transactions it joins; without notifications, one driver of each sort."""

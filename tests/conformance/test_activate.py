@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way
+
 
 async def test_a_leased_job_comes_with_all_that_a_worker_needs(engine: Engine, clock: VirtualClock) -> None:
     new = a_new_job(variables='{"to":"ann"}', tenant="acme", priority=3, limit_key="c", max_attempts=4, timeout_ms=9)

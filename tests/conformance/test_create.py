@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way
+
 
 UNSTORABLE = '{"half a character": "\ud83e"}'
 """Half of a surrogate pair, which no store can write; `service.intake` would have refused it."""

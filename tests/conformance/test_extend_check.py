@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("redis-cluster")
+
 HELD, CANCELLED, LOST = LeaseStatus.HELD, LeaseStatus.CANCELLED, LeaseStatus.LOST
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from everwork.engines.values import Durability
 from tests.factories import a_new_job, a_pending_job
 from tests.stores import open_store
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
+
+pytestmark = pytest.mark.every_way
 
 
 async def test_the_health_of_an_engine_names_it_and_its_durability(engine: Engine, engine_name: str) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
-pytestmark = where_it_is_decided
+pytestmark = [where_it_is_decided, pytest.mark.every_way("redis-cluster")]
 
 ENDS: list[Outcome] = [
     Complete(0, 1),

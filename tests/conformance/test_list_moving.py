@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from everwork.core.outcome import Release
 from everwork.core.queries import JobFilter
 from tests.factories import TYPE, a_pending_job, asked, settled
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Engine
+
+pytestmark = pytest.mark.every_way
 
 
 async def test_a_job_that_is_leased_and_released_all_the_time_is_listed_once(engine: Engine) -> None:

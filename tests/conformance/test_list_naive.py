@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Throw
 from everwork.core.queries import JobFilter
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from everwork.core.job import Job, LeasedJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
+
+pytestmark = pytest.mark.every_way
 
 BATCH: Final = 130
 BATCHES: Final = 10

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("redis-cluster")
+
 
 @pytest.fixture(params=ENGINES)
 async def target(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Engine]:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("redis-cluster")
+
 
 async def info_of(engine: Engine, type: str = TYPE) -> TypeInfo:
     """What the engine knows of a type that it must have seen."""

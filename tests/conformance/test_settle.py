@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("sqlite-own-loop", "redis-cluster")
+
 KINDS = ["complete", "fail", "fail finally", "reject", "retry", "release", "throw"]
 FAMILY = {"fail finally": "fail"}
 """One kind of ending in the history."""

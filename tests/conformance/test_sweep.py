@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("sqlite-own-loop", "redis-cluster")
+
 
 async def swept(engine: Engine) -> Swept:
     """The sum of as many steps as the sweep asks for."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("sqlite-own-loop", "redis-cluster")
+
 STAGES: dict[State, Stage] = {
     State.PENDING: a_pending_job,
     State.PROCESSING: a_processing_job,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way("redis-cluster")
+
 TRIGGER = "3f786850e387550f/nightly"
 BEGUN = TriggerMark(START_MS, START_MS)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
+pytestmark = pytest.mark.every_way
+
 LONG_MS = 60_000
 """Nobody waits this long: `DEADLINE_S` ends the test before."""
 DEADLINE_S = 5.0

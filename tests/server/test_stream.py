@@ -35,6 +35,7 @@ async def test_jobs_come_as_far_as_credit_goes_and_no_further(whole: Whole) -> N
     assert states == [State.COMPLETED] * 3
 
 
+@pytest.mark.every_engine
 async def test_a_waiting_worker_gets_a_job_as_soon_as_there_is_one(whole: Whole) -> None:
     async with whole.worker() as worker:
         await worker.grant(1)
@@ -45,6 +46,7 @@ async def test_a_waiting_worker_gets_a_job_as_soon_as_there_is_one(whole: Whole)
         assert job.lease_until_ms > job.created_at_ms
 
 
+@pytest.mark.every_engine
 async def test_every_outcome_ends_an_attempt_in_its_own_way(whole: Whole) -> None:
     kinds: list[dict[str, Any]] = [
         {"complete": pb.Complete(result=b'{"done":true}', events=[pb.NewJob(type="next", variables=b'{"n":1}')])},
@@ -125,6 +127,7 @@ async def test_the_attempts_of_a_worker_that_is_gone_fail_at_once_and_are_tried_
     assert (job.attempts, job.last_error) == (1, "worker 'doomed' has gone: its stream ended, and it did not come back")
 
 
+@pytest.mark.every_engine
 async def test_a_worker_that_comes_back_at_once_keeps_its_attempts(whole: Whole) -> None:
     [key] = await whole.create()
     async with whole.worker() as worker:
@@ -141,6 +144,7 @@ async def test_a_worker_that_comes_back_at_once_keeps_its_attempts(whole: Whole)
     assert (await whole.job(key)).state is State.COMPLETED
 
 
+@pytest.mark.every_engine
 async def test_a_worker_that_comes_back_to_another_server_keeps_its_attempts(engine_name: str, tmp_path: Path) -> None:
     url = url_of(engine_name, tmp_path)
     async with running(url) as first, running(url) as second:

@@ -18,6 +18,8 @@ from tests.app.waiting import DEADLINE_S, until
 from tests.server.whole import KEY, TYPE, Whole, running
 from tests.stores import url_of
 
+pytestmark = pytest.mark.every_engine
+
 ACTIVATE = "/atom.jobs.v1.JobsService/ActivateJobs"
 BURST = 1_500
 """More than gRPC lets wait by default before it drops calls."""

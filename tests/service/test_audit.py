@@ -397,12 +397,14 @@ async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, ad
     assert found.until_ms == START_MS + AUDIT_KEEP_MS
 
 
+@pytest.mark.every_engine
 async def test_a_name_that_no_store_can_keep_does_not_stop_an_entry(office: Office, service: JobService) -> None:
     who = Principal("cli", "\udcff\nann", frozenset([Permission.ALL]))
     await Admin(service, office.keys, office.log, who, "cli").pause(TYPE)
     assert [entry.who for entry in await office.log.last(10)] == ["??ann"]
 
 
+@pytest.mark.every_engine
 async def test_the_log_is_read_in_pages_newest_first_also_inside_one_millisecond(
     office: Office, admin: Admin, clock: VirtualClock
 ) -> None:
@@ -417,6 +419,7 @@ async def test_the_log_is_read_in_pages_newest_first_also_inside_one_millisecond
     assert seen == [f"type-{number}" for number in reversed(range(7))]
 
 
+@pytest.mark.every_engine
 async def test_entries_go_after_ninety_days(office: Office, admin: Admin, clock: VirtualClock) -> None:
     await admin.pause(TYPE)
     clock.advance(ms=AUDIT_KEEP_MS - 1)

@@ -14,6 +14,8 @@ from everwork.exceptions import EngineUnavailable
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
 
+pytestmark = pytest.mark.every_engine
+
 
 class Store:
     """Answers each item with its double, one batch at a time, when it is let go."""

@@ -20,6 +20,8 @@ from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_cancelled_job, a_pending_job, a_processing_job, the_job
 
+pytestmark = pytest.mark.every_engine
+
 LONG_MS = 600_000
 
 

@@ -11,6 +11,8 @@ from everwork.service.service import JobService
 from tests.factories import TYPE, a_policy, a_processing_job
 from tests.stores import HOUR_MS, VirtualClock
 
+pytestmark = pytest.mark.every_engine
+
 
 async def _dead(engine: Engine, outcome: type[Outcome] = Failed) -> int:
     job = await a_processing_job(engine)

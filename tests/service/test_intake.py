@@ -155,6 +155,7 @@ async def test_more_bytes_than_allowed_are_refused(app: Everwork, field: str, mo
     await refused(app, "email-send", field, {field: {"x": "ü" * (most // 2)}})
 
 
+@pytest.mark.every_engine
 async def test_what_is_just_allowed_is_accepted(app: Everwork) -> None:
     key = await app.enqueue(
         "x" * 255,
@@ -171,6 +172,7 @@ async def test_what_is_just_allowed_is_accepted(app: Everwork) -> None:
     assert (len(job.variables), job.priority, job.max_attempts) == (PAYLOAD_BYTES_MAX, 511, 100)
 
 
+@pytest.mark.every_engine
 async def test_64_levels_and_64_bits_are_accepted(app: Everwork) -> None:
     key = await app.enqueue("email-send", variables={"n": [2**63 - 1, -(2**63), 2**64 - 1], "deep": nested(63)})
     assert (await app.get(key)).variables.startswith(

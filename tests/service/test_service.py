@@ -21,6 +21,8 @@ from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
 from tests.stores import SECOND_MS, VirtualClock
 
+pytestmark = pytest.mark.every_engine
+
 LONG_MS = 600_000
 """Longer than any test: what waits so long is woken, or fails at its deadline."""
 DEMAND = Demand(TYPE, "w1", 10)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from everwork.engines.contract import Engine
 
+pytestmark = pytest.mark.every_engine
+
 EVERY_10_S = Plan(Every(10 * SECOND_MS))
 EVERY_MINUTE = Plan(Every(MINUTE_MS))
 

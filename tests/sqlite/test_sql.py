@@ -52,7 +52,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
-HOT = ["create", "activate", "settle", "extend", "check", "get", "shared", "cancel", "requeue", "set_retries", "delete"]
+HOT = ["create", "activate", "settle", "extend", "check", "get", "shared", "requeue", "set_retries", "delete"]
 ALLOWED_STEPS = {
     ("create", "take_keys", "SCAN ew_seq"): "one row",
     ("activate", "due_lanes", "USE TEMP B-TREE FOR DISTINCT"): "over a bounded number of due jobs",

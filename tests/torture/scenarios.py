@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
@@ -22,13 +21,13 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import LIVE_STATES
 from everwork.engines.open import open_engine
+from tests.forked import run_forked
 from tests.stores import VirtualClock
 from tests.torture import crew, faults, managed_stories, mutants, plan
 from tests.torture.checker import check
 from tests.torture.controller import read_final_state, read_triggers
 from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
 from tests.torture.logged import LoggedEngine
-from tests.torture.nemesis import ROOT
 from tests.torture.places import Place
 from tests.torture.verdict import TIMING, Overseen, Verdict
 
@@ -210,10 +209,9 @@ def violations(verdict: Verdict) -> set[str]:
 def tell(mutant: str, folder: Path, url: str) -> Verdict:
     """Tell one story in a process of its own, heal, and have it judged."""
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "tests.torture.scenarios", mutant, url, str(folder)]
-    told = subprocess.run(command, cwd=ROOT, timeout=_SECONDS_MAX, check=False, capture_output=True, text=True)
+    told = run_forked("tests.torture.scenarios", [mutant, url, str(folder)], timeout=_SECONDS_MAX)
     if told.returncode not in (0, -9):
-        raise AssertionError(f"the story of {mutant} broke:\n{told.stderr}")
+        raise AssertionError(f"the story of {mutant} broke:\n{told.stderr.decode()}")
     has_processes = STORIES[mutant.removeprefix("sound:")][0] is managed_stories.a_process_dies
     return asyncio.run(_heal(url, folder, VirtualClock(host_clock_ms()) if has_processes else VirtualClock()))
 

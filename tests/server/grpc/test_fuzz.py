@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
+import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -104,6 +105,7 @@ def targets() -> list[Target]:
     return [target for target in found if target.path != "/grpc.health.v1.Health/List"]
 
 
+@pytest.mark.every_engine
 async def test_hostile_calls_are_refused_properly_and_leak_nothing(engine_name: str, tmp_path: Path) -> None:
     async with opened_place(url_of(engine_name, tmp_path), long_poll_seconds=0.01) as place:
         await attack(place, random.Random(f"{SEED} {engine_name}"))

@@ -14,6 +14,7 @@ from tests.server.grpc.place import TYPE, Place, refused
 FINISHED = "not found or already completed"
 
 
+@pytest.mark.every_engine
 async def test_a_created_job_is_handed_out_with_everything_that_was_said_of_it(place: Place) -> None:
     created = await place.call(
         "CreateJob",
@@ -85,6 +86,7 @@ async def test_values_of_maps_stay_texts(place: Place) -> None:
     assert json.loads((await place.job(job.job_key)).result or "") == {"status": "200"}
 
 
+@pytest.mark.every_engine
 async def test_a_completed_job_keeps_its_result_apart_from_its_input(place: Place) -> None:
     job = await place.an_activated_job(variables={"in": "1"})
     answer = await place.call("CompleteJob", job_key=job.job_key, attempt=job.attempt, variables_json="[1, 2]")
@@ -164,6 +166,7 @@ async def test_a_failure_by_policy_is_classified_by_its_text(place: Place, error
     assert (entry.retry_at_ms or 0) - entry.at_ms == delay_ms
 
 
+@pytest.mark.every_engine
 async def test_a_failure_may_bring_variables_for_the_next_attempt(place: Place) -> None:
     job = await place.an_activated_job(variables={"a": "1", "b": "2"})
     await place.call("FailJob", job_key=job.job_key, retries=1, variables_json='{"b": 3}')
@@ -230,6 +233,7 @@ async def test_a_completed_job_cannot_be_cancelled(place: Place) -> None:
     assert (answer.success, answer.message) == (False, f"Job '{job.job_key}' {FINISHED}")
 
 
+@pytest.mark.every_engine
 async def test_a_job_shows_everything_that_is_known_of_it(place: Place) -> None:
     job = await place.an_activated_job(variables_json='{"a": "x", "n": 5}', custom_headers={"h": "1"}, element_id="e")
     await place.call("FailJob", job_key=job.job_key, retries=0, error_message="broken")
@@ -252,6 +256,7 @@ async def test_a_paused_type_is_named_at_the_end_of_an_empty_poll(place: Place) 
     assert not message.jobs
 
 
+@pytest.mark.every_engine
 async def test_statistics_count_jobs_and_what_workers_did(place: Place) -> None:
     done = await place.an_activated_job()
     await place.call("CompleteJob", job_key=done.job_key)

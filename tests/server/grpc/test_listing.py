@@ -27,6 +27,7 @@ async def test_the_newest_come_first_unless_something_else_is_asked_for(place: P
     assert await keys_of(place, sort_by="created_at", limit=3) == keys[:3]
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("sort_desc", [True, False])
 async def test_pages_by_offset_meet_every_job_once(place: Place, sort_desc: bool) -> None:
     keys = [int(await place.create()) for _ in range(23)]
@@ -49,6 +50,7 @@ async def test_the_oldest_are_found_among_many_others(sqlite_place: Place) -> No
     assert await keys_of(place, job_type=TYPE, sort_by="created_at", limit=10, offset=1_999) == keys[1_999:]
 
 
+@pytest.mark.every_engine
 async def test_filters_by_type_state_and_worker(place: Place) -> None:
     await place.create(job_type="other")
     running = await place.an_activated_job()

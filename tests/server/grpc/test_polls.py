@@ -35,6 +35,7 @@ async def answered(call: Any) -> list[Any]:
     return [message async for message in call]
 
 
+@pytest.mark.every_engine
 async def test_a_waiting_poll_answers_as_soon_as_there_is_a_job(place: Place) -> None:
     waiting = asyncio.ensure_future(place.activate())
     await until(lambda: place.service.waiting(TYPE))
@@ -148,6 +149,7 @@ async def fate(call: asyncio.Future[Any]) -> bool:
     return False
 
 
+@pytest.mark.every_engine
 async def test_a_caller_who_goes_away_strands_nothing(place: Place) -> None:
     call = polled(place)
     await until(lambda: place.service.waiting(TYPE))

@@ -113,6 +113,7 @@ async def test_a_cancelled_job_is_not_found(sqlite_place: Place, name: str, more
     assert code is StatusCode.NOT_FOUND
 
 
+@pytest.mark.every_engine
 async def test_a_failure_sets_retries_backoff_and_variables(place: Place) -> None:
     key = await activated(place, variables={"a": "1"})
     await call(place, "FailJob", jobKey=key, retries=7, errorMessage="no", retryBackOff=60_000, variables='{"b": 2}')
@@ -187,6 +188,7 @@ def stream(place: Place, **fields: Any) -> Any:
     return place.zeebe.StreamActivatedJobs(request, metadata=place.metadata)
 
 
+@pytest.mark.every_engine
 async def test_a_stream_sends_jobs_as_they_come(place: Place) -> None:
     jobs = stream(place)
     keys = [int(await place.create(variables={"n": str(n)})) for n in range(25)]

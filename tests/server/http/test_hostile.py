@@ -117,6 +117,7 @@ async def test_json_with_a_parameter_is_json(local: Rest, said: str) -> None:
 # Names and filters ----------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("text", INJECTIONS)
 async def test_a_filter_is_only_ever_a_text(rest: Rest, text: str) -> None:
     job = await rest.dead_letter(f"it says {text} here", type="a", correlation_id=text, tenant=text)

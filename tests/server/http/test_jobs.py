@@ -29,6 +29,7 @@ async def test_a_created_job_is_answered_in_full_and_found_again(rest: Rest) -> 
     assert (found["history"], found["explanation"]["reason"]) == ([], "not asked")
 
 
+@pytest.mark.every_engine
 async def test_every_field_of_a_new_job_is_kept(rest: Rest) -> None:
     wished: dict[str, Any] = {
         "type": "email-send",
@@ -92,6 +93,7 @@ async def test_the_largest_key_is_one_of_those_that_are_described(local: Rest) -
     assert (await local.refused(404, "GET", f"{JOBS}/{KEY_MAX}"))["code"] == "job_not_found"
 
 
+@pytest.mark.every_engine
 async def test_a_worker_leases_and_completes_a_job(rest: Rest) -> None:
     job = await rest.leased(variables={"to": "ada", "text": "long"}, retries=3)
     assert (job["state"], job["attempt"], job["retries"], job["worker"]) == ("processing", 1, 3, "w1")
@@ -179,6 +181,7 @@ async def test_a_dead_letter_comes_back_and_a_finished_job_can_be_deleted(rest: 
     assert (await rest.refused(404, "GET", f"{JOBS}/{dead['key']}"))["code"] == "job_not_found"
 
 
+@pytest.mark.every_engine
 async def test_dead_letters_come_back_by_filter(rest: Rest) -> None:
     first = await rest.dead_letter("timed out at 12:00")
     second = await rest.dead_letter("no such address")
@@ -212,6 +215,7 @@ async def test_a_list_shows_what_its_filter_says(rest: Rest) -> None:
     assert len(await keys(created_after="2020-01-01T00:00:00Z")) == 3
 
 
+@pytest.mark.every_engine
 async def test_pages_meet_every_job_once(rest: Rest) -> None:
     created = await rest.ok("POST", JOBS, [{"type": "a"} for _ in range(25)])
     met: list[str] = []
@@ -233,6 +237,7 @@ async def test_a_long_poll_gets_a_job_that_comes_while_it_waits(rest: Rest) -> N
     assert [one["key"] for one in (await poll)["jobs"]] == [job["key"]]
 
 
+@pytest.mark.every_engine
 async def test_figures_count_what_was_done(rest: Rest) -> None:
     job = await rest.leased()
     await rest.ok("PUT", f"{JOBS}/{job['key']}/complete", {"attempt": 1})

@@ -49,6 +49,7 @@ async def is_given_back(rest: Rest, job: dict[str, Any]) -> bool:
     return bool(found["state"] == "pending" and found["attempts"] == 0)
 
 
+@pytest.mark.every_engine
 async def test_a_caller_who_goes_away_while_waiting_takes_no_job_along(rest: Rest) -> None:
     connection = await Connection.open(rest)
     await connection.send("POST", f"{JOBS}/activate", ASKED)
@@ -143,6 +144,7 @@ async def test_a_key_that_is_revoked_during_its_poll_gets_no_job(rest: Rest) -> 
     await until(lambda: is_given_back(rest, job))
 
 
+@pytest.mark.every_engine
 async def test_a_poll_of_a_type_that_is_stopped_says_why_it_gets_nothing(rest: Rest) -> None:
     await rest.job()
     await rest.ok("PUT", "/api/v1/types/email-send/pause")

@@ -6,6 +6,8 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
+
 from everwork.core.job import NewJob
 from everwork.core.queries import JobFilter
 from everwork.server.http.ui.pages.changes import meant
@@ -134,6 +136,7 @@ async def test_what_is_secret_in_a_job_does_not_stand_in_its_error_either(visito
 # Many at once ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 async def test_all_jobs_that_match_are_changed_after_a_page_that_says_what_will_happen(rest: Rest) -> None:
     async with visiting(rest) as visitor:
         mine = [(await rest.job(correlation_id="c1", run_at=LATER))["key"] for _ in range(3)]
