@@ -1,4 +1,4 @@
-"""Handlers with places of their own, run by the machinery below the applications."""
+"""Handlers with queues of their own, run by the runtime without an application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.app.waiting import DEADLINE_S, until
 
 
 def a_handler(function: Callable[..., Any], *types: str, **settings: Any) -> Handler:
-    """A handler as a worker has it: its name, and one or more places."""
+    """A handler as a worker has it: its name, and one or more queues."""
     given = {"name": types[0], "is_final": True, "concurrency": 1, "timeout": 60.0, **settings}
     return Handler(
         queues=tuple(QueueKey(type) for type in types),

@@ -176,7 +176,7 @@ async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork, monkeyp
         assert {(await finished(app, key)).state for key in keys} == {State.COMPLETED}
         waits.clear()
         await finished(app, await app.enqueue("two"))
-        await asyncio.wait_for(waits.wait(), DEADLINE_S)  # Though there is room, it does not ask without a pause.
+        await asyncio.wait_for(waits.wait(), DEADLINE_S)  # Though there is capacity, it does not poll without a pause.
 
 
 @pytest.mark.parametrize("why", [Stop.CANCELLED, Stop.LOST])

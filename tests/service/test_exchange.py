@@ -97,6 +97,7 @@ async def test_callers_at_the_same_time_share_a_step(watched: Any, engine: Engin
     assert watched.steps == [(2, 1)]
 
 
+@pytest.mark.every_engine
 async def test_callers_who_wait_for_lone_jobs_take_a_bounded_number_of_steps(watched: Any) -> None:
     service, rounds = JobService(watched, "holder"), 10
     for _ in range(rounds):

@@ -96,7 +96,7 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Stop one attempt. A handler in a thread only sees `cancelled`, and at a shutdown not even that: it may finish."""
+        """Stop one attempt. A handler in a thread can only be flagged, and at a shutdown it may finish."""
         if attempt.stop is not None or attempt.is_reported or (why is Stop.SHUTDOWN and attempt.is_in_thread):
             return
         attempt.stop = why

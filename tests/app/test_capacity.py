@@ -1,4 +1,4 @@
-"""Handlers that take their jobs from several places: one room for all, and no place is forgotten."""
+"""Handlers that take their jobs from several queues: one capacity for all, and no queue starves."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ async def nothing() -> None:
 
 
 def a_capacity(*types: str, concurrency: int) -> Capacity:
-    """A room whose places have not been asked yet."""
+    """A capacity whose queues have not been polled yet."""
     return Capacity(a_handler(nothing, *types, concurrency=concurrency))
 
 
 def give(capacity: Capacity, has: dict[str, int], round: int = 1) -> dict[str, int]:
-    """Ask in one step, and let each place give what it has; what was asked for."""
+    """Request in one step, and let each queue return what it has; what was requested."""
     requests = capacity.requests(1_000, round)
     for request in requests:
         capacity.record(request, min(request.limit, has.get(request.queue.key.type, 0)), round)
     return {request.queue.key.type: request.limit for request in requests}
 
 
-def test_ample_room_is_asked_for_in_one_step_and_goes_to_the_places_that_have_work() -> None:
+def test_ample_capacity_is_requested_in_one_step_and_goes_to_the_queues_that_have_work() -> None:
     capacity = a_capacity("a", "b", "c", concurrency=12)
-    asked = [give(capacity, {"b": 3}), give(capacity, {"b": 5})]
-    assert asked == [{"a": 4, "b": 4, "c": 4}, {"a": 1, "b": 7, "c": 1}]
+    requested = [give(capacity, {"b": 3}), give(capacity, {"b": 5})]
+    assert requested == [{"a": 4, "b": 4, "c": 4}, {"a": 1, "b": 7, "c": 1}]
 
 
 @pytest.mark.parametrize("concurrency", range(1, 8))
-def test_what_is_asked_for_never_exceeds_the_room(concurrency: int) -> None:
+def test_what_is_requested_never_exceeds_the_capacity(concurrency: int) -> None:
     capacity = a_capacity("a", "b", "c", concurrency=concurrency)
     for turn in range(20):
         left = capacity.free
@@ -47,31 +47,31 @@ def test_what_is_asked_for_never_exceeds_the_room(concurrency: int) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "gap_max"), [(10.0, 2), (0.001, EMPTY_QUEUE_TURNS + 2)], ids=["slow", "quick"])
-def test_with_less_room_than_places_each_is_asked_in_its_turn(seconds: float, gap_max: int) -> None:
+def test_with_less_capacity_than_queues_each_is_polled_in_its_turn(seconds: float, gap_max: int) -> None:
     capacity = a_capacity("a", "b", "c", concurrency=1)
-    asked: list[str] = []
+    requested: list[str] = []
     for _ in range(80):
         capacity.seconds, capacity.leased = seconds, 0
         capacity.leased = capacity.free - 1
-        asked += give(capacity, {"a": 100, "b": 100})
-    assert abs(asked.count("a") - asked.count("b")) <= 1, asked
-    assert max(map(len, "".join(asked).split("c"))) <= gap_max, asked
+        requested += give(capacity, {"a": 100, "b": 100})
+    assert abs(requested.count("a") - requested.count("b")) <= 1, requested
+    assert max(map(len, "".join(requested).split("c"))) <= gap_max, requested
 
 
-def test_little_room_is_not_kept_for_a_dry_place_while_another_has_work() -> None:
-    capacity = a_capacity("a", "dry", concurrency=1)
+def test_little_capacity_is_not_reserved_for_an_empty_queue_while_another_has_work() -> None:
+    capacity = a_capacity("a", "empty", concurrency=1)
     capacity.add_duration(0.001)
-    asked = []
+    requested = []
     for _ in range(4 * EMPTY_QUEUE_TURNS):
-        asked.append(give(capacity, {"a": 100}))
+        requested.append(give(capacity, {"a": 100}))
         capacity.leased = 0
-    assert asked[0] == {"a": 1, "dry": 1}
-    assert asked[1:].count({"a": 2}) > len(asked) // 2, asked
-    assert {"a": 1, "dry": 1} in asked[1:], asked
+    assert requested[0] == {"a": 1, "empty": 1}
+    assert requested[1:].count({"a": 2}) > len(requested) // 2, requested
+    assert {"a": 1, "empty": 1} in requested[1:], requested
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 30])
-def test_every_place_is_asked_in_vain_before_anybody_waits_and_no_step_is_wasted(concurrency: int) -> None:
+def test_every_queue_is_polled_in_vain_before_the_fetcher_waits_and_no_step_is_wasted(concurrency: int) -> None:
     capacity = a_capacity("a", "b", "c", concurrency=concurrency)
     for round in range(1, 10):
         steps: list[dict[str, int]] = []
@@ -81,7 +81,7 @@ def test_every_place_is_asked_in_vain_before_anybody_waits_and_no_step_is_wasted
         assert len(steps) == math.ceil(3 / concurrency)
 
 
-async def test_a_handler_runs_the_jobs_of_all_its_places_within_one_concurrency(app: Everwork) -> None:
+async def test_a_handler_runs_the_jobs_of_all_its_queues_within_one_concurrency(app: Everwork) -> None:
     running = most = 0
 
     async def work() -> None:
@@ -97,8 +97,8 @@ async def test_a_handler_runs_the_jobs_of_all_its_places_within_one_concurrency(
     assert ({job.state for job in jobs}, most) == ({State.COMPLETED}, 1)
 
 
-async def test_a_busy_place_does_not_starve_another(app: Everwork) -> None:
-    """The one place never runs dry: each of its jobs makes the next."""
+async def test_a_busy_queue_does_not_starve_another(app: Everwork) -> None:
+    """One queue is never empty: each of its jobs creates the next."""
     served = asyncio.Event()
 
     async def work(again: bool) -> None:
