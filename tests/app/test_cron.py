@@ -24,14 +24,14 @@ async def test_a_function_runs_once_for_each_of_its_time_points(app: Everwork, c
         ran.append(title)
 
     async def has_begun() -> bool:
-        return bool(await app._host.call(lambda service: service.engine.registered("trigger-mark")))
+        return bool(await app._host.call(lambda service: service._engine.registered("trigger-mark")))
 
     async with working(app):
         await until(has_begun)
     clock.advance(ms=5 * MINUTE_MS)
     async with working(app):
         await until(lambda: len(ran) == 2)
-    jobs = await app._host.call(lambda service: every_job(service.engine))
+    jobs = await app._host.call(lambda service: every_job(service._engine))
     points = [int((job.dedupe_key or "").rpartition(":")[2]) - START_MS for job in jobs]
     assert sorted(points) == [2 * MINUTE_MS, 4 * MINUTE_MS]
     assert ran == ["daily", "daily"]
@@ -42,7 +42,7 @@ async def test_a_functions_schedule_can_be_seen_and_switched_off(app: Everwork) 
     async def report() -> None: ...
 
     async with working(app):
-        fleet = Fleet(app.service.engine)
+        fleet = Fleet(app.service._engine)
         assert await app._host.call(lambda _: fleet.switch_trigger("report", False))
         [seen] = await app._host.call(lambda _: fleet.triggers())
     assert (seen.entry.schedule, seen.entry.type, seen.is_on) == ("every 1 min", "report", False)
@@ -53,11 +53,11 @@ async def test_a_functions_schedule_is_served_as_long_as_its_application_works(a
     async def report() -> None: ...
 
     async def is_served() -> bool:
-        [seen] = await app._host.call(lambda service: Fleet(service.engine).triggers())
+        [seen] = await app._host.call(lambda service: Fleet(service._engine).triggers())
         return seen.is_served and seen.next_ms is not None
 
     async def is_left() -> bool:
-        return not await app._host.call(lambda service: service.engine.registered("firing"))
+        return not await app._host.call(lambda service: service._engine.registered("firing"))
 
     async with working(app):
         await until(is_served)
@@ -73,7 +73,7 @@ async def test_a_function_whose_schedule_is_gone_shows_none_and_a_worker_of_that
     settings = WorkerSettings(title="report", triggers=[Trigger(title="report", schedule=Interval(minutes=1))])
     [foreign] = trigger_entries(settings)
     async with working(app):
-        fleet = Fleet(app.service.engine)
+        fleet = Fleet(app.service._engine)
         await app._host.call(lambda _: fleet.declare([worker_entry(settings)], [foreign]))
         assert len(await app._host.call(lambda _: fleet.triggers())) == 2
     report.trigger = None

@@ -79,7 +79,7 @@ async def test_one_step_carries_no_more_events_than_a_worker_allows(
     app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.open()
-    engine, carried, all_here = app.service.engine, [], asyncio.Barrier(4)
+    engine, carried, all_here = app.service._engine, [], asyncio.Barrier(4)
     settle = engine.settle
 
     async def watched(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:

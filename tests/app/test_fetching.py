@@ -30,7 +30,7 @@ class Watched:
         self.waits = asyncio.Event()
         self._ending: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
-        engine = app.service.engine
+        engine = app.service._engine
         settle, wait = engine.settle, engine.wait
 
         async def watched_settle(outcomes: Any, demands: Any = ()) -> Any:

@@ -262,7 +262,7 @@ async def test_one_outcome_that_cannot_be_stored_fails_alone(app: Everwork, monk
         return "done"
 
     keys = await app.enqueue_many([("work", {})] * 7)
-    engine = app.service.engine
+    engine = app.service._engine
     settle = engine.settle
 
     async def refusing(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
@@ -290,7 +290,7 @@ async def test_an_outcome_that_cannot_be_stored_at_all_is_left_to_its_lease(
         return "done"
 
     keys = await app.enqueue_many([("work", {})] * 3)
-    engine = app.service.engine
+    engine = app.service._engine
     settle = engine.settle
 
     async def refusing(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:

@@ -184,7 +184,7 @@ async def test_upkeep_without_its_engine_says_so_in_one_line_a_turn(
 ) -> None:
     monkeypatch.setattr(service_module, "SWEEP_SECONDS", 0.01)
     await app.open()
-    await app._host.call(lambda service: service.engine.close())
+    await app._host.call(lambda service: service._engine.close())
     await until(lambda: len(caplog.records) >= 3)
     await app.close()
     assert {record.exc_info for record in caplog.records} <= {None, False}

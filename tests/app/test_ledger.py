@@ -64,7 +64,7 @@ async def test_a_call_that_has_ended_is_not_overdue_while_its_outcome_waits_to_b
     app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.open()
-    ledger, may_settle, settle = a_ledger(), threading.Event(), app.service.engine.settle
+    ledger, may_settle, settle = a_ledger(), threading.Event(), app.service._engine.settle
 
     async def slowly(outcomes: Sequence[Outcome], *more: Any) -> Settlement:
         if outcomes:
@@ -73,7 +73,7 @@ async def test_a_call_that_has_ended_is_not_overdue_while_its_outcome_waits_to_b
 
     async def work() -> None: ...
 
-    monkeypatch.setattr(app.service.engine, "settle", slowly)
+    monkeypatch.setattr(app.service._engine, "settle", slowly)
     async with handling(app, a_handler(work, "work"), ledger=ledger):
         key = await app.enqueue("work")
         await until(lambda: states(ledger) == [SlotState.ENDED])
@@ -88,7 +88,7 @@ async def test_what_was_leased_for_a_handler_that_is_off_meanwhile_goes_back_at_
     app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await app.open()
-    ledger, ran, settle = a_ledger(), [], app.service.engine.settle
+    ledger, ran, settle = a_ledger(), [], app.service._engine.settle
 
     async def work() -> None:
         ran.append(1)
@@ -102,7 +102,7 @@ async def test_what_was_leased_for_a_handler_that_is_off_meanwhile_goes_back_at_
                 runtime._fetcher.check_flags()  # type: ignore[union-attr]
             return settlement
 
-        monkeypatch.setattr(app.service.engine, "settle", switched_off_meanwhile)
+        monkeypatch.setattr(app.service._engine, "settle", switched_off_meanwhile)
         key = await app.enqueue("work")
         await until(lambda: ledger.is_off(0) and not entries(ledger))
         await until(lambda: runtime._fetcher._capacities["work"].leased == 0)  # type: ignore[union-attr]
@@ -161,13 +161,13 @@ async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork, monkeyp
         await release.wait()
 
     await app.open()
-    waits, wait, loop = asyncio.Event(), app.service.engine.wait, asyncio.get_running_loop()
+    waits, wait, loop = asyncio.Event(), app.service._engine.wait, asyncio.get_running_loop()
 
     async def watched(*given: Any, **more: Any) -> bool:
         loop.call_soon_threadsafe(waits.set)
         return await wait(*given, **more)
 
-    monkeypatch.setattr(app.service.engine, "wait", watched)
+    monkeypatch.setattr(app.service._engine, "wait", watched)
     handlers = [a_handler(work, type, concurrency=3) for type in ("one", "two")]
     keys = await app.enqueue_many([(type, {}) for type in ("one", "two") for _ in range(3)])
     async with handling(app, *handlers, ledger=ledger):

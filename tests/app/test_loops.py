@@ -59,7 +59,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_call_disturbs_nobody(sync_app: Ever
 
 def jobs_in(app: Everwork) -> int:
     """How many jobs the application's store holds."""
-    return sum(one.jobs for one in asyncio.run(app._host.call(lambda service: service.engine.count())))
+    return sum(one.jobs for one in asyncio.run(app._host.call(lambda service: service._engine.count())))
 
 
 def test_a_forked_child_may_use_an_application_that_its_parent_has_opened(sync_app: Everwork, url: str) -> None:
@@ -103,7 +103,7 @@ def test_a_child_forked_in_the_middle_of_a_write_to_a_file_may_enqueue(tmp_path:
     """SQLite remembers locks per process: the child must not inherit one that nobody will ever give back."""
     sync_app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
     sync_app.sync.open()
-    engine = sync_app.service.engine
+    engine = sync_app.service._engine
     assert isinstance(engine, SqliteEngine)
     begun, never = threading.Event(), threading.Event()
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.every_engine
 async def lose_answers(app: Everwork, monkeypatch: pytest.MonkeyPatch, *, of: str) -> list[Settlement]:
     """Let the first answer that brings jobs, or ends attempts, be lost; what was lost."""
     await app.open()
-    engine, lost = app.service.engine, list[Any]()
+    engine, lost = app.service._engine, list[Any]()
     settle = engine.settle
 
     async def lossy(outcomes: Any, demands: Any = ()) -> Settlement:
@@ -56,7 +56,7 @@ async def test_jobs_whose_lease_nobody_heard_of_go_back_at_once(url: str, monkey
 async def test_all_jobs_whose_lease_nobody_heard_of_go_back_however_many(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everwork.service.held.LIST_LIMIT_MAX", 2)
+    monkeypatch.setattr("everwork.service.service.LIST_LIMIT_MAX", 2)
     app = Everwork(url)
 
     @app.job("work", concurrency=5)

@@ -180,7 +180,7 @@ async def test_close_twice_is_allowed(app: Everwork) -> None:
 async def test_the_application_is_open_inside_async_with(app: Everwork) -> None:
     async with app as same:
         assert same is app
-        assert (await app._host.call(lambda service: service.engine.health())).engine
+        assert (await app._host.call(lambda service: service._engine.health())).engine
     with pytest.raises(BadConfiguration, match="the application is not open"):
         _ = app.service
 
@@ -211,7 +211,7 @@ async def test_workers_whose_task_is_cancelled_take_no_more_jobs(app: Everwork) 
     await asyncio.wait({work}, timeout=DEADLINE_S)
     key = await app.enqueue("work")
     demand = Demand("work", "somebody else", 1)
-    await app._host.call(lambda service: service.engine.activate([demand]))
+    await app._host.call(lambda service: service._engine.activate([demand]))
     assert (await app.get(key)).worker == "somebody else"
 
 

@@ -56,7 +56,7 @@ async def test_after_a_rollback_there_is_neither_order_nor_job(app: Everwork, ow
     own.rollback()
     assert await pending(app) == 0
     assert own.execute("SELECT count(*) FROM orders").fetchone() == (0,)
-    assert await app._host.call(lambda service: service.engine.count()) == []
+    assert await app._host.call(lambda service: service._engine.count()) == []
 
 
 async def test_without_a_transaction_yet_sqlite3_begins_one_by_itself(app: Everwork, own: sqlite3.Connection) -> None:
@@ -84,7 +84,7 @@ async def test_enqueue_many_and_dedupe_work_inside_the_transaction(app: Everwork
 async def test_the_counts_include_what_was_committed(app: Everwork, own: sqlite3.Connection) -> None:
     await app.enqueue("email-send", tx=own)
     own.commit()
-    [count] = await app._host.call(lambda service: service.engine.count())
+    [count] = await app._host.call(lambda service: service._engine.count())
     assert (count.type, count.state, count.jobs) == ("email-send", State.PENDING, 1)
 
 

@@ -57,7 +57,7 @@ async def pour(whole: Whole) -> dict[str, int]:
 
 async def _failed(whole: Whole, name: str, text: str) -> int:
     """A dead letter that says it everywhere, before jobs in all other states that do."""
-    engine, type = whole.service.engine, NAMES.get(name, name)
+    engine, type = whole.service._engine, NAMES.get(name, name)
     said = json.dumps({text: text, "list": [text, {"deep": text}]}, ensure_ascii=False)
     names: dict[str, Any] = {"correlation_id": type, "limit_key": type, "dedupe_key": type}
     new = NewJob(type, said, tenant=type, headers=said, **names)
@@ -78,15 +78,15 @@ def _complete(said: str) -> Any:
 async def _huge(whole: Whole) -> int:
     """As much as a job may carry."""
     text = json.dumps({"huge": "<b>" * (HUGE // 3 - 100)})
-    [created] = await whole.service.engine.create([NewJob("huge", text)])
-    [job] = (await whole.service.engine.activate([Demand("huge", "w", 1, 3_600_000)])).jobs
-    await whole.service.engine.settle([Complete(created.key, job.attempt, text)])
+    [created] = await whole.service._engine.create([NewJob("huge", text)])
+    [job] = (await whole.service._engine.activate([Demand("huge", "w", 1, 3_600_000)])).jobs
+    await whole.service._engine.settle([Complete(created.key, job.attempt, text)])
     return created.key
 
 
 async def _fleet(whole: Whole, name: str, text: str) -> None:
     """A worker, its trigger, and a process that cannot start it."""
-    fleet, id = Fleet(whole.service.engine), name.replace(" ", "-").ljust(16, "0")
+    fleet, id = Fleet(whole.service._engine), name.replace(" ", "-").ljust(16, "0")
     worker = WorkerEntry(id=id, title=text, description=text, sources=(text, own_source(id)))
     said = json.dumps({text: text})
     trigger = TriggerEntry(
@@ -98,7 +98,7 @@ async def _fleet(whole: Whole, name: str, text: str) -> None:
 
 
 async def _audit(whole: Whole) -> None:
-    audit = Audit(whole.service.engine)
+    audit = Audit(whole.service._engine)
     for text in CORPUS.values():
         who = Principal("id", text, ANYBODY.permissions)
         await audit.record(who, "types.pause", text, text, {"name": text, text: [text]})

@@ -68,7 +68,7 @@ async def test_a_failing_job_is_watched_understood_requeued_and_seen_to_complete
 
 
 async def test_a_type_is_paused_and_goes_on(operator: Visitor, whole: Whole) -> None:
-    job = await a_pending_job(whole.service.engine, type="newsletter")
+    job = await a_pending_job(whole.service._engine, type="newsletter")
     page = await operator.go("/ui/type?name=newsletter")
     await press(page, "Pause")
     await said(page, "paused")
@@ -76,12 +76,12 @@ async def test_a_type_is_paused_and_goes_on(operator: Visitor, whole: Whole) -> 
     await expect(page.locator("main")).to_contain_text("paused")
     await operator.go("/ui/type?name=newsletter")
     await press(page, "Resume")
-    [info] = [one for one in await whole.service.engine.types() if one.type == "newsletter"]
+    [info] = [one for one in await whole.service._engine.types() if one.type == "newsletter"]
     assert not info.paused
 
 
 async def test_an_open_breaker_is_seen_with_its_type_and_closed(operator: Visitor, whole: Whole) -> None:
-    engine = whole.service.engine
+    engine = whole.service._engine
     await a_policy(engine, type="bank-call", breaker_failures=1, breaker_seconds=3_600)
     await a_dead_letter(engine, type="bank-call", error="the bank is closed")
     page = await operator.go("/ui")
@@ -130,7 +130,7 @@ ACTING = "main form[method=post]:not([action='/ui/jobs/find'])"
 
 
 async def test_a_key_that_may_only_read_can_do_nothing(visitor: Visitor, whole: Whole) -> None:
-    job = await a_dead_letter(whole.service.engine, type="report")
+    job = await a_dead_letter(whole.service._engine, type="report")
     key = await whole.server.keys.create("reader", [Permission.JOBS_READ.value])
     page = await visitor.log_in(key.text)
     for path in (*PATHS, f"/ui/jobs/{job.key}"):
@@ -155,7 +155,7 @@ async def posted(page: Page, path: str, **fields: str) -> int:
 
 
 async def test_a_form_without_the_token_of_the_session_does_nothing(operator: Visitor, whole: Whole) -> None:
-    job = await a_dead_letter(whole.service.engine, type="report")
+    job = await a_dead_letter(whole.service._engine, type="report")
     page = await operator.go("/ui")
     operator.watch.allow("status of 403")
     made = "async (path) => (await fetch(path, { method: 'POST', body: new URLSearchParams({ csrf: 'x' }) })).status"
@@ -164,8 +164,8 @@ async def test_a_form_without_the_token_of_the_session_does_nothing(operator: Vi
 
 
 async def test_a_key_of_one_tenant_sees_its_own_jobs_only(visitor: Visitor, whole: Whole) -> None:
-    mine = await a_pending_job(whole.service.engine, type="theirs", tenant="acme")
-    other = await a_pending_job(whole.service.engine, type="theirs", tenant="globex")
+    mine = await a_pending_job(whole.service._engine, type="theirs", tenant="acme")
+    other = await a_pending_job(whole.service._engine, type="theirs", tenant="globex")
     key = await whole.server.keys.create("acme", ["jobs"], tenants=["acme"])
     page = await visitor.log_in(key.text, "/ui/jobs")
     await expect(page.get_by_role("link", name=str(mine.key), exact=True)).to_be_visible()
@@ -177,7 +177,7 @@ async def test_a_key_of_one_tenant_sees_its_own_jobs_only(visitor: Visitor, whol
 
 async def test_of_two_operators_at_one_job_the_second_is_told_that_it_has_changed(visit: Visit, whole: Whole) -> None:
     """The second one's browser runs no script, so that the page stays as it was."""
-    job = await a_dead_letter(whole.service.engine, type="contract")
+    job = await a_dead_letter(whole.service._engine, type="contract")
     first, second = await visit(whole, KEY), await visit(whole, KEY, java_script_enabled=False)
     for one in (first, second):
         await one.go(f"/ui/jobs/{job.key}")
@@ -191,7 +191,7 @@ async def test_of_two_operators_at_one_job_the_second_is_told_that_it_has_change
 async def test_secrets_of_a_job_are_masked(operator: Visitor, whole: Whole) -> None:
     said = '{"password": "hunter2hunter2", "card": {"api_key": "sesame-open"}, "order": 17}'
     error = "login with hunter2hunter2 failed"
-    job = await a_dead_letter(whole.service.engine, type="login", variables=said, error=error)
+    job = await a_dead_letter(whole.service._engine, type="login", variables=said, error=error)
     page = await operator.go(f"/ui/jobs/{job.key}")
     await expect(page.locator("main")).to_contain_text('"order": 17')
     shown = await page.content()
@@ -200,7 +200,7 @@ async def test_secrets_of_a_job_are_masked(operator: Visitor, whole: Whole) -> N
 
 
 async def test_many_jobs_are_changed_after_a_question(operator: Visitor, whole: Whole) -> None:
-    jobs = [await a_pending_job(whole.service.engine, type="bulk", delay_ms=3_600_000) for _ in range(3)]
+    jobs = [await a_pending_job(whole.service._engine, type="bulk", delay_ms=3_600_000) for _ in range(3)]
     page = await operator.go("/ui/jobs?type=bulk")
     for job in jobs[:2]:
         await page.get_by_label(f"Select job {job.key}", exact=True).check()
@@ -213,7 +213,7 @@ async def test_many_jobs_are_changed_after_a_question(operator: Visitor, whole: 
 
 
 async def test_the_keyboard_is_enough(operator: Visitor, whole: Whole) -> None:
-    [job, *_] = [await a_pending_job(whole.service.engine, type="typed") for _ in range(3)]
+    [job, *_] = [await a_pending_job(whole.service._engine, type="typed") for _ in range(3)]
     page = await operator.go("/ui")
     await page.keyboard.press("g")
     await page.keyboard.press("j")
@@ -230,7 +230,7 @@ async def test_the_keyboard_is_enough(operator: Visitor, whole: Whole) -> None:
 
 
 async def test_dead_letters_of_one_sort_are_brought_back_after_a_question(operator: Visitor, whole: Whole) -> None:
-    jobs = [await a_dead_letter(whole.service.engine, type="import", error=f"row {n} is broken") for n in range(3)]
+    jobs = [await a_dead_letter(whole.service._engine, type="import", error=f"row {n} is broken") for n in range(3)]
     page = await operator.go("/ui/dead?type=import")
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="import"))
     await press(page, "Requeue…", row)

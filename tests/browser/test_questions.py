@@ -14,7 +14,7 @@ from tests.server.whole import Whole
 async def test_a_job_that_ends_while_its_question_is_open_is_not_hit_by_another_deed(
     operator: Visitor, whole: Whole
 ) -> None:
-    engine = whole.service.engine
+    engine = whole.service._engine
     job = await a_pending_job(engine, type="question")
     page = await operator.go(f"/ui/jobs/{job.key}")
     await page.get_by_role("button", name="Cancel", exact=True).click()
@@ -29,7 +29,7 @@ async def test_a_job_that_ends_while_its_question_is_open_is_not_hit_by_another_
 
 
 async def test_rows_that_are_selected_stay_while_new_jobs_come(operator: Visitor, whole: Whole) -> None:
-    engine = whole.service.engine
+    engine = whole.service._engine
     job = await a_dead_letter(engine, type="chosen")
     page = await operator.go("/ui/jobs?type=chosen")
     box = page.locator(f"tr[data-key='{job.key}'] input[data-pick]")
@@ -44,7 +44,7 @@ async def test_rows_that_are_selected_stay_while_new_jobs_come(operator: Visitor
 async def test_what_was_chosen_beside_a_deed_is_what_is_done_after_its_question(
     operator: Visitor, whole: Whole
 ) -> None:
-    await a_pending_job(whole.service.engine, type="slow-bank")
+    await a_pending_job(whole.service._engine, type="slow-bank")
     page = await operator.go("/ui/type?name=slow-bank")
     await page.locator("#breaker-seconds").select_option("3600")
     await page.get_by_role("button", name="Open the breaker").click()

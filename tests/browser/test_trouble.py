@@ -35,8 +35,8 @@ async def test_a_session_that_ends_while_a_page_is_open_is_said_so_and_can_be_be
 ) -> None:
     page = await visitor.log_in(KEY, "/ui/jobs")
     await page.locator("#sampler[data-state=live]").wait_for()
-    for session in await whole.service.engine.registered("session"):
-        await whole.service.engine.unregister("session", session.name)
+    for session in await whole.service._engine.registered("session"):
+        await whole.service._engine.unregister("session", session.name)
     await page.locator("#trouble").get_by_text("Your session is over").wait_for()
     await page.get_by_role("link", name="Log in again").click()
     await page.get_by_label("API key").fill(KEY)
@@ -47,8 +47,8 @@ async def test_a_session_that_ends_while_a_page_is_open_is_said_so_and_can_be_be
 async def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(visitor: Visitor, whole: Whole) -> None:
     visitor.watch.allow("status of 401")
     page = await visitor.log_in(KEY)
-    for session in await whole.service.engine.registered("session"):
-        await whole.service.engine.unregister("session", session.name)
+    for session in await whole.service._engine.registered("session"):
+        await whole.service._engine.unregister("session", session.name)
     await page.get_by_role("button", name="Log out").click()
     await page.get_by_role("heading", name="The session is over").wait_for()
 

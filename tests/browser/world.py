@@ -232,5 +232,5 @@ def _managed(url: str, folder: Path) -> Iterator[None]:
 
 async def _is_at_work(whole: Whole, key: int) -> bool:
     """Whether all processes live and the film is being worked on."""
-    states = [one.state for one in await Fleet(whole.service.engine).processes()]
+    states = [one.state for one in await Fleet(whole.service._engine).processes()]
     return len(states) == 3 and set(states) == {"running"} and (await whole.job(key)).worker is not None

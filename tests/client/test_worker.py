@@ -42,7 +42,7 @@ async def test_a_lone_job_takes_a_bounded_number_of_steps(url: str, monkeypatch:
     async def nothing(job: ActiveJob) -> None: ...
 
     async with Client(url) as client:
-        engine = cast("LocalTransport", client.transport).service.engine
+        engine = cast("LocalTransport", client.transport).service._engine
 
         def count(name: str) -> None:
             call = getattr(engine, name)

@@ -145,7 +145,7 @@ class Outside:
         wanted = list(keys)
 
         async def are() -> bool:
-            return all(job is not None and job.state is state for job in await self.service.engine.get(wanted))
+            return all(job is not None and job.state is state for job in await self.service._engine.get(wanted))
 
         await until(are, deadline_s)
         return [await self.job(key) for key in wanted]

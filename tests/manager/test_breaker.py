@@ -18,7 +18,7 @@ async def test_a_worker_class_whose_calls_fail_opens_the_breaker_of_its_type(
     await start("Guarded", fail={"guarded": 100})
 
     async def is_open() -> bool:
-        [info] = [one for one in await outside.service.engine.types() if one.type == "guarded"]
+        [info] = [one for one in await outside.service._engine.types() if one.type == "guarded"]
         return info.breaker is BreakerState.OPEN
 
     await until(is_open, LATE_S)

@@ -31,7 +31,7 @@ async def test_a_worker_that_cannot_start_is_shown_as_broken_and_tried_again_whi
     await manager.logged("a process has died", 3)
     await outside.all_are(State.COMPLETED, [await outside.push("echo")])
     assert (await outside.job(never)).state is State.PENDING
-    fleet = Fleet(outside.service.engine)
+    fleet = Fleet(outside.service._engine)
 
     async def is_shown() -> bool:
         broken = [one.broken for one in await fleet.processes() if id_of("echo") in one.workers]

@@ -19,7 +19,7 @@ async def test_a_process_that_is_to_be_restarted_finishes_its_work_while_another
     start: Start, outside: Outside, said: Said, tmp_path: Path
 ) -> None:
     manager = await start("Echo,Holder")
-    engine, fleet = outside.service.engine, Fleet(outside.service.engine)
+    engine, fleet = outside.service._engine, Fleet(outside.service._engine)
     held = await outside.push("hold", gate=str(tmp_path / "gate"))
     await said.times(1, "begin", held)
     await until(fleet.processes, LATE_S)

@@ -131,7 +131,7 @@ async def test_the_processes_of_a_killed_manager_give_back_and_go_and_a_lease_fr
     assert {(job.attempts, job.attempt) for job in jobs} == {(0, 1)}
 
     async def is_back() -> bool:
-        await outside.service.engine.sweep("outside")
+        await outside.service._engine.sweep("outside")
         return (await outside.job(stuck)).state is State.PENDING
 
     await until(is_back)

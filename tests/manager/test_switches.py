@@ -18,7 +18,7 @@ async def test_a_worker_that_is_switched_off_takes_nothing_until_it_is_on_again(
     start: Start, outside: Outside, said: Said
 ) -> None:
     await start("Echo,Holder")
-    fleet = Fleet(outside.service.engine)
+    fleet = Fleet(outside.service._engine)
     assert await fleet.switch_worker("holder", is_on=False)
     left: list[int] = []
 
@@ -39,7 +39,7 @@ async def test_a_worker_that_is_switched_off_takes_nothing_until_it_is_on_again(
 @pytest.mark.parametrize("engine_name", ["sqlite"])
 async def test_workers_that_the_store_has_lost_are_declared_anew(start: Start, outside: Outside) -> None:
     await start("Echo")
-    fleet, engine = Fleet(outside.service.engine), outside.service.engine
+    fleet, engine = Fleet(outside.service._engine), outside.service._engine
     for kind in ("process", "owner", "worker"):
         for entry in await engine.registered(kind):
             await engine.unregister(kind, entry.name)
@@ -60,7 +60,7 @@ async def _is_begun(outside: Outside, said: Said, key: int) -> bool:
 @pytest.mark.parametrize("engine_name", ["sqlite"])
 async def test_a_trigger_that_is_switched_off_does_not_fire_nor_make_up_for_it(start: Start, outside: Outside) -> None:
     await start("Ticker")
-    fleet, engine = Fleet(outside.service.engine), outside.service.engine
+    fleet, engine = Fleet(outside.service._engine), outside.service._engine
     await until(lambda: _points(outside), LATE_S)
     assert await fleet.switch_trigger("tick", is_on=False)
     name = (await fleet.trigger("tick")).name

@@ -167,7 +167,7 @@ async def test_every_figure_is_in_the_documentation_and_the_other_way_round(sqli
 async def test_without_its_engine_a_server_tells_its_own_figures_and_is_not_ready(sqlite_whole: Whole) -> None:
     await sqlite_whole.create()
     assert await ready(sqlite_whole) == (200, "", health_pb2.HealthCheckResponse.SERVING)
-    await sqlite_whole.service.engine.close()
+    await sqlite_whole.service._engine.close()
     found = parsed(await scraped(sqlite_whole))
     assert (found["everwork_engine_up",], found["everwork_commit_items_count", "create"]) == (0, 1)
     assert not [key for key in found if key[0] == "everwork_jobs"]

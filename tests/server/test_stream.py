@@ -100,7 +100,7 @@ async def test_a_heartbeat_prolongs_the_lease_and_tells_what_is_lost(whole: Whol
     async with whole.worker(lease_ms=20_000) as worker:
         await worker.grant(1)
         [job] = await worker.got(1)
-        await whole.service.engine.extend([(await _lease(whole, key))], 5_000)
+        await whole.service._engine.extend([(await _lease(whole, key))], 5_000)
         await worker.say(heartbeats=[lease_of(job), pb.Lease(key=key, attempt=7)])
         await worker.until(lambda: worker.losses)
         assert [(loss.lease.attempt, loss.cancelled) for loss in worker.losses] == [(7, False)]
@@ -189,7 +189,7 @@ async def test_outcomes_that_came_before_the_worker_closed_its_side_are_all_judg
         await worker.until(lambda: worker.settled == 300)
         assert await worker.call.read() is EOF
         assert (await worker.status())[0] is grpc.StatusCode.OK
-    counts = await whole.service.engine.count()
+    counts = await whole.service._engine.count()
     assert [(count.state, count.jobs) for count in counts] == [(State.COMPLETED, 300)]
 
 
@@ -233,15 +233,15 @@ async def test_an_outage_of_the_engine_keeps_the_worker_waiting_and_loses_nothin
     async with sqlite_whole.worker(key=new.text) as worker:
         await worker.grant(2)
         jobs = await worker.got(2)
-        engine = sqlite_whole.service.engine
+        engine = sqlite_whole.service._engine
         away = _Away(engine)
-        sqlite_whole.service.engine = sqlite_whole.service._dispatcher.steps._engine = away  # type: ignore[assignment]
+        sqlite_whole.service._engine = sqlite_whole.service._dispatcher.steps._engine = away  # type: ignore[assignment]
         failed = ended(jobs[1], fail=pb.Fail(error="boom", backoff_ms=0, variables=b'{"seen":1}'))
         done = ended(jobs[0], complete=pb.Complete())
         await worker.say(outcomes=[done, failed], heartbeats=[lease_of(jobs[1])])
         await worker.call.done_writing()
         await until(lambda: away.refused >= 2)
-        sqlite_whole.service.engine = sqlite_whole.service._dispatcher.steps._engine = engine
+        sqlite_whole.service._engine = sqlite_whole.service._dispatcher.steps._engine = engine
         await worker.until(lambda: worker.settled == 2)
         assert not worker.refusals
         assert (await worker.status())[0] is grpc.StatusCode.OK
@@ -290,9 +290,9 @@ async def test_a_worker_that_comes_back_keeps_its_attempts_however_slow_the_engi
     async with sqlite_whole.worker() as worker:
         await worker.grant(1)
         [job] = await worker.got(1)
-    streams, engine = sqlite_whole.server._streams, sqlite_whole.service.engine
+    streams, engine = sqlite_whole.server._streams, sqlite_whole.service._engine
     gate = asyncio.Event()
-    sqlite_whole.service.engine = _Gated(engine, gate)  # type: ignore[assignment]
+    sqlite_whole.service._engine = _Gated(engine, gate)  # type: ignore[assignment]
     async with sqlite_whole.channel() as channel:
         again = Worker(channel)
         await again.say(hello=pb.Hello(worker="w1", resumed=[lease_of(job)]))
@@ -434,7 +434,7 @@ async def test_create_jobs_is_all_or_none_and_names_the_one_that_is_wrong(whole:
         bad = pb.CreateJobsRequest(jobs=[pb.NewJob(type=TYPE), pb.NewJob(type=TYPE, priority=9_999)])
         with pytest.raises(grpc.aio.AioRpcError, match=r"jobs\[1\].priority: must be a whole number from -512 to 511"):
             await call(bad.SerializeToString(), metadata=_key())
-    assert sum(count.jobs for count in await whole.service.engine.count()) == 1
+    assert sum(count.jobs for count in await whole.service._engine.count()) == 1
 
 
 async def _never(_: bytes) -> None:

@@ -40,7 +40,7 @@ async def test_what_came_in_by_one_door_is_seen_through_the_other(whole: Whole) 
 async def test_a_server_lets_the_store_know_what_its_settings_say_of_types(tmp_path: Path) -> None:
     types = types_from({TYPE: {"max_running": 3, "paused": True}, "off": {"failed_job_retry_hours": "off"}})
     async with running(url_of("sqlite", tmp_path), types=types, failed_job_retry_hours=6) as whole:
-        said = {info.type: (info.paused, info.policy) for info in await whole.service.engine.types()}
+        said = {info.type: (info.paused, info.policy) for info in await whole.service._engine.types()}
     assert said == {TYPE: (True, '{"failed_job_retry_hours":6,"max_running":3}')}
 
 
@@ -74,7 +74,7 @@ async def test_a_stop_in_the_middle_of_creates_loses_nothing_that_was_acknowledg
     async with running(url) as again:
         states = {(await again.job(int(key))).state for key in acknowledged}
         assert states == {State.PENDING}
-        assert sum(count.jobs for count in await again.service.engine.count()) == len(acknowledged)
+        assert sum(count.jobs for count in await again.service._engine.count()) == len(acknowledged)
 
 
 @pytest.mark.parametrize("port", ["grpc_port", "http_port"])

@@ -83,9 +83,9 @@ class Office:
     """Administrators of one store."""
 
     def __init__(self, service: JobService, clock: VirtualClock) -> None:
-        self.engine = service.engine
-        self.keys = KeyRing(service.engine, environment_key=None, clock=clock)
-        self.log = Audit(service.engine, clock)
+        self.engine = service._engine
+        self.keys = KeyRing(service._engine, environment_key=None, clock=clock)
+        self.log = Audit(service._engine, clock)
         self._service = service
 
     def of(self, *permissions: Permission, tenants: tuple[str, ...] = ()) -> Admin:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Admin:
     """Whoever holds such a key."""
     principal = Principal("k1", "ann", frozenset([permission]), tenants)
-    return Admin(service, KeyRing(service.engine), Audit(service.engine), principal, "10.0.0.7")
+    return Admin(service, KeyRing(service._engine), Audit(service._engine), principal, "10.0.0.7")
 
 
 def jobs_of(service: JobService, *tenants: str) -> Jobs:

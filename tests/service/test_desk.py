@@ -41,7 +41,7 @@ async def test_the_first_job_since_an_instant_is_found_without_reading_all_of_th
     desk, made = Jobs(service, ANYBODY), []
     assert await desk.key_since(START_MS) is None
     for _ in range(9):
-        made.append((await a_pending_job(service.engine)).key)
+        made.append((await a_pending_job(service._engine)).key)
         clock.advance(seconds=10)
     assert [await desk.key_since(START_MS + at * 10_000) for at in range(9)] == made
     assert await desk.key_since(START_MS + 1) == made[1]

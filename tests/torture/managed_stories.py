@@ -68,7 +68,7 @@ async def a_process_dies(stage: Stage) -> None:
     """A process is killed with one call begun and one attempt fetched ahead; its manager is there to see it."""
     life = Life(MANAGER, 0, stage.url, stage.folder, 1, _LEASE_MS, host_clock_ms(), "")
     async with _service(life) as service:
-        maker = LoggedEngine(service.engine, HistoryWriter(stage.folder / "maker.jsonl"))
+        maker = LoggedEngine(service._engine, HistoryWriter(stage.folder / "maker.jsonl"))
         names = ["quick", "held", "waiting"]
         await maker.create([plan.Request(name, NewJob(plan.MANAGED, json.dumps({"r": name}))) for name in names])
         process = _spawn(life)

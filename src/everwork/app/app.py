@@ -31,7 +31,6 @@ from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import Runtime, WorkerName
 from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal, run_loop
-from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService
 
@@ -254,7 +253,7 @@ class Everwork:
 
     async def _prepare(self, service: JobService) -> None:
         await self._host.prepare(service)
-        await Fleet(service.engine).declare([], [one.entry for one in self._triggers], self.functions)
+        await service.fleet.declare([], [one.entry for one in self._triggers], self.functions)
 
     def _firing(self) -> AbstractContextManager[None]:
         if not self._triggers:

@@ -21,7 +21,6 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
-from everwork.service.policies import declare_policies
 from everwork.service.service import JobService, patiently
 
 T = TypeVar("T")
@@ -119,7 +118,7 @@ class EngineHost:
 
     async def prepare(self, service: JobService) -> None:
         """Store the policies that this application declares."""
-        await declare_policies(service.engine, {one.type: one.policy_said for one in list(self._functions.values())})
+        await service.declare_policies({one.type: one.policy_said for one in list(self._functions.values())})
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.codec.json import encode_object
 from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
-from everwork.engines.contract import Engine
 from everwork.runtime.handler import QueueKey
 from everwork.service.fleet.entries import TriggerEntry, WorkerEntry
 from everwork.service.policies import Said, said_in_code
+from everwork.service.service import JobService
 
 _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
 
@@ -86,7 +86,7 @@ class Subscription(NamedTuple):
         return [queue.type for queue in self.queues if queue.group != DEFAULT_GROUP]
 
 
-async def subscribe(engine: Engine, settings: WorkerSettings) -> Subscription:
+async def subscribe(service: JobService, settings: WorkerSettings) -> Subscription:
     """Subscribe a worker to its sources; the engine assigns a group for each."""
-    queues = [QueueKey(source, await engine.subscribe(source, settings.id)) for source in sorted(settings.sources)]
+    queues = [QueueKey(source, await service.subscribe(source, settings.id)) for source in sorted(settings.sources)]
     return Subscription(tuple(queues), said_in_code(settings.retry, settings.breaker, settings.policy))

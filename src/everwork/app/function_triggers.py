@@ -20,7 +20,7 @@ from everwork.runtime.portal import Portal
 from everwork.service.fleet.entries import TriggerEntry
 from everwork.service.fleet.fleet import Fleet, function_id
 from everwork.service.service import JobService
-from everwork.service.triggers.loop import Scheduled, TriggerLoop
+from everwork.service.triggers.loop import Scheduled
 
 REFRESH_SECONDS: Final = 5.0
 
@@ -48,9 +48,8 @@ def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None
     """Fire triggers inside this context."""
 
     async def fire(service: JobService) -> None:
-        fleet = Fleet(service.engine)
-        async with _registered(fleet, service.holder, [one.entry.name for one in triggers]):
-            await TriggerLoop(service.engine, [one.scheduled for one in triggers], fleet.triggers_off).run()
+        async with _registered(service.fleet, service.holder, [one.entry.name for one in triggers]):
+            await service.trigger_loop([one.scheduled for one in triggers]).run()
 
     ended, cancel = portal.start(fire)
     # It ends only by cancellation, which is no error.

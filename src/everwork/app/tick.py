@@ -25,7 +25,6 @@ from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal
-from everwork.service.fleet.fleet import Fleet
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
@@ -176,17 +175,14 @@ class TickRunner:
 async def upkeep(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
     """What a long-running process does continuously: lapsed leases, expiries, automatic requeues, due triggers."""
     for _ in range(SWEEPS_MAX):
-        if not (await service.engine.sweep(service.holder)).more:
+        if not await service.sweep():
             break
     if triggers:
         await _fire(service, triggers)
 
 
 async def _fire(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
-    from everwork.service.triggers.loop import TriggerLoop  # noqa: PLC0415 - loaded only by applications with schedules
-
-    triggers_off = Fleet(service.engine).triggers_off
-    await TriggerLoop(service.engine, [one.scheduled for one in triggers], triggers_off).catch_up(FIRINGS_MAX)
+    await service.trigger_loop([one.scheduled for one in triggers]).catch_up(FIRINGS_MAX)
 
 
 def jobs_per_tick(given: object) -> int:
@@ -206,7 +202,7 @@ async def _result(tally: Tally, service: JobService) -> TickResult:
     failed = 0
     for start in range(0, len(tally.failed), LIST_LIMIT_MAX):
         part = tally.failed[start : start + LIST_LIMIT_MAX]
-        jobs = await service.engine.get([key for key, _ in part])
+        jobs = await service.get_many([key for key, _ in part])
         for (_, number), job in zip(part, jobs, strict=True):
             failed += job is None or (job.attempt == number and job.state is State.FAILED)
     return TickResult(

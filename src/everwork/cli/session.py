@@ -18,8 +18,6 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import engine_url
-from everwork.service.access.audit import Audit
-from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
 from everwork.service.service import JobService
@@ -42,7 +40,7 @@ def administer(url: str | None, work: Callable[[Admin], Awaitable[T]], *, create
 
 def administration_of(service: JobService) -> Admin:
     """What the person at the terminal may do to a store."""
-    return Admin(service, KeyRing(service.engine), Audit(service.engine), local_principal(), ORIGIN)
+    return Admin(service, service.key_ring(), service.audit, local_principal(), ORIGIN)
 
 
 def local_principal() -> Principal:

@@ -119,10 +119,10 @@ class LocalStream(Stream):
                     self._lost(lease.key, lease.attempt)
 
     async def _look(self, leases: list[Lease], *, is_beat: bool) -> list[LeaseStatus]:
-        engine = self._transport.service.engine
+        service = self._transport.service
         if not leases:
             return []
-        return await (engine.extend(leases, self._lease_ms) if is_beat else engine.check(leases))
+        return await (service.extend_all(leases, self._lease_ms) if is_beat else service.check(leases))
 
 
 def _refusal(outcome: Outcome, judged: Judged | EverworkError) -> EverworkError | None:

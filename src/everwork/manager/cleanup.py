@@ -14,7 +14,6 @@ from everwork.exceptions import EngineError
 from everwork.manager.process_handle import ProcessHandle
 from everwork.runtime.job_log import shown_keys
 from everwork.runtime.ledger import Entry, SlotState
-from everwork.service.held import held_by
 from everwork.service.service import JobService
 
 
@@ -91,4 +90,4 @@ def _log_failures(spawned: ProcessHandle, entries: Sequence[Entry], outcomes: Se
 async def _strays(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:
     """Attempts that were leased by a step whose answer never reached the table: no handler has seen them."""
     seen = {(entry.key, entry.attempt) for entry in known}
-    return [Release(*one) for one in await held_by(service, worker) if one not in seen]
+    return [Release(*one) for one in await service.held(worker) if one not in seen]

@@ -9,10 +9,10 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.engines.contract import Engine
 from everwork.manager.process_handle import ProcessHandle
 from everwork.runtime.attempt import Stop
 from everwork.runtime.ledger import Entry, SlotState
+from everwork.service.service import JobService
 
 KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
@@ -26,8 +26,8 @@ Held = tuple[ProcessHandle, Entry]
 class LeaseKeeper:
     """About once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
 
-    def __init__(self, engine: Engine, children: Callable[[], Iterable[ProcessHandle]], lease_ms: int) -> None:
-        self._engine = engine
+    def __init__(self, service: JobService, children: Callable[[], Iterable[ProcessHandle]], lease_ms: int) -> None:
+        self._service = service
         self._lease_ms = lease_ms
         self._children = children
         self._extended_at: dict[tuple[int, int], float] = {}
@@ -45,13 +45,13 @@ class LeaseKeeper:
         due = [one for one in held if now - self._fresh_at(one[1]) > self._lease_ms / 3_000]
         self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
         if due:
-            statuses = await self._engine.extend(_leases(due), self._lease_ms)
+            statuses = await self._service.extend_all(_leases(due), self._lease_ms)
             self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
             _tell(due, statuses)
         extended = {(entry.key, entry.attempt) for _, entry in due}
         rest = [one for one in held if (one[1].key, one[1].attempt) not in extended]
         if rest:
-            _tell(rest, await self._engine.check(_leases(rest)))
+            _tell(rest, await self._service.check(_leases(rest)))
         return False
 
     def _fresh_at(self, entry: Entry) -> float:

@@ -29,10 +29,9 @@ from everwork.manager.worker_pool import WorkerSpec
 from everwork.runtime.handler import QueueKey
 from everwork.runtime.ledger import Phase
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
-from everwork.service.fleet.fleet import Fleet
-from everwork.service.policies import Said, declare_policies
+from everwork.service.policies import Said
 from everwork.service.service import JobService
-from everwork.service.triggers.loop import Scheduled, TriggerLoop
+from everwork.service.triggers.loop import Scheduled
 
 VERSION: Final = version("everwork")
 BEAT_SECONDS: Final = 5.0
@@ -69,7 +68,7 @@ class ManagerRun:
     def __init__(self, setup: ManagerSpec, service: JobService, log: Any) -> None:
         self._setup = setup
         self._service = service
-        self._fleet = Fleet(service.engine)
+        self._fleet = service.fleet
         self._host = socket.gethostname()
         self._name = setup.name
         self._log = log.bind(manager=setup.uuid)
@@ -81,10 +80,10 @@ class ManagerRun:
         self._has_lost_store = False
         self._supervisors = [self._supervisor(process) for process in setup.processes]
         self._watch = Watchdog(self._supervisors, self._log)
-        self._keeper = LeaseKeeper(service.engine, self._children, setup.lease_ms)
+        self._keeper = LeaseKeeper(service, self._children, setup.lease_ms)
         self._beat = BackgroundLoop("everwork-registry", self._tell_registry, BEAT_SECONDS)
         self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(setup))
-        self._triggers = TriggerLoop(service.engine, setup.triggers, self._fleet.triggers_off)
+        self._triggers = service.trigger_loop(setup.triggers)
 
     async def run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
         """Prepare, start everything, work until told to stop, and stop in stages. Who cancels it hurries the stop."""
@@ -117,7 +116,7 @@ class ManagerRun:
                 await self._service.open()
                 await self._declare()
             except EngineUnavailable as error:
-                if not self._service.engine.is_remote:
+                if not self._service.is_remote:
                     raise  # A file does not come by waiting.
                 problem = error
                 outage.tell(error)
@@ -129,11 +128,10 @@ class ManagerRun:
         raise problem
 
     async def _declare(self) -> None:
-        engine = self._service.engine
         policies: dict[str, Said] = {}
         for worker, one in self._setup.workers.items():
             settings = one.settings
-            subscribed = await subscribe(engine, settings)
+            subscribed = await subscribe(self._service, settings)
             self._places[worker] = subscribed.queues
             policies |= subscribed.policies
             if subscribed.policy and subscribed.foreign:
@@ -150,7 +148,7 @@ class ManagerRun:
                     title=settings.title,
                     fields=unheard,
                 )
-        await declare_policies(engine, policies)
+        await self._service.declare_policies(policies)
         declared = [one.settings for one in self._setup.workers.values()]
         foreign = {one.name for one in self._setup.triggers if one.plan.is_foreign}
         triggers = [entry for one in declared for entry in trigger_entries(one, foreign)]

@@ -169,7 +169,7 @@ class AbstractBackend(_Store):
         return await (await self._fleet()).switch_trigger(trigger, is_on)
 
     async def _fleet(self) -> Fleet:
-        return Fleet((await self._service()).engine)
+        return (await self._service()).fleet
 
 
 class AbstractBroker(_Store):

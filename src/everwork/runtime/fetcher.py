@@ -26,7 +26,6 @@ from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.service.held import held_by
 from everwork.service.service import JobService
 
 UNSTARTED_SECONDS = 5.0
@@ -102,7 +101,7 @@ class Fetcher:
     def _begin_round(self) -> None:
         """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
         self._round += 1
-        self._mark = self._service.engine.mark()
+        self._mark = self._service.mark()
         self._wakes_at = math.inf
 
     @property
@@ -248,7 +247,7 @@ class Fetcher:
         """
         known = set(self._leased)
         try:
-            held = await held_by(self._service, self._worker)
+            held = await self._service.held(self._worker)
         except EngineError:
             return  # Tried again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
@@ -260,7 +259,7 @@ class Fetcher:
         delays = self._pauses()
         while True:
             try:
-                settlement = await self._service.engine.settle(outcomes, demands)
+                settlement = await self._service.step(outcomes, demands)
                 self._outage.over()
                 return settlement
             except EngineError as error:
@@ -296,7 +295,7 @@ class Fetcher:
         checked: list[Outcome] = []
         for half in (outcomes[:middle], outcomes[middle:]):
             try:
-                await self._service.engine.settle(half)
+                await self._service.step(half)
             except EngineError:
                 pass  # The caller retries all of it.
             except Exception as problem:  # noqa: BLE001 - the search goes on in this half
@@ -343,7 +342,7 @@ class Fetcher:
         if self._wakeup.is_there or not types:
             await self._wakeup.wait()
             return
-        work = asyncio.ensure_future(self._service.engine.wait(types, timeout_ms, since=self._mark))
+        work = asyncio.ensure_future(self._service.wait_for_jobs(types, timeout_ms, since=self._mark))
         work.add_done_callback(self._wakeup.wake)
         try:
             await self._wakeup.wait()

@@ -53,13 +53,13 @@ class Heartbeat:
         valid = [a for a in held if a.is_ending or not a.is_overdue(now)]
         due = [a for a in valid if now - a.extended_at > self._lease_ms / 3000]
         if due:
-            self._stop_lost(due, await self._service.engine.extend(_leases(due), self._lease_ms))
+            self._stop_lost(due, await self._service.extend_all(_leases(due), self._lease_ms))
             for attempt in due:
                 attempt.extended_at = now
         extended = set(due)
         rest = [a for a in held if a not in extended]
         if rest:
-            self._stop_lost(rest, await self._service.engine.check(_leases(rest)))
+            self._stop_lost(rest, await self._service.check(_leases(rest)))
         return False
 
     def _stop_lost(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:

@@ -123,7 +123,7 @@ class Portal:
 
     async def _open(self, prepare: Use[None]) -> None:
         service = self._make_service()
-        self._is_remote = service.engine.is_remote
+        self._is_remote = service.is_remote
         try:
             await service.open(upkeep=self._upkeep)
             await prepare(service)

@@ -37,14 +37,14 @@ class Readiness:
         async with self._turn:
             if self._judged is None or time.monotonic() - self._judged[0] > HOLDS_SECONDS:
                 self._judged = None
-                found = await self._engine() or self._upkeep()
+                found = await self._reach() or self._upkeep()
                 self._judged = time.monotonic(), found
             return self._judged[1]
 
-    async def _engine(self) -> Unready | None:
+    async def _reach(self) -> Unready | None:
         try:
             async with asyncio.timeout(ENGINE_SECONDS):
-                await self._service.engine.health()
+                await self._service.health()
         except TimeoutError:
             return Unready("engine_unavailable", f"the engine did not answer within {ENGINE_SECONDS:g} s")
         except EverworkError as error:

@@ -20,7 +20,6 @@ from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing, NoAuthentication
 from everwork.service.monitor.sampler import MetricsSampler
-from everwork.service.policies import declare_settings
 from everwork.service.service import JobService
 
 
@@ -57,7 +56,7 @@ class Server:
         """Open the engine and learn the keys; nobody can call yet."""
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
-        await declare_settings(self.service.engine, self.settings.declared)
+        await self.service.declare_settings(self.settings.declared)
         await self.keys.open()
         self._opened.push_async_callback(self.keys.close)
         self.metrics.describe(version("everwork"), (await self.health()).engine)
@@ -90,4 +89,4 @@ class Server:
 
     async def health(self) -> Health:
         """What the engine says of itself."""
-        return await self.service.engine.health()
+        return await self.service.health()

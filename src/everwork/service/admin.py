@@ -62,7 +62,7 @@ class Admin(FleetAdmin):
     __slots__ = ("_desk", "_keys")
 
     def __init__(self, service: JobService, keys: KeyRing, audit: Audit, principal: Principal, origin: str) -> None:
-        super().__init__(service.engine, audit, principal, origin)
+        super().__init__(service._engine, audit, principal, origin)  # noqa: SLF001 - of this package
         self._desk = Jobs(service, principal)
         self._keys = keys
 

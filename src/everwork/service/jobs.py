@@ -102,22 +102,22 @@ class Jobs:
     async def requeue_many(self, keys: Sequence[int]) -> list[Judged]:
         """Bring dead letters back, each judged by itself; nothing happens if one of them is another tenant's."""
         await self._may_change_all(keys)
-        return await self._service.engine.requeue(keys)
+        return await self._service.requeue_many(keys)
 
     async def delete_many(self, keys: Sequence[int]) -> list[Judged]:
         """Remove finished jobs, in the same way."""
         await self._may_change_all(keys)
-        return await self._service.engine.delete(keys)
+        return await self._service.delete_many(keys)
 
     async def cancel_many(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         """Cancel jobs that wait or run, in the same way."""
         await self._may_change_all(keys)
-        return await self._service.engine.cancel(keys, reason)
+        return await self._service.cancel_many(keys, reason)
 
     async def run_now_many(self, keys: Sequence[int]) -> list[Judged]:
         """Let waiting jobs start at once, in the same way."""
         await self._may_change_all(keys)
-        return await self._service.engine.reschedule(keys)
+        return await self._service.run_now_many(keys)
 
     async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
         """Bring back every dead letter that a filter shows; without any filter, only if `all` is said."""
@@ -135,7 +135,7 @@ class Jobs:
         cursor: int | None = None
         while True:
             page = await self._service.find(found, LIST_LIMIT_MAX, cursor)
-            judged = await self._service.engine.requeue([job.key for job in page.jobs]) if page.jobs else []
+            judged = await self._service.requeue_many([job.key for job in page.jobs]) if page.jobs else []
             matched += len(judged)
             changed += sum(one.ok for one in judged)
             yield BulkChange(matched, changed)
@@ -157,14 +157,14 @@ class Jobs:
         """Jobs as they stand; None for those that do not exist or are another tenant's."""
         self.principal.require(Permission.JOBS_READ)
         tenants = self.principal.tenants
-        jobs = await self._service.engine.get(keys) if keys else []
+        jobs = await self._service.get_many(keys) if keys else []
         return [None if job is None or (tenants and job.tenant not in tenants) else job for job in jobs]
 
     async def count(self) -> list[Count]:
         """How many jobs of the caller's tenants are in which state."""
         self.principal.require(Permission.JOBS_READ)
         tenants = self.principal.tenants
-        return [count for count in await self._service.engine.count() if not tenants or count.tenant in tenants]
+        return [count for count in await self._service.count() if not tenants or count.tenant in tenants]
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended."""
@@ -197,7 +197,7 @@ class Jobs:
         earlier, since = 0, newest.key
         while since - earlier > 1:
             middle = (earlier + since) // 2
-            found = (await self._service.engine.find(JobFilter(), 1, middle + 1)).jobs
+            found = (await self._service.look(JobFilter(), 1, middle + 1)).jobs
             if found and found[0].created_at_ms >= instant_ms:
                 since = found[0].key
             else:
@@ -214,12 +214,12 @@ class Jobs:
         """Those of the keys that belong to tenants which the caller may not touch."""
         if not self.principal.tenants:
             return set()
-        owners = await self._service.engine.owners(keys)
+        owners = await self._service.owners(keys)
         pairs = zip(keys, owners, strict=True)
         return {key for key, owner in pairs if owner is not None and owner not in self.principal.tenants}
 
     async def _newest(self) -> Job | None:
-        return next(iter((await self._service.engine.find(JobFilter(), 1)).jobs), None)
+        return next(iter((await self._service.look(JobFilter(), 1)).jobs), None)
 
     async def _may_change(self, key: int) -> None:
         await self._may_change_all([checks.job_key(key)])
@@ -251,7 +251,7 @@ class Jobs:
         """`list` in one step of the engine, however few match: `next` tells where it stopped looking."""
         self.principal.require(Permission.JOBS_READ)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        return await self._service.engine.find(self.confined(wanted), limit, cursor)
+        return await self._service.look(self.confined(wanted), limit, cursor)
 
 
 def require_meant(wanted: JobFilter, *, all: bool) -> None:

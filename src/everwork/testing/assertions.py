@@ -33,7 +33,7 @@ class Assertions:
         states = frozenset() if state is None else frozenset([_state(state)])
 
         async def listed(service: JobService) -> list[Job]:
-            return [job async for job in every(service.engine, JobFilter(type=type, states=states))]
+            return [job async for job in every(service, JobFilter(type=type, states=states))]
 
         return self._backstage.ask(listed)[::-1]
 
@@ -57,7 +57,7 @@ class Assertions:
         """What the store knows of a type: its policy, its breaker, whether it is paused."""
 
         async def known(service: JobService) -> list[TypeInfo]:
-            return await service.engine.types()
+            return await service.types()
 
         return next((info for info in self._backstage.ask(known) if info.type == type), TypeInfo(type))
 
@@ -162,7 +162,7 @@ class Assertions:
 
     def pause(self, type: str, *, paused: bool = True) -> None:
         """Stop a type, or let it go on, as an operator does."""
-        self._backstage.ask(lambda service: service.engine.pause(type, paused))
+        self._backstage.ask(lambda service: service.pause(type, paused))
 
     def _order(self, fault: Fault, type: str | None, times: int) -> None:
         known = {place.type for place in self._backstage.places}

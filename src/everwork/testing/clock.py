@@ -14,10 +14,10 @@ from everwork.core.leasing import Demand
 from everwork.core.limits import INSTANT_MS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import next_point
-from everwork.engines.contract import Engine
 from everwork.engines.sqlite.capacity import next_due_ms, read_queue, room_of
 from everwork.exceptions import InvalidInput
 from everwork.runtime.handler import QueueKey
+from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 from everwork.testing.store import InMemoryEngine
 
@@ -87,11 +87,11 @@ async def next_instants(engine: InMemoryEngine, places: Sequence[QueueKey], trig
     return Instants(work_ms, _first([*points, work_ms, other_ms], marks.now_ms))
 
 
-async def every(engine: Engine, wanted: JobFilter) -> AsyncIterator[Job]:
+async def every(service: JobService, wanted: JobFilter) -> AsyncIterator[Job]:
     """Every job that a filter shows, newest first."""
     cursor: int | None = None
     while True:
-        page = await engine.find(wanted, LIST_LIMIT_MAX, cursor)
+        page = await service.find(wanted, LIST_LIMIT_MAX, cursor)
         for job in page.jobs:
             yield job
         cursor = page.next

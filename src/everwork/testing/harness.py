@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from everwork.app.app import Everwork
 from everwork.app.entries import subscribe
 from everwork.app.schedules import CronSchedule, scheduled_triggers
 from everwork.core.checks import shown
-from everwork.engines.contract import Engine
 from everwork.engines.sqlite.store_url import StoreUrl as StorePlace
 from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker
@@ -20,8 +19,6 @@ from everwork.runtime.context import CompletesInTransaction
 from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.middleware import Middleware
 from everwork.runtime.portal import Portal, Use
-from everwork.service.fleet.fleet import Fleet
-from everwork.service.policies import declare_policies
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.testing.clock import VirtualClock, next_instants
@@ -51,6 +48,7 @@ class Harness:
         self._trigger_loop: TriggerLoop | None = None
         self._restore: Callable[[], None] | None = None
         self._is_used = False
+        self._store: InMemoryEngine
 
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that a store in memory takes."""
@@ -64,6 +62,7 @@ class Harness:
         place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = InMemoryEngine(place, self.clock, own_loop=True)
         engine.refusals = self.orders.refusals
+        self._store = engine
         self._restore = self._host.borrow(engine)
         try:
             self._host.open_blocking()
@@ -129,7 +128,7 @@ class Harness:
 
         Without an end, time passes only as long as there is a job that may run.
         """
-        next_ms = await self._next_ms(service, end_ms)
+        next_ms = await self._next_ms(end_ms)
         if next_ms is None:
             return False
         self.clock.move_to(next_ms)
@@ -140,28 +139,23 @@ class Harness:
         await self.cast.declare(service)
         functions = self.app._triggers  # noqa: SLF001
         self._triggers = [*(one.scheduled for one in functions), *self.cast.triggers]
-        self._trigger_loop = TriggerLoop(service.engine, self._triggers, Fleet(service.engine).triggers_off)
+        self._trigger_loop = service.trigger_loop(self._triggers)
         await self._upkeep(service)
 
     async def _upkeep(self, service: JobService) -> None:
         await self._host.prepare(service)  # Functions may have been declared since.
         if self._triggers and self._trigger_loop is not None:
             await self._trigger_loop.catch_up(TICKS_MAX)
-        while (await service.engine.sweep(HOLDER)).more:
+        while await service.sweep(HOLDER):
             pass
 
-    async def _next_ms(self, service: JobService, end_ms: int | None) -> int | None:
+    async def _next_ms(self, end_ms: int | None) -> int | None:
         if end_ms is not None and self.clock.now_ms >= end_ms:
             return None
-        work_ms, any_ms = await next_instants(_ours(service.engine), self.places, self._triggers)
+        work_ms, any_ms = await next_instants(self._store.newest, self.places, self._triggers)
         if end_ms is None:
             return None if work_ms is None else any_ms
         return end_ms if any_ms is None else min(any_ms, end_ms)
-
-
-def _ours(engine: Engine) -> InMemoryEngine:
-    """What the stage has put the application on."""
-    return cast(InMemoryEngine, engine)
 
 
 def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
@@ -186,9 +180,9 @@ class WorkersUnderTest:
     async def declare(self, service: JobService) -> None:
         """Let the store know the workers' groups and policies, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
-            subscribed = await subscribe(service.engine, settings)
+            subscribed = await subscribe(service, settings)
             self._posts.append(WorkerSpec.of(settings, worker, subscribed.queues, index))
-            await declare_policies(service.engine, subscribed.policies)
+            await service.declare_policies(subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 
     @property

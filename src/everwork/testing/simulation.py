@@ -72,7 +72,7 @@ class Simulation:
             place, handler = self._turns[0]
             self._turns.rotate(-1)
             demand = Demand(place.type, HOLDER, 1, LEASE_MS_DEFAULT, place.group)
-            if jobs := (await service.engine.activate([demand])).jobs:
+            if jobs := (await service.step((), [demand])).activation.jobs:
                 return jobs[0], handler
         return None
 
@@ -121,7 +121,7 @@ class Simulation:
         return outcome, _raised(attempt, outcome)
 
     async def _settle(self, outcome: Outcome) -> Verdict:
-        judged = await self._backstage.call(lambda service: service.engine.settle([outcome]))
+        judged = await self._backstage.call(lambda service: service.step([outcome]))
         return judged.judged[0].verdict
 
     async def _outlive(self, job: LeasedJob) -> None:

@@ -28,11 +28,14 @@ class InMemoryEngine(SqliteEngine):
     def __init__(self, place: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         super().__init__(place, clock, own_loop=own_loop)
         self.refusals = Refusals()
+        self.newest = self
+        """The last engine made from this one: the service's, which holds what is in memory."""
 
     def fresh(self) -> Self:
         """Another one on the same store, which is away at the same time."""
         other = type(self)(self._place, self._clock, own_loop=self._own_loop)
         other.refusals = self.refusals
+        self.newest = other
         return other
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:

@@ -82,7 +82,7 @@ async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
     credentials = settings.pop("credentials", None)
     chosen = Settings(**{"grpc_port": 0, "long_poll_seconds": 0.5, **settings})
     service = JobService(open_engine(url), "tests", pollers_max=chosen.pollers_per_type)
-    keys = KeyRing(service.engine, environment_key=KEY, rate_limit=chosen.rate_limit)
+    keys = KeyRing(service._engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
     streams = WorkStreams(service, keys)
     extras = [streams.methods, lambda gateway: desk_methods(gateway, chosen.long_poll_seconds)]

@@ -191,7 +191,7 @@ async def test_calls_that_there_are_not_are_unimplemented(sqlite_place: Place, p
 
 
 async def test_an_engine_that_is_away_is_unavailable(sqlite_place: Place) -> None:
-    await sqlite_place.service.engine.close()
+    await sqlite_place.service._engine.close()
     for call in (sqlite_place.call("CreateJob", job_type=TYPE), sqlite_place.call("GetJob", job_key="1")):
         code, _ = await refused(call)
         assert code is StatusCode.UNAVAILABLE

@@ -111,7 +111,7 @@ async def test_deletions_and_bulk_requeues_are_in_the_audit_log(sqlite_place: Pl
     )
     assert (change.matched, change.changed) == (1, 1)
     assert (await sqlite_place.service.get(dead)).state is State.PENDING
-    requeued, deleted = await Audit(sqlite_place.service.engine).last(10)
+    requeued, deleted = await Audit(sqlite_place.service._engine).last(10)
     assert (deleted.action, deleted.target, deleted.origin) == ("jobs.delete", str(done), "127.0.0.1")
     assert (requeued.action, requeued.target, requeued.origin) == ("jobs.requeue", TYPE, "127.0.0.1")
     assert requeued.detail == {"matched": 1, "changed": 1, "filter": {"type": TYPE, "error_text": "boo"}}

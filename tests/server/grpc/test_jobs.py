@@ -249,7 +249,7 @@ async def test_a_job_shows_everything_that_is_known_of_it(place: Place) -> None:
 
 async def test_a_paused_type_is_named_at_the_end_of_an_empty_poll(place: Place) -> None:
     await place.create()
-    await place.service.engine.pause(TYPE, True)
+    await place.service._engine.pause(TYPE, True)
     [message] = await place.poll()
     assert not message.success
     assert message.error_message == f"type '{TYPE}' is paused until somebody resumes it"

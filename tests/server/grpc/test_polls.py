@@ -78,7 +78,7 @@ async def test_no_message_is_over_3_mib(sqlite_place: Place) -> None:
 
 
 async def test_a_group_and_tenants_are_asked_for_by_name(place: Place) -> None:
-    await place.service.engine.add_group(TYPE, "audit")
+    await place.service._engine.add_group(TYPE, "audit")
     key = await place.create(tenant_id="acme")
     assert await place.activate(tenant_ids="umbrella, other") == []
     [copy] = await place.activate(group="audit", tenant_ids=" acme ,umbrella")
@@ -88,9 +88,9 @@ async def test_a_group_and_tenants_are_asked_for_by_name(place: Place) -> None:
 
 async def test_an_open_breaker_is_named_with_the_time_it_ends(place: Place) -> None:
     await place.create()
-    await place.service.engine.open_breaker(TYPE, 3_600_000)
+    await place.service._engine.open_breaker(TYPE, 3_600_000)
     [message] = await place.poll()
-    info = next(info for info in await place.service.engine.types() if info.type == TYPE)
+    info = next(info for info in await place.service._engine.types() if info.type == TYPE)
     until_ms = info.breaker_open_until_ms or 0
     assert not message.success
     assert message.error_message.startswith(f"type '{TYPE}' is stopped by its circuit breaker")
@@ -100,10 +100,10 @@ async def test_an_open_breaker_is_named_with_the_time_it_ends(place: Place) -> N
 async def test_a_type_that_is_resumed_in_time_answers_the_poll(open_place: OpenPlace) -> None:
     place = await open_place(long_poll_seconds=30)
     key = await place.create()
-    await place.service.engine.pause(TYPE, True)
+    await place.service._engine.pause(TYPE, True)
     waiting = asyncio.ensure_future(place.activate())
     await until(lambda: place.service.waiting(TYPE))
-    await place.service.engine.pause(TYPE, False)
+    await place.service._engine.pause(TYPE, False)
     assert [job.job_key for job in await waiting] == [key]
 
 
@@ -122,7 +122,7 @@ async def test_more_pollers_than_allowed_are_sent_away_with_a_hint(open_place: O
 async def test_a_stopping_server_ends_its_polls_at_once_without_a_message(open_place: OpenPlace) -> None:
     place = await open_place(long_poll_seconds=300)
     await place.create(job_type="paused")
-    await place.service.engine.pause("paused", True)
+    await place.service._engine.pause("paused", True)
     calls = [polled(place), polled(place, type="paused")]
     await until(lambda: place.service.waiting(TYPE) and place.service.waiting("paused"))
     await asyncio.wait_for(place.door.stop(SECONDS), SOON_S)

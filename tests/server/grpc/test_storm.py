@@ -143,7 +143,7 @@ async def drain(place: Place) -> None:
     async def all_done() -> bool:
         for job in await place.activate(max_jobs_to_activate=100, timeout_s=1.0):
             await complete(place, job)
-        counts = {count.state: count.jobs for count in await place.service.engine.count()}
+        counts = {count.state: count.jobs for count in await place.service._engine.count()}
         return counts == {State.COMPLETED: JOBS + 2}
 
     await until(all_done, 30)

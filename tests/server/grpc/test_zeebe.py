@@ -217,7 +217,7 @@ async def test_what_a_slow_stream_did_not_take_goes_back_when_it_ends(sqlite_pla
     jobs.cancel()
 
     async def most_are_free() -> bool:
-        counts = {count.state: count.jobs for count in await place.service.engine.count()}
+        counts = {count.state: count.jobs for count in await place.service._engine.count()}
         return counts[State.PENDING] > 15
 
     await until(most_are_free)

@@ -12,7 +12,7 @@ import typer
 from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import write, write_json
 from everwork.cli.progress import Step, watched
-from everwork.cli.session import checked, use
+from everwork.cli.session import checked, run
 from everwork.codec.new_job import new_job
 from everwork.codec.urls import shown_url
 from everwork.core import checks
@@ -21,6 +21,8 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
+from everwork.engines.contract import Engine
+from everwork.engines.open import open_engine
 from everwork.exceptions import EngineBusy
 from everwork.service.service import JobService
 
@@ -67,7 +69,7 @@ def bench(
     most = checks.whole_number("jobs", number(jobs), 1, JOBS_MAX)
     limit = checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
     with watched() as look:
-        found = use(engine, lambda service: _measured(service, most, limit, look))
+        found = run(_opened(checked(engine), most, limit, look))
     if as_json:
         write_json({"engine": shown_url(checked(engine)), **found._asdict()})
     else:
@@ -80,77 +82,87 @@ def bench(
         )
 
 
-async def _measured(service: JobService, jobs: int, seconds: float, look: Look) -> Measured:
-    holder, ttl_ms = f"bench-{os.getpid()}", round(seconds * 3_000) + TIDY_MS
-    if not await service.engine.take_turn(TYPE, holder, ttl_ms):
-        raise EngineBusy(await _taken(service))
+async def _opened(url: str, jobs: int, seconds: float, look: Look) -> Measured:
+    engine = open_engine(url)
+    service = JobService(engine, f"cli-{os.getpid()}")
+    await service.open(upkeep=False, create=False)
     try:
-        await service.engine.register(KIND, TYPE, holder, ttl_ms)
-        await _clean(service)
-        created, create_rate = await _create(service, jobs, seconds, look)
-        drain_rate = await _drain(service, created, seconds, look)
-        delays = sorted(await _delays(service, seconds))
+        return await _measured(engine, service, jobs, seconds, look)
+    finally:
+        await service.close()
+
+
+async def _measured(engine: Engine, service: JobService, jobs: int, seconds: float, look: Look) -> Measured:
+    holder, ttl_ms = f"bench-{os.getpid()}", round(seconds * 3_000) + TIDY_MS
+    if not await engine.take_turn(TYPE, holder, ttl_ms):
+        raise EngineBusy(await _taken(engine))
+    try:
+        await engine.register(KIND, TYPE, holder, ttl_ms)
+        await _clean(engine, service)
+        created, create_rate = await _create(engine, jobs, seconds, look)
+        drain_rate = await _drain(engine, created, seconds, look)
+        delays = sorted(await _delays(engine, service, seconds))
         median, p95 = (delays[min(round(len(delays) * share), len(delays) - 1)] for share in (0.5, 0.95))
         return Measured(created, create_rate, drain_rate, median, p95)
     finally:
-        await _clean(service)
-        await service.engine.unregister(KIND, TYPE)
-        await service.engine.take_turn(TYPE, holder, 1)
+        await _clean(engine, service)
+        await engine.unregister(KIND, TYPE)
+        await engine.take_turn(TYPE, holder, 1)
 
 
-async def _taken(service: JobService) -> str:
+async def _taken(engine: Engine) -> str:
     """Why it cannot be measured now: turns do not tell until when they are taken, so that stands beside."""
-    notes = await service.engine.registered(KIND)
+    notes = await engine.registered(KIND)
     until = next((f"until {utc_text(note.until_ms)} at the latest" for note in notes if note.until_ms), "for a moment")
     return f"the place is taken {until}: somebody else measures this store, or was killed; the next one cleans up"
 
 
-async def _create(service: JobService, jobs: int, seconds: float, look: Look) -> tuple[int, float]:
+async def _create(engine: Engine, jobs: int, seconds: float, look: Look) -> tuple[int, float]:
     begun, created = time.perf_counter(), 0
     while created < jobs and time.perf_counter() - begun < seconds:
         batch = [_job() for _ in range(min(CREATE_STEP, jobs - created))]
-        created += len(await service.engine.create(batch))
+        created += len(await engine.create(batch))
         look(Step(created, 2 * jobs))
     return created, created / (time.perf_counter() - begun)
 
 
-async def _drain(service: JobService, jobs: int, seconds: float, look: Look) -> float:
+async def _drain(engine: Engine, jobs: int, seconds: float, look: Look) -> float:
     """Each step ends the jobs of the step before and leases the next, as workers do."""
     begun, done = time.perf_counter(), 0
     demand = [Demand(TYPE, TYPE, DRAIN_STEP)]
-    leased = (await service.engine.activate(demand)).jobs
+    leased = (await engine.activate(demand)).jobs
     while leased:
         outcomes = [Complete(job.key, job.attempt) for job in leased]
         is_over = time.perf_counter() - begun >= seconds
-        settlement = await service.engine.settle(outcomes, () if is_over else demand)
+        settlement = await engine.settle(outcomes, () if is_over else demand)
         done += len(outcomes)
         leased = settlement.activation.jobs
         look(Step(jobs + done, 2 * jobs))
     return done / (time.perf_counter() - begun)
 
 
-async def _delays(service: JobService, seconds: float) -> list[float]:
+async def _delays(engine: Engine, service: JobService, seconds: float) -> list[float]:
     """How long jobs wait that come one at a time, in milliseconds; at least one."""
-    await _clean(service)
+    await _clean(engine, service)
     ends, delays = time.perf_counter() + seconds, list[float]()
     while not delays or (len(delays) < ROUNDS and time.perf_counter() < ends):
         begun = time.perf_counter()
-        await service.engine.create([_job()])
+        await engine.create([_job()])
         leased = await service.lease(Demand(TYPE, TYPE, 1), WAIT_MS)
         delays.append((time.perf_counter() - begun) * 1_000)
         await service.settle([Complete(job.key, job.attempt) for job in leased])
     return delays
 
 
-async def _clean(service: JobService) -> None:
+async def _clean(engine: Engine, service: JobService) -> None:
     """Leave nothing behind, also of a measurement that was broken off."""
     while True:
         page = await service.find(JobFilter(type=TYPE), CLEAN_STEP)
         keys = sorted(job.key for job in page.jobs)
         if not keys:
             return
-        await service.engine.cancel(keys, "measured")
-        await service.engine.delete(keys)
+        await engine.cancel(keys, "measured")
+        await engine.delete(keys)
 
 
 def _job() -> NewJob:

@@ -301,7 +301,7 @@ async def _total(service: JobService, wanted: DeadLetterFilter) -> int | None:
         return None
     return sum(
         count.jobs
-        for count in await service.engine.count()
+        for count in await service.count()
         if count.state is State.FAILED
         and wanted.type in (None, count.type)
         and (not wanted.tenants or count.tenant in wanted.tenants)

@@ -16,9 +16,7 @@ from everwork.core.instants import utc_text
 from everwork.core.limits import LOGIN_LINK_MS
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings import Settings, load
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import host_clock
-from everwork.service.access.sessions import Sessions
 from everwork.service.service import JobService
 
 KNOCK_SECONDS: Final = 1.0
@@ -70,8 +68,8 @@ def dashboard_url(site: str, token: str | None) -> str:
 
 async def new_link(service: JobService) -> str:
     """The token of a link that lets its first user in; that it was made is in the audit log."""
-    token = await Sessions(service.engine).new_link()
-    await Audit(service.engine).record(local_principal(), "ui.link", "dashboard", ORIGIN)
+    token = await service.sessions.new_link()
+    await service.audit.record(local_principal(), "ui.link", "dashboard", ORIGIN)
     return token
 
 

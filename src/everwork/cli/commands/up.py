@@ -154,4 +154,4 @@ def _is_no_failed_job(record: logging.LogRecord) -> bool:
 
 async def _ask(service: JobService) -> tuple[list[Count], Page]:
     wanted = JobFilter(states=frozenset([State.FAILED]))
-    return await service.engine.count(), await service.find(wanted, DEAD_MAX)
+    return await service.count(), await service.find(wanted, DEAD_MAX)

@@ -19,7 +19,6 @@ from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Un
 from everwork.logs import get_logger
 from everwork.server.errors import wire
 from everwork.server.metrics import Metrics
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
@@ -65,7 +64,7 @@ class Gateway:
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
-        self._audit = Audit(service.engine)
+        self._audit = service.audit
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]

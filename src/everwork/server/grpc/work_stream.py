@@ -215,7 +215,7 @@ class WorkStream:
     async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
         foreign = await self.jobs.foreign([lease.key for lease in leases if lease not in self.held])
         mine = [lease for lease in leases if lease.key not in foreign]
-        return dict(zip(mine, await self._service.engine.extend(mine, self.lease_ms), strict=True))
+        return dict(zip(mine, await self._service.extend_all(mine, self.lease_ms), strict=True))
 
     # What ends attempts -------------------------------------------------------------------------
 

@@ -118,10 +118,10 @@ class WorkStreams:
 
     async def _fail(self, stream: WorkStream, leases: list[Lease]) -> None:
         """Fail attempts whose leases nobody has prolonged since: their worker may run on with another server."""
-        now_ms = await self._service.engine.now()
+        now_ms = await self._service.now()
         now = asyncio.get_running_loop().time()
         outcomes: list[Outcome] = []
-        for lease, job in zip(leases, await self._service.engine.get([one.key for one in leases]), strict=True):
+        for lease, job in zip(leases, await self._service.get_many([one.key for one in leases]), strict=True):
             if job is None or self._orphans.get(lease) is not stream:
                 continue
             ends_ms = now_ms - (now - stream.held[lease]) * 1000 + stream.lease_ms + TOLERANCE_MS
@@ -150,7 +150,7 @@ class WorkStreams:
         leases = list(holders)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
-            for lease, status in zip(batch, await self._service.engine.check(batch), strict=True):
+            for lease, status in zip(batch, await self._service.check(batch), strict=True):
                 if status is not LeaseStatus.HELD:
                     holders[lease].lose(lease, status)
         return False

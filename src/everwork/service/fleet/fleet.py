@@ -186,6 +186,10 @@ class Fleet:
         """Every manager that lives, by name."""
         return read_entries(ManagerEntry, await self._entries(MANAGER))
 
+    async def count_live(self) -> tuple[int, int]:
+        """How many managers and processes are running."""
+        return len(await self._entries(MANAGER)), len(await self._entries(PROCESS))
+
     async def lacks(self, worker_ids: Iterable[str]) -> bool:
         """Whether any of these workers is not known, or not any more."""
         return not frozenset(worker_ids) <= await self._names(WORKER)

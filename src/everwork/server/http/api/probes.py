@@ -18,7 +18,6 @@ from everwork.server.http.framework.problems import problem
 from everwork.server.metrics import CONTENT_TYPE, Seen
 from everwork.server.readiness import ENGINE_SECONDS
 from everwork.service.access.principal import Permission
-from everwork.service.fleet.fleet import MANAGER, PROCESS
 
 _PAGE: Final = (Path(__file__).parent / "docs.html").read_bytes()
 
@@ -45,14 +44,13 @@ async def metrics(call: Call) -> Response:
 
 
 async def _seen(parts: AppContext) -> Seen | None:
-    engine = parts.service.engine
     try:
         async with asyncio.timeout(ENGINE_SECONDS):
             reading = await parts.sampler.recent()
-            managers, processes = await engine.registered(MANAGER), await engine.registered(PROCESS)
+            managers, processes = await parts.service.fleet.count_live()
     except (EngineError, TimeoutError):
         return None
-    return Seen(reading, parts.sampler.totals, len(managers), len(processes))
+    return Seen(reading, parts.sampler.totals, managers, processes)
 
 
 async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call

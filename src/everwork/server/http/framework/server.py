@@ -57,7 +57,7 @@ class HttpServer:
         metrics: Metrics | None = None,
         sampler: MetricsSampler | None = None,
     ) -> None:
-        beat = sampler or MetricsSampler(service.engine, service.holder)
+        beat = sampler or service.sampler()
         self.parts = AppContext(service, keys, audit, settings, beat, Readiness(service), metrics or Metrics())
         self.app = make_app(self.parts)
         self._settings = settings

@@ -25,7 +25,7 @@ from everwork.server.http.ui.render import ASSET_PATH, address, asset, render, r
 from everwork.server.http.ui.visit import HOME, Visit, own_path
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import ANYBODY, Permission
-from everwork.service.access.sessions import Session, Sessions, holder_of
+from everwork.service.access.sessions import Session, holder_of
 
 LOGIN: Final = "/ui/login"
 POLICY: Final = (
@@ -52,7 +52,7 @@ class Dashboard:
 
     def __init__(self, parts: AppContext, pages: Sequence[Page], actions: Sequence[Action]) -> None:
         self.parts = parts
-        self.sessions = Sessions(parts.service.engine)
+        self.sessions = parts.service.sessions
         self.pages = {page.path: page for page in pages}
         self._actions = actions
         self._anybody = Session(secrets.token_urlsafe(), ANYBODY.id)

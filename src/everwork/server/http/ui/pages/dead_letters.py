@@ -91,7 +91,7 @@ async def show(visit: Visit) -> View:
 async def sure(visit: Visit) -> View:
     """Before many are changed: how many, and what will happen."""
     act, asked = _act(visit), _sent(visit)
-    until_ms = await visit.parts.service.engine.now() + 1
+    until_ms = await visit.parts.service.now() + 1
     survey = await dead_letters.survey(visit.jobs, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
     groups = await _shown(visit, asked, survey.grouped.groups[:1])
     context = {

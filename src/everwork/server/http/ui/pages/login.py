@@ -9,7 +9,7 @@ from everwork.logs import get_logger
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit, own_path
 from everwork.service.access.principal import Principal
-from everwork.service.access.sessions import OPERATOR, Session, Sessions
+from everwork.service.access.sessions import OPERATOR, Session
 
 FOREIGN: Final = ("cross-site", "same-site")
 
@@ -23,7 +23,7 @@ async def show(visit: Visit) -> View:
 
 async def log_in(visit: Visit) -> Done | View:
     """Begin a session."""
-    sessions, token = Sessions(visit.parts.service.engine), visit.optional("token")
+    sessions, token = visit.parts.service.sessions, visit.optional("token")
     try:
         if token is not None:
             session, principal = await sessions.follow(token), OPERATOR
@@ -41,7 +41,7 @@ async def log_in(visit: Visit) -> Done | View:
 
 async def log_out(visit: Visit) -> Done:
     """End the session."""
-    await Sessions(visit.parts.service.engine).end(visit.session)
+    await visit.parts.service.sessions.end(visit.session)
     await _note(visit, visit.principal, "ui.logout")
     return Done("You are logged out.", "/ui/login", session=Session("", ""))
 

@@ -16,7 +16,7 @@ from everwork.server.http.ui.visit import Visit
 from everwork.server.settings import PREFIX, Settings
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
-from everwork.service.monitor.doctor import MEANING, Diagnosis, examine
+from everwork.service.monitor.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
 HOLDS_SECONDS: Final = 10.0
@@ -71,7 +71,7 @@ async def _examination(visit: Visit) -> Examined:
     sampler = visit.parts.sampler
     last = _examined.get(sampler)
     if last is None or time.monotonic() > last.until:
-        found = await examine(visit.parts.service.engine, host_clock)
+        found = await visit.parts.service.examine(host_clock)
         last = Examined(found, host_clock(), time.monotonic() + HOLDS_SECONDS)
         _examined[sampler] = last
     return last
