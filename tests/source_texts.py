@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from textwrap import dedent
 from typing import Any, Final, NamedTuple
 
 SOURCE: Final = Path(__file__).parents[1] / "src"
@@ -78,13 +76,29 @@ def defined(name: str) -> Any:
     [path] = [
         path for path, tree in homes if name in _constants(tree) or any(_is_class(one, name) for one in tree.body)
     ]
-    return getattr(import_module(".".join(path.relative_to(SOURCE).with_suffix("").parts)), name)
+    return getattr(import_module(_dotted(path)), name)
 
 
 def attributes_set_in(kind: type) -> set[str]:
     """The attributes that the methods of a class give to `self`."""
-    [node] = ast.parse(dedent(inspect.getsource(kind))).body
+    node = _class_definition(kind)
     return {target.attr for target, _ in _assigned(node) if isinstance(target, ast.Attribute) and _is_self(target)}
+
+
+def _class_definition(kind: type) -> ast.AST:
+    """The class in the module that it names, or in one of the package that it names: the one that exports it."""
+    [node] = [
+        node
+        for path, tree in _modules().items()
+        if f"{_dotted(path)}.".startswith(f"{kind.__module__}.")
+        for node in tree.body
+        if _is_class(node, kind.__qualname__)
+    ]
+    return node
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""The Python door as its users meet it: real stores, real workers, real processes."""
+"""Applications as their users see them: real stores, real workers, real processes."""

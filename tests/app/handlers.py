@@ -1,4 +1,4 @@
-"""Handlers with places of their own, run by the machinery below the applications."""
+"""Handlers with queues of their own, run by the runtime without an application."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 from everwork import Everwork
 from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.ledger import Ledger, bytes_for
-from everwork.runtime.runtime import Runtime, StopSignal
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal
 from tests.app.waiting import DEADLINE_S, until
 
 
 def a_handler(function: Callable[..., Any], *types: str, **settings: Any) -> Handler:
-    """A handler as a worker has it: its name, and one or more places."""
+    """A handler as a worker has it: its name, and one or more queues."""
     given = {"name": types[0], "is_final": True, "concurrency": 1, "timeout": 60.0, **settings}
     return Handler(
-        places=tuple(QueueKey(type) for type in types),
+        queues=tuple(QueueKey(type) for type in types),
         function=function,
         arguments=Arguments(function),
         is_async=inspect.iscoroutinefunction(function),
@@ -38,15 +39,15 @@ async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = No
     await app.open()
     stopped = StopSignal()
     runtime = Runtime(
-        app._host.portal, app.worker, stopped, app._host.own, process="p1", handlers=handlers, ledger=ledger
+        app._host.portal, app.worker, stopped, app._host.transactions, process="p1", handlers=handlers, ledger=ledger
     )
     running = asyncio.create_task(runtime.run(None))
     await until(lambda: running.done() or runtime._fetcher is not None)
     try:
         yield runtime
     except BaseException:
-        stopped.ask()  # A failed test may have left a handler waiting: do not wait for it.
+        stopped.request()  # A failed test may have left a handler waiting: do not wait for it.
         raise
     finally:
-        stopped.ask()
+        stopped.request()
         await asyncio.wait_for(running, 2 * DEADLINE_S)

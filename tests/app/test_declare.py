@@ -1,4 +1,4 @@
-"""Declaring handlers: what is wrong is told at once, and by name."""
+"""Declaring handlers: what is wrong is refused immediately, and by name."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.every_engine
 
 
+LONE_JOBS: Final = 20
+
+
 class Watched:
     """What the fetcher asks of an engine, in order: how many jobs each step brought, and for which types it waits."""
 
     def __init__(self, app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[int | list[str]] = []
+        self.timeouts = self.cancelled = 0
         self.waits = asyncio.Event()
+        self._ending: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         engine = app.service._engine
         settle, wait = engine.settle, engine.wait
@@ -36,10 +41,34 @@ class Watched:
         async def watched_wait(types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
             self.calls.append(list(types))
             self._loop.call_soon_threadsafe(self.waits.set)
-            return await wait(types, timeout_ms, since)
+            self._let_cancelled_waits_end()
+            try:
+                is_woken = await wait(types, timeout_ms, since)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                await self._next_wait()
+                raise
+            self.timeouts += not is_woken
+            return is_woken
 
         monkeypatch.setattr(engine, "settle", watched_settle)
         monkeypatch.setattr(engine, "wait", watched_wait)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken because something had happened, not because a wait had timed out."""
+        return sum(isinstance(call, int) for call in self.calls) - self.timeouts
+
+    async def _next_wait(self) -> None:
+        """A cancelled wait may end late: here always during the next one."""
+        self._ending.append(asyncio.get_running_loop().create_future())
+        await self._ending[-1]
+
+    def _let_cancelled_waits_end(self) -> None:
+        while self._ending:
+            future = self._ending.pop()
+            if not future.done():
+                future.set_result(None)
 
     @property
     def after_the_jobs(self) -> int | list[str]:
@@ -111,3 +140,20 @@ async def test_a_job_that_becomes_ready_while_others_run_begins(url: str) -> Non
             keys = [await app.enqueue("work", first=True), await app.enqueue("work", first=False, delay=0.05)]
             for key in keys:
                 await asyncio.wait_for(app.result(key), DEADLINE_S)
+
+
+async def test_a_lone_job_takes_a_bounded_number_of_steps_and_then_the_fetcher_is_idle(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+
+        @app.job("work", concurrency=5)
+        async def work() -> None: ...
+
+        async with working(app):
+            for _ in range(LONE_JOBS):
+                await asyncio.wait_for(app.result(await app.enqueue("work")), DEADLINE_S)
+        # Each wait ends with a wake-up, or is cancelled by an outcome. The start and the stop have a step each.
+        assert watched.cancelled <= LONE_JOBS + 2
+        assert watched.steps <= 3 * LONE_JOBS + 2

@@ -87,7 +87,7 @@ ENDS_OF_THE_WORLD: dict[str, tuple[Callable[[], BaseException], str]] = {
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "thread"])
 @pytest.mark.parametrize("end", ENDS_OF_THE_WORLD)
 def test_what_would_end_a_program_ends_one_attempt(sync_app: Everwork, end: str, plain: bool) -> None:
-    error, told = ENDS_OF_THE_WORLD[end]
+    error, text = ENDS_OF_THE_WORLD[end]
     sync_app.job("end", retry=TWICE)(raising(error, plain=plain))
     sync_app.job("good")(lambda: "done")
     with workers_in_a_thread(sync_app):
@@ -96,7 +96,7 @@ def test_what_would_end_a_program_ends_one_attempt(sync_app: Everwork, end: str,
         assert sync_app.sync.result(sync_app.sync.enqueue("good"), timeout=DEADLINE_S) == "done"
     job = sync_app.sync.get(key)
     assert (job.state, job.attempts) == (State.FAILED, 2)
-    assert told in str(job.last_error)
+    assert text in str(job.last_error)
 
 
 READABLE: dict[str, tuple[Callable[[], BaseException], str]] = {
@@ -119,11 +119,11 @@ async def test_an_odd_end_leaves_an_error_that_people_can_read(
     app: Everwork, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     caplog.set_level("CRITICAL", "everwork")  # Test reports cannot carry a lone surrogate.
-    error, told = READABLE[end]
+    error, text = READABLE[end]
     app.job("odd", retry=RetryPolicy(max_attempts=1))(raising(error, plain=False))
     job = await run_one(app, "odd")
     assert (job.state, job.attempts) == (State.FAILED, 1)
-    assert str(job.last_error).startswith(told)
+    assert str(job.last_error).startswith(text)
 
 
 @pytest.mark.parametrize("how", ["await close in the loop", "sync close in the loop", "sync close in a thread"])
@@ -229,7 +229,7 @@ async def test_a_handler_that_has_blocked_the_loop_past_its_time_has_timed_out(a
 def test_what_waits_behind_a_blocked_loop_is_done_by_another_worker(
     url: str, sync_app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "UNBEGUN_SECONDS", 0.05)
+    monkeypatch.setattr(fetcher, "UNSTARTED_SECONDS", 0.05)
     begun, release = threading.Event(), threading.Event()
 
     @sync_app.job("work", concurrency=2)

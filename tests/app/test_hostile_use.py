@@ -91,8 +91,8 @@ threading.Thread(target=watch).start()
 """
 
 
-def told(process: subprocess.Popen[str]) -> str:
-    """The next line that the program says."""
+def next_line(process: subprocess.Popen[str]) -> str:
+    """The next line that the program prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -110,7 +110,7 @@ def foreign_transaction(file: Path) -> closing[sqlite3.Connection]:
 def test_a_handler_that_swallows_every_cancellation_is_left_behind_by_name(start: Start, file_app: Everwork) -> None:
     key = file_app.sync.enqueue("work")
     process = start(STUBBORN)
-    assert told(process) == "begun"
+    assert next_line(process) == "begun"
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, log
@@ -124,7 +124,7 @@ def test_a_signal_ends_the_program_while_another_one_holds_the_write_lock(
 ) -> None:
     key = file_app.sync.enqueue("work")
     process = start(GATE)
-    assert told(process) == "begun"
+    assert next_line(process) == "begun"
     with foreign_transaction(tmp_path / "jobs.db"):
         process.send_signal(number)
         process.communicate("finished\n", timeout=2 * DEADLINE_S)  # Its outcome cannot be stored now.
@@ -138,7 +138,7 @@ def test_a_signal_ends_a_program_that_cannot_begin_for_the_write_lock(
     file_app.sync.open()
     with foreign_transaction(tmp_path / "jobs.db"):
         process = start(POLICY)  # It must write its policy first.
-        assert told(process) == "opening"
+        assert next_line(process) == "opening"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=2 * DEADLINE_S)
     assert process.returncode is not None

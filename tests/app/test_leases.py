@@ -48,20 +48,20 @@ async def test_cancel_reaches_a_running_async_handler(app: Everwork) -> None:
 
 
 async def test_cancel_reaches_a_running_thread_by_its_context(app: Everwork) -> None:
-    begun, told = threading.Event(), threading.Event()
+    begun, stopped = threading.Event(), threading.Event()
 
     @app.job("wait")
     def wait(ctx: JobContext) -> str:
         begun.set()
         until_sync(lambda: ctx.cancelled)
-        told.set()
+        stopped.set()
         return "too late"
 
     async with working(app):
         key = await wait.enqueue()
         await until(begun.is_set)
         await app.cancel(key)
-        await until(told.is_set)
+        await until(stopped.is_set)
     job = await app.get(key)
     assert (job.state, job.result) == (State.CANCELLED, None)
 

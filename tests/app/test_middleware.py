@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from everwork import Call, Event, EventCollector, Everwork, Middleware, RetryPolicy, State
+from everwork import Call, ErrorRule, Event, EventCollector, Everwork, Middleware, RetryPolicy, State
 from everwork.core.queries import JobFilter
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.runtime.middleware import Proceed
-from everwork.testing.injection import FailEveryNth, FailTypes
+from everwork.testing import FailEveryNth, FailTypes, SimulatedFailure
 from tests.app.waiting import run_one
 from tests.stores import VirtualClock, url_of
 
@@ -135,9 +135,9 @@ async def test_a_call_may_be_made_again_or_forgiven_and_only_one_that_succeeded_
         return "told"
 
     jobs = [await run_one(app, "tell"), await run_one(app, "tell")]
-    told = await app._host.call(lambda service: service.find(JobFilter(type="told"), 10))
+    emitted = await app._host.call(lambda service: service.find(JobFilter(type="told"), 10))
     assert [(job.attempts, job.result) for job in jobs] == [(1, '"told"'), (1, '"forgiven"')]
-    assert [job.variables for job in told.jobs] == ['{"at":1}']
+    assert [job.variables for job in emitted.jobs] == ['{"at":1}']
 
 
 async def test_events_of_a_call_that_succeeded_are_published_though_a_later_one_failed(app: Everwork) -> None:
@@ -158,8 +158,8 @@ async def test_events_of_a_call_that_succeeded_are_published_though_a_later_one_
         return calls[-1]
 
     job = await run_one(app, "tell")
-    told = await app._host.call(lambda service: service.find(JobFilter(type="told"), 10))
-    assert (job.result, [job.variables for job in told.jobs]) == ("0", ['{"at":0}'])
+    emitted = await app._host.call(lambda service: service.find(JobFilter(type="told"), 10))
+    assert (job.result, [job.variables for job in emitted.jobs]) == ("0", ['{"at":0}'])
 
 
 async def test_every_handler_sees_the_context_variables_that_a_middleware_has_set(app: Everwork) -> None:
@@ -244,12 +244,12 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
         def __call__(self, call: Call, proceed: Proceed) -> Any: ...
 
     app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
-    for wrong, told in (
+    for wrong, problem in (
         ([Around], r"middleware\[0\]: must be an instance of a subclass of Middleware, not"),
         ([Middleware(), Plain()], r"middleware\[1\]: Plain.__call__ must be an async function"),
         (Middleware(), "middleware: must be a list of middleware"),
     ):
-        with pytest.raises(BadConfiguration, match=told):
+        with pytest.raises(BadConfiguration, match=problem):
             app.job("work", middleware=wrong)(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="n: must be a whole number from 1"):
         FailEveryNth(0)
@@ -262,3 +262,7 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
             FailEveryNth(2, wrong_error)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="types: must be a set of types, or a mapping"):
         FailTypes("work")
+
+
+def test_a_stored_error_rule_names_a_simulated_failure_as_users_import_it() -> None:
+    assert ErrorRule("permanent", exception=SimulatedFailure).exception == "everwork.testing.SimulatedFailure"

@@ -176,9 +176,9 @@ async def test_workers_stop_while_the_server_is_away(app: Everwork, server: Serv
 
 async def test_a_create_that_may_have_happened_is_told_and_not_repeated(app: Everwork, server: Server) -> None:
     await killed(server)
-    with pytest.raises(EngineUnavailable) as told:
+    with pytest.raises(EngineUnavailable) as raised:
         await asyncio.wait_for(app.enqueue("work"), AGAIN_S)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     await back(server)
     await until(lambda: _is_empty(app))
 

@@ -33,7 +33,7 @@ def start(url: str) -> Iterator[Start]:
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(process)
-        assert told(process) == "ready"
+        assert next_line(process) == "ready"
         return process
 
     yield start_one
@@ -50,8 +50,8 @@ def sync_app(url: str) -> Iterator[Everwork]:
     app.sync.close()
 
 
-def told(process: subprocess.Popen[str]) -> str:
-    """The next line that the program says."""
+def next_line(process: subprocess.Popen[str]) -> str:
+    """The next line that the program prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -77,7 +77,7 @@ def test_a_signal_lets_running_jobs_finish_and_ends_the_process_with_0(
 ) -> None:
     process = start()
     key = sync_app.sync.enqueue("gate")
-    assert told(process) == "begun"
+    assert next_line(process) == "begun"
     process.send_signal(number)
     answer(process, "finished")
     assert process.wait(DEADLINE_S) == 0
@@ -87,7 +87,7 @@ def test_a_signal_lets_running_jobs_finish_and_ends_the_process_with_0(
 def test_a_second_signal_cancels_what_runs_and_hands_it_back(start: Start, sync_app: Everwork) -> None:
     process = start()
     key = sync_app.sync.enqueue("hold")
-    assert told(process) == "begun"
+    assert next_line(process) == "begun"
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 0
@@ -101,13 +101,13 @@ def test_an_idle_process_ends_at_once_with_0(start: Start, sync_app: Everwork, n
     assert sync_app.sync.result(sync_app.sync.enqueue("echo", text="hello"), timeout=DEADLINE_S) == "hello"
     process.send_signal(number)
     assert process.wait(DEADLINE_S) == 0
-    assert told(process) == "ended"
+    assert next_line(process) == "ended"
 
 
 def test_the_job_of_a_killed_process_is_back_after_its_lease(start: Start, sync_app: Everwork, url: str) -> None:
     process = start()
     key = sync_app.sync.enqueue("hold")
-    assert told(process) == "begun"
+    assert next_line(process) == "begun"
     process.kill()
     process.wait(DEADLINE_S)
     assert sync_app.sync.get(key).state is State.PROCESSING
@@ -150,6 +150,6 @@ def test_a_handler_that_asks_to_exit_fails_its_attempt_and_not_the_process(
 def test_two_processes_share_the_jobs(start: Start, sync_app: Everwork) -> None:
     first, second = start(), start()
     keys = sync_app.sync.enqueue_many([("hold", {})] * 2)
-    assert (told(first), told(second)) == ("begun", "begun")
+    assert (next_line(first), next_line(second)) == ("begun", "begun")
     assert [sync_app.sync.get(key).state for key in keys] == [State.PROCESSING] * 2
     assert first.pid != second.pid != os.getpid()

@@ -97,19 +97,19 @@ async def test_a_result_given_in_answer_to_the_cancellation_comes_too_late(app: 
 
 
 async def test_a_handler_in_a_thread_fails_at_its_time_out_and_is_told_so(app: Everwork) -> None:
-    told, release = threading.Event(), threading.Event()
+    stopped, release = threading.Event(), threading.Event()
 
     @app.job("slow", retry=None, timeout=SHORT)
     def slow(ctx: JobContext) -> str:
         release.wait(DEADLINE_S)
         if ctx.cancelled:
-            told.set()
+            stopped.set()
         return "too late"
 
     async with working(app):
         job = await finished(app, await slow.enqueue())
         release.set()
-        await until(told.is_set)
+        await until(stopped.is_set)
     assert job.state is State.FAILED
     assert str(job.last_error).startswith("timed out after 0.05 s; its thread still runs\n  File ")
     assert str(job.last_error).split("\n")[1].endswith(", in slow"), job.last_error

@@ -7,7 +7,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -20,6 +20,9 @@ from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Re
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
+if TYPE_CHECKING:
+    from everwork.client.local import LocalTransport
+
 Handler = Callable[[ActiveJob], Awaitable[Any]]
 
 
@@ -31,6 +34,35 @@ async def test_a_handlers_value_is_the_result(client: Client) -> None:
     created = await client.create("double", {"n": 21})
     async with working(client, {"double": double}):
         assert await client.result(created.key) == {"doubled": 42}
+
+
+async def test_a_lone_job_takes_a_bounded_number_of_steps(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = timeouts = 0
+
+    async def nothing(job: ActiveJob) -> None: ...
+
+    async with Client(url) as client:
+        engine = cast("LocalTransport", client.transport).service._engine
+
+        def count(name: str) -> None:
+            call = getattr(engine, name)
+
+            async def counted(*args: Any, **named: Any) -> Any:
+                nonlocal steps, timeouts
+                steps += name != "wait"
+                answer = await call(*args, **named)
+                timeouts += answer is False
+                return answer
+
+            monkeypatch.setattr(engine, name, counted)
+
+        for name in ("activate", "settle", "wait"):
+            count(name)
+        async with working(client, {"lone": nothing}):
+            for _ in range(20):
+                await client.result((await client.create("lone")).key)
+        # The first poll finds nothing. Then each job has its wake-up, its settlement and the next poll.
+        assert steps - timeouts <= 3 * 20 + 1
 
 
 @pytest.mark.parametrize(

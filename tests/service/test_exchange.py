@@ -39,6 +39,7 @@ class Watched:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.steps: list[tuple[int, int]] = []
+        self.timeouts = 0
         self.error: Exception | None = None
         self.poison = 0
         self.gate: asyncio.Event | None = None
@@ -61,6 +62,11 @@ class Watched:
         if self.error is not None:
             raise self.error
         return await self._engine.activate(demands)
+
+    async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
+        is_woken = await self._engine.wait(types, timeout_ms, since)
+        self.timeouts += not is_woken
+        return is_woken
 
 
 @pytest.fixture
@@ -89,6 +95,22 @@ async def test_callers_at_the_same_time_share_a_step(watched: Any, engine: Engin
         service.lease(demand()),
     )
     assert watched.steps == [(2, 1)]
+
+
+@pytest.mark.every_engine
+async def test_callers_who_wait_for_lone_jobs_take_a_bounded_number_of_steps(watched: Any) -> None:
+    service, rounds = JobService(watched, "holder"), 10
+    for _ in range(rounds):
+        polls = []
+        for number in (1, 2):  # The second one ends the wait of the first.
+            polls.append(asyncio.create_task(service.lease(demand(f"w{number}"), LONG_MS)))
+            await until(partial(_are_waiting, service, number))
+        await service.create([NewJob(TYPE)] * 2)
+        shares = await asyncio.wait_for(asyncio.gather(*polls), DEADLINE_S)
+        await service.settle([Complete(job.key, job.attempt) for jobs in shares for job in jobs])
+    # A poll that finds nothing, a wake-up, and perhaps a wake-up that comes late, each; and one settlement for both.
+    assert len(watched.steps) - watched.timeouts <= 7 * rounds
+    await service.close()
 
 
 async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: JobService, engine: Engine) -> None:

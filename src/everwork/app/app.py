@@ -16,7 +16,7 @@ from everwork.aio import forks
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction, JobKey
 from everwork.app.sync import SyncEverwork
-from everwork.app.tick import TickResult, TickRunner, jobs_per_tick, keep_up
+from everwork.app.tick import TickResult, TickRunner, jobs_per_tick, upkeep
 from everwork.codec.json import decode, require_object
 from everwork.codec.new_job import new_job
 from everwork.core import checks
@@ -29,7 +29,8 @@ from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
-from everwork.runtime.runtime import SHUTDOWN_SECONDS, Runtime, StopSignal, WorkerName, run_loop
+from everwork.runtime.runtime import Runtime, WorkerName
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal, run_loop
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService
 
@@ -41,20 +42,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
-"""What `enqueue` takes for itself; every other name is an argument of the handler."""
+"""The options of `enqueue`; every other name is an argument of the handler."""
 
 
 class StopRequest:
-    """A stop that is asked for when `work()` or `run_once()` was called, but has not made its first step yet."""
+    """A stop requested after `work()` or `run_once()` was called, but before the coroutine was first awaited."""
 
-    is_made = False
+    is_requested = False
 
 
 class Everwork:
     """An application: its engine by URL, its job functions, and the ways to use them.
 
-    Every coroutine may be awaited in any event loop; `sync` has a twin of each for code without one. The engine is
-    opened at the first use and lives in a thread of its own. `middleware` stands around every call of a handler, the
+    Every coroutine may be awaited in any event loop; `sync` has a blocking version of each for code without one. The
+    engine is opened at the first use and runs in a thread of its own. `middleware` wraps every call of a handler, the
     first outermost.
     """
 
@@ -75,8 +76,8 @@ class Everwork:
         self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
-        self._wishes: WeakSet[StopRequest] = WeakSet()
-        forks.reset_in_child(self, Everwork._begin_anew)
+        self._stop_requests: WeakSet[StopRequest] = WeakSet()
+        forks.reset_in_child(self, Everwork._reset_after_fork)
 
     # Declare ------------------------------------------------------------------------------------
 
@@ -94,11 +95,11 @@ class Everwork:
     ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
         """Declare a function as the handler of a type.
 
-        `retry` None: a failure is final at once; not given: what the store says of the type holds. `concurrency`: how
+        `retry` None: a failure is final at once; not given: the policy stored for the type holds. `concurrency`: how
         many run at the same time in one process. `timeout`: seconds that one attempt may take. `cron`: a cron
         expression, a `Cron` or an `Interval`; while the workers of any process run, each of its time points creates
-        one job. `breaker`: a row of failures stops the whole type for a while. `policy`: limits, retention and what
-        else there is. `middleware`: stands around each call, inside of the application's. Plain functions run in
+        one job. `breaker`: a row of failures stops the whole type for a while. `policy`: limits, retention and the
+        rest. `middleware`: wraps each call, inside of the application's. Plain functions run in
         threads.
         """
 
@@ -117,7 +118,7 @@ class Everwork:
     # Enqueue ------------------------------------------------------------------------------------
 
     async def enqueue(self, type: str, /, *, tx: object = None, **arguments: Any) -> JobKey:
-        """Create a job, durably, and answer its key.
+        """Create a job, durably, and return its key.
 
         Arguments are the handler's, and these options: `delay` (seconds) or `run_at` (a datetime with time zone),
         `priority`, `tenant`, `dedupe_key`, `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`,
@@ -135,7 +136,7 @@ class Everwork:
         return [JobKey.of(one) for one in created]
 
     def _checked_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[NewJob]:
-        """Jobs ready to be created; the first that is wrong is named by its place."""
+        """Jobs ready to be created; the first that is wrong is named by its index."""
         checked = []
         if not isinstance(jobs, Iterable):
             raise InvalidInput("jobs", f"must be pairs of a type and its arguments, not {checks.shown(jobs)}")
@@ -159,11 +160,11 @@ class Everwork:
             function.arguments.check_names(arguments)
             attempts = attempts_in_code(function.type, function.policy_said)
             if attempts is not None and "retry" not in options:
-                # What is declared holds at once, also before any engine has been told.
+                # The declared policy holds immediately, also before it is stored.
                 options.setdefault("max_attempts", attempts)
         return new_job(type, arguments, **options)  # type: ignore[arg-type]
 
-    # Ask ----------------------------------------------------------------------------------------
+    # Query --------------------------------------------------------------------------------------
 
     async def get(self, key: int) -> Job:
         """A job as it stands."""
@@ -201,17 +202,17 @@ class Everwork:
 
     def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Coroutine[Any, Any, None]:
         """Run the workers in the running event loop until `stop()`."""
-        wish = StopRequest()
-        self._wishes.add(wish)
-        return self._work(wish, shutdown_timeout)
+        request = StopRequest()
+        self._stop_requests.add(request)
+        return self._work(request, shutdown_timeout)
 
-    async def _work(self, wish: StopRequest, shutdown_timeout: float) -> None:
+    async def _work(self, request: StopRequest, shutdown_timeout: float) -> None:
         self._require_work()
         self._is_working = True
         self._stopped = stopped = StopSignal()
-        self._wishes.discard(wish)
+        self._stop_requests.discard(request)
         try:
-            if wish.is_made:
+            if request.is_requested:
                 return
             # Opening may have to wait for another program; a stop does not wait with it.
             if await stopped.comes_before(self._host.call(self._prepare)):
@@ -227,22 +228,22 @@ class Everwork:
     ) -> Coroutine[Any, Any, TickResult]:
         """A tick: sweep, fire due triggers, run up to `max_jobs` jobs that are due, and return what was done.
 
-        The default is what EVERWORK_JOBS_PER_TICK says, or 10. The types take equal shares. `stop()` lets it end
-        early; who cancels it hands back what runs.
+        The default is EVERWORK_JOBS_PER_TICK, or 10. The types take equal shares. `stop()` lets it end
+        early; cancelling it releases what runs.
         """
-        wish = StopRequest()
-        self._wishes.add(wish)
-        return self._tick(wish, max_jobs, shutdown_timeout)
+        request = StopRequest()
+        self._stop_requests.add(request)
+        return self._tick(request, max_jobs, shutdown_timeout)
 
-    async def _tick(self, wish: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
-        most = jobs_per_tick(max_jobs)
+    async def _tick(self, request: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
+        jobs_max = jobs_per_tick(max_jobs)
         self._require_work()
-        self._wishes.discard(wish)
-        return TickResult() if wish.is_made else await self._ticks.run(self._keep_up, most, shutdown_timeout)
+        self._stop_requests.discard(request)
+        return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
 
-    async def _keep_up(self, service: JobService) -> None:
+    async def _upkeep(self, service: JobService) -> None:
         await self._prepare(service)
-        await keep_up(service, self._triggers)
+        await upkeep(service, self._triggers)
 
     def _require_work(self) -> None:
         if not self.functions:
@@ -257,7 +258,7 @@ class Everwork:
     def _firing(self) -> AbstractContextManager[None]:
         if not self._triggers:
             return nullcontext()
-        from everwork.app.function_triggers import firing  # noqa: PLC0415 - only those pay for schedules who have some
+        from everwork.app.function_triggers import firing  # noqa: PLC0415 - loaded only with schedules
 
         return firing(self._host.portal, self._triggers)
 
@@ -270,20 +271,20 @@ class Everwork:
             self._host.portal,
             self._name.text,
             stopped,
-            self._host.own,
+            self._host.transactions,
             process=self._name.process,
             handlers=[function.handler(self._middleware) for function in self.functions.values()],
-            # A tick may have another beside it, under the same name.
+            # A tick may run next to another one under the same name.
             owns_name=self._name.is_unique and self._is_working and not self._ticks.is_live,
             lease_ms=LEASE_MS_DEFAULT,
         )
 
     def stop(self) -> None:
-        """Ask the workers to stop: finish what runs, begin nothing. The second call cancels what runs."""
-        for wish in tuple(self._wishes):
-            wish.is_made = True
+        """Stop the workers: finish what runs, begin nothing. The second call cancels what runs."""
+        for request in tuple(self._stop_requests):
+            request.is_requested = True
         if self._stopped is not None:
-            self._stopped.ask()
+            self._stopped.request()
         self._ticks.stop()
 
     async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
@@ -296,11 +297,11 @@ class Everwork:
         finally:
             await self.close()
 
-    # Life ---------------------------------------------------------------------------------------
+    # Open and close ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Open the engine, if that has not happened yet."""
-        await self._host.open_here()
+        await self._host.open_in_loop()
 
     async def close(self) -> None:
         """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
@@ -329,7 +330,7 @@ class Everwork:
 
     @property
     def service(self) -> JobService:
-        """The service while the application is open; it lives in the engine's event loop."""
+        """The service while the application is open; it runs in the engine's event loop."""
         return self._host.portal.service
 
     @property
@@ -349,13 +350,13 @@ class Everwork:
 
     @property
     def _runtimes(self) -> list[Runtime]:
-        """All that run handlers now."""
+        """Every runtime that runs handlers now."""
         ticks = list(self._ticks.runtimes)
         return ticks if self._runtime is None else [self._runtime, *ticks]
 
-    def _begin_anew(self) -> object:
-        """In a forked child: nothing is open and no workers run; what the parent has is answered."""
-        of_parent = (self._runtime, self._stopped, self._wishes, self._ticks, self._host.begin_anew())
+    def _reset_after_fork(self) -> object:
+        """In a forked child: nothing is open and no workers run. Returns what belongs to the parent."""
+        of_parent = (self._runtime, self._stopped, self._stop_requests, self._ticks, self._host.reset_after_fork())
         self._ticks = TickRunner(self._host, self._new_runtime)
-        self._is_working, self._runtime, self._stopped, self._wishes = False, None, None, WeakSet()
+        self._is_working, self._runtime, self._stopped, self._stop_requests = False, None, None, WeakSet()
         return of_parent

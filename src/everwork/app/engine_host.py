@@ -1,4 +1,4 @@
-"""Where an application's engine lives: opened when it is first needed, by whoever needs it, in a thread of its own."""
+"""Hosts an application's engine: opened at the first use, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -27,56 +27,56 @@ T = TypeVar("T")
 
 
 class EngineHost:
-    """The engine's thread of one application; calls come from any thread and any event loop."""
+    """The engine thread of one application, called from any thread and any event loop."""
 
     def __init__(
         self, url: str, name: WorkerName, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
     ) -> None:
-        # A bad URL is told here, not at the first job.
+        # A bad URL is reported here, not at the first job.
         self._engine = open_engine(url, clock=clock, own_loop=True)
-        self.own = TransactionStore(self._engine)
+        self.transactions = TransactionStore(self._engine)
         self._name = name
         self._functions = functions
-        self._is_guest = False
-        self._begin()
+        self._is_borrowed = False
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._portal: Portal | None = None
         self._guard = threading.Lock()
-        self._nearby = LoopEngines(self._make_service) if self._engine.is_remote else None
+        self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
         self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Created]] = WeakKeyDictionary()
 
-    def begin_anew(self) -> object:
-        """In a forked child: forget what the parent has open, and its locks; they are answered."""
-        of_parent = (self._portal, self._nearby, self._creates)
-        self._begin()
+    def reset_after_fork(self) -> object:
+        """In a forked child: forget what the parent has open, and its locks. Returns them."""
+        of_parent = (self._portal, self._loop_engines, self._creates)
+        self._reset()
         return of_parent
 
-    def move(self, engine: Engine) -> Callable[[], None]:
-        """Live on another store, swept by the caller and closed by nobody else, until what is answered is called."""
-        before = (self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest)
-        self._engine, self.own, self._is_guest = engine, TransactionStore(engine), True
-        self._begin()
+    def borrow(self, engine: Engine) -> Callable[[], None]:
+        """Use an engine that the caller sweeps and closes; returns a function that restores the former one."""
+        before = (self._engine, self.transactions, self._portal, self._loop_engines, self._creates, self._is_borrowed)
+        self._engine, self.transactions, self._is_borrowed = engine, TransactionStore(engine), True
+        self._reset()
 
-        def return_home() -> None:
-            self._is_guest = False
+        def restore() -> None:
+            self._is_borrowed = False
             self.close()
-            self._engine, self.own, self._portal, self._nearby, self._creates, self._is_guest = before
+            self._engine, self.transactions, self._portal, self._loop_engines, self._creates, self._is_borrowed = before
 
-        return return_home
+        return restore
 
-    async def open_here(self) -> None:
-        """Open the engine; whoever does so by name in this loop closes it in this loop, too."""
+    async def open_in_loop(self) -> None:
+        """Open the engine for an application that will also be closed in the running loop."""
         await self.open()
-        if self._nearby is not None:
-            self._nearby.welcome()
+        if self._loop_engines is not None:
+            self._loop_engines.allow_this_loop()
 
     async def open(self) -> None:
         """Open the engine, if that has not happened yet."""
         if not self._is_open:
-            # One caller who is cancelled must not take the others' opening away.
+            # Cancelling one caller must not cancel the opening for the others.
             opening = asyncio.wrap_future(self._opening())
-            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # They may all have left.
+            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # All callers may be gone.
             await asyncio.shield(opening)
 
     def open_blocking(self) -> None:
@@ -96,36 +96,36 @@ class EngineHost:
 
     async def create(self, jobs: list[NewJob]) -> list[Created]:
         """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
-        await self.open()  # Outside of the patience below: what is wrong at the start is told at once.
-        nearby = None if self._nearby is None else await self._nearby.service()
-        if nearby is not None:
-            return await nearby.create_patiently(jobs)
+        await self.open()  # Outside of the retries below: an error on opening is raised immediately.
+        service = None if self._loop_engines is None else await self._loop_engines.service()
+        if service is not None:
+            return await service.create_patiently(jobs)
         loop = asyncio.get_running_loop()
-        coalescer = self._creates.get(loop)
-        if coalescer is None:
-            self._creates[loop] = coalescer = Batcher(
-                lambda batch: self._opened.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
+        batcher = self._creates.get(loop)
+        if batcher is None:
+            self._creates[loop] = batcher = Batcher(
+                lambda batch: self._opened.call(lambda opened: opened.create(batch)), CREATE_BATCH_MAX
             )
-        return await patiently(lambda: coalescer.add(jobs), jobs)
+        return await patiently(lambda: batcher.add(jobs), jobs)
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
-        """Create jobs inside the caller's transaction; nothing is opened: that could wait for this very transaction."""
+        """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""
         return await self._engine.create_in(tx, jobs)
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """The same in the calling thread."""
-        return at_once(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
+        return run_without_suspending(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
 
     async def prepare(self, service: JobService) -> None:
-        """Let every process know the policies that this application declares."""
+        """Store the policies that this application declares."""
         await service.declare_policies({one.type: one.policy_said for one in list(self._functions.values())})
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""
-        if self._is_guest:
+        if self._is_borrowed:
             return
-        if self._nearby is not None:
-            self._nearby.close()
+        if self._loop_engines is not None:
+            self._loop_engines.close()
         with self._guard:
             portal, self._portal = self._portal, None
         if portal is not None:
@@ -140,7 +140,7 @@ class EngineHost:
 
     @property
     def _opened(self) -> Portal:
-        """The engine's thread for somebody who has just opened it; another may have closed it since."""
+        """The engine's thread for a caller that has just opened it; another may have closed it since."""
         if self._portal is None:
             raise EngineUnavailable("the application was closed; open it again")
         return self._portal
@@ -151,10 +151,10 @@ class EngineHost:
         return portal is not None and portal.is_open
 
     def _opening(self) -> Future[None]:
-        """Begin to open; a failure is told to all who wait, and the next call tries again."""
+        """Start to open; every waiting caller gets a failure, and the next call tries again."""
         with self._guard:
             if self._portal is None or self._portal.is_broken:
-                self._portal = Portal(self._make_service, upkeep=not self._is_guest)
+                self._portal = Portal(self._make_service, upkeep=not self._is_borrowed)
             return self._portal.open(self.prepare)
 
     def _make_service(self) -> JobService:
@@ -165,7 +165,7 @@ CLOSE_SECONDS = 5.0
 
 
 class LoopEngines:
-    """The services of one application in the event loops of its callers, opened when they are first needed."""
+    """Services in the event loops of an application's callers, opened at the first use: calls need no other thread."""
 
     def __init__(self, make_service: Callable[[], JobService]) -> None:
         self._make_service = make_service
@@ -174,13 +174,13 @@ class LoopEngines:
         self._services: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[JobService | None]]
         self._services = WeakKeyDictionary()
 
-    def welcome(self) -> None:
+    def allow_this_loop(self) -> None:
         """The application is opened in this loop, and will be closed in it."""
         with self._guard:
             self._loops.add(asyncio.get_running_loop())
 
     async def service(self) -> JobService | None:
-        """The service of the running loop; None if it has none and must go through the engine's thread."""
+        """The service of the running loop; None if the caller must use the engine's thread."""
         loop = asyncio.get_running_loop()
         opening = self._services.get(loop)
         if opening is None:
@@ -198,7 +198,7 @@ class LoopEngines:
             self._forget(loop)
             await service.close()
             if isinstance(error, EngineError):
-                return None  # Whoever goes through the engine's thread is told why.
+                return None  # The caller uses the engine's thread, which raises the error.
             raise
         return service
 
@@ -209,7 +209,7 @@ class LoopEngines:
                 del self._services[loop]
 
     def close(self) -> None:
-        """Close every service in its own loop; from a thread that none of those loops runs in."""
+        """Close every service in its own loop; called from a thread that runs none of those loops."""
         with self._guard:
             services = list(self._services.items())
             self._services.clear()
@@ -218,11 +218,11 @@ class LoopEngines:
             if loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(_close(opening), loop)
                 with suppress(TimeoutError):
-                    closing.result(0 if _is_here(loop) else CLOSE_SECONDS)
+                    closing.result(0 if _runs_in_this_thread(loop) else CLOSE_SECONDS)
 
 
-def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this very thread runs the loop: waiting for it would be waiting for ever."""
+def _runs_in_this_thread(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this thread runs the loop: waiting for it would be a deadlock."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -236,7 +236,7 @@ async def _close(opening: asyncio.Task[JobService | None]) -> None:
 
 
 class TransactionStore:
-    """An engine that is never opened: it only writes through connections that it is given."""
+    """Completes attempts in users' transactions; its engine is never opened, it writes through their connections."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -247,15 +247,15 @@ class TransactionStore:
 
     def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
         """The same in the calling thread."""
-        return at_once(self._engine.complete_in(tx, [completion]), "await ctx.complete(..., tx=...)")[0]
+        return run_without_suspending(self._engine.complete_in(tx, [completion]), "await ctx.complete(..., tx=...)")[0]
 
 
-def at_once(call: Coroutine[Any, Any, T], instead: str) -> T:
-    """Run a call in the calling thread: a connection belongs to it, and a synchronous driver never suspends."""
+def run_without_suspending(call: Coroutine[Any, Any, T], instead: str) -> T:
+    """Run a coroutine in the calling thread, which owns the connection; with a synchronous driver it never suspends."""
     try:
         call.send(None)
     except StopIteration as done:
-        answer: T = done.value
-        return answer
+        result: T = done.value
+        return result
     call.close()
     raise InvalidInput("tx", f"must belong to a synchronous driver here; {instead} instead")

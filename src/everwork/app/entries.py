@@ -1,4 +1,4 @@
-"""What the registry is told of workers and triggers."""
+"""Registry entries of workers and triggers, and the queues that a worker subscribes to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"),
 
 
 def worker_entry(settings: WorkerSettings) -> WorkerEntry:
-    """A worker as everybody may see it."""
+    """The registry entry of a worker."""
     return WorkerEntry(
         id=settings.id,
         title=settings.title,
@@ -31,13 +31,13 @@ def worker_entry(settings: WorkerSettings) -> WorkerEntry:
 
 
 def trigger_entries(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerEntry]:
-    """The triggers of a worker as everybody may see them; `foreign` are those that only the program's code knows."""
+    """The registry entries of a worker's triggers; `foreign` are those whose schedule only the program's code knows."""
     entries = [_trigger_entry(settings, trigger) for trigger in settings.triggers]
     return [replace(entry, is_foreign=True) if entry.name in foreign else entry for entry in entries]
 
 
 def schedule_text(schedule: Interval | Cron) -> str:
-    """A schedule in words."""
+    """A schedule as text for people."""
     if isinstance(schedule, Cron):
         return f"{schedule.expression} {schedule.timezone}"
     total_ms = schedule.total_ms
@@ -58,35 +58,35 @@ def _trigger_entry(settings: WorkerSettings, trigger: Trigger) -> TriggerEntry:
         variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
         is_catchup=trigger.is_catchup,
         lifetime_ms=None if trigger.lifetime is None else round(trigger.lifetime * 1000),
-        **_points(trigger.schedule),
+        **_schedule_fields(trigger.schedule),
     )
 
 
-def _points(schedule: Interval | Cron) -> dict[str, Any]:
-    """A schedule for programs."""
+def _schedule_fields(schedule: Interval | Cron) -> dict[str, Any]:
+    """A schedule as fields for programs."""
     if isinstance(schedule, Cron):
         return {"cron": schedule.expression, "timezone": schedule.timezone or "UTC"}
     return {"interval_ms": schedule.total_ms}
 
 
 class Subscription(NamedTuple):
-    """Where a worker takes jobs from, and the policy that it declares."""
+    """The queues that a worker takes jobs from, and the policy that it declares."""
 
-    places: tuple[QueueKey, ...]
-    said: Said
+    queues: tuple[QueueKey, ...]
+    policy: Said
 
     @property
     def policies(self) -> dict[str, Said]:
-        """Whoever owns a source's default group says how its jobs are retried."""
-        return {place.type: self.said for place in self.places if place.group == DEFAULT_GROUP}
+        """By type: the owner of a source's default group decides its policy."""
+        return {queue.type: self.policy for queue in self.queues if queue.group == DEFAULT_GROUP}
 
     @property
     def foreign(self) -> list[str]:
-        """The sources where another worker came first."""
-        return [place.type for place in self.places if place.group != DEFAULT_GROUP]
+        """The sources that another worker subscribed to first."""
+        return [queue.type for queue in self.queues if queue.group != DEFAULT_GROUP]
 
 
 async def subscribe(service: JobService, settings: WorkerSettings) -> Subscription:
-    """Let the store know a worker's sources; it answers with the groups."""
-    places = [QueueKey(source, await service.subscribe(source, settings.id)) for source in sorted(settings.sources)]
-    return Subscription(tuple(places), said_in_code(settings.retry, settings.breaker, settings.policy))
+    """Subscribe a worker to its sources; the engine assigns a group for each."""
+    queues = [QueueKey(source, await service.subscribe(source, settings.id)) for source in sorted(settings.sources)]
+    return Subscription(tuple(queues), said_in_code(settings.retry, settings.breaker, settings.policy))

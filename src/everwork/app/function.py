@@ -1,4 +1,4 @@
-"""A job function: a handler with its type and its settings."""
+"""A job function: a handler with its type and settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JobKey(int):
 
     @classmethod
     def of(cls, created: Created) -> JobKey:
-        """The key that an engine has answered."""
+        """The key of a created job."""
         key = cls(created.key)
         if created.deduplicated:
             key.deduplicated = True
@@ -91,7 +91,7 @@ class JobFunction(Generic[P, R]):
         return await self._enqueue(self.type, **arguments)
 
     def _scheduled(self, cron: object) -> FunctionTrigger:
-        # Only those pay for schedules who have some.
+        # Loaded only by functions with a schedule.
         from everwork.app.function_triggers import function_trigger  # noqa: PLC0415
 
         try:
@@ -104,7 +104,7 @@ class JobFunction(Generic[P, R]):
         """The function as the runtime sees it, with the application's middleware around its own."""
         return Handler(
             name=self.type,
-            places=(QueueKey(self.type),),
+            queues=(QueueKey(self.type),),
             function=self.function,
             arguments=self.arguments,
             is_async=self.is_async,

@@ -1,4 +1,4 @@
-"""Job functions by the clock: their triggers fire in the engine's loop while the workers of an application run."""
+"""Scheduled job functions: their triggers fire in the engine's loop while the workers of an application run."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from everwork.service.fleet.fleet import Fleet, function_id
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 
-TELL_SECONDS: Final = 5.0
+REFRESH_SECONDS: Final = 5.0
 
 
 class FunctionTrigger(NamedTuple):
-    """The schedule of a job function, which fires straight into the function's type; how everybody may see it."""
+    """The schedule of a job function, which fires directly into the function's type, and its registry entry."""
 
     scheduled: Scheduled
     entry: TriggerEntry
 
 
 def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) -> FunctionTrigger:
-    """What `cron=` means: a cron expression, a `Cron` or an `Interval`."""
+    """The trigger for `cron=`: a cron expression, a `Cron` or an `Interval`."""
     trigger = Trigger(title=type, schedule=_schedule(cron))
     settings = WorkerSettings(title=type, retry=retry, triggers=[trigger])
     [entry] = trigger_entries(settings)
@@ -45,14 +45,14 @@ def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) 
 
 @contextmanager
 def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None]:
-    """Let triggers fire as long as this lasts."""
+    """Fire triggers inside this context."""
 
     async def fire(service: JobService) -> None:
-        async with _told(service.fleet, service.holder, [one.entry.name for one in triggers]):
+        async with _registered(service.fleet, service.holder, [one.entry.name for one in triggers]):
             await service.trigger_loop([one.scheduled for one in triggers]).run()
 
     ended, cancel = portal.start(fire)
-    # It ends only because it is cancelled: nobody needs to be told.
+    # It ends only by cancellation, which is no error.
     ended.add_done_callback(lambda future: future.cancelled() or future.exception())
     try:
         yield
@@ -61,20 +61,20 @@ def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None
 
 
 @asynccontextmanager
-async def _told(fleet: Fleet, name: str, triggers: Sequence[str]) -> AsyncIterator[None]:
-    """Let everybody know, as long as this lasts, that somebody fires these triggers."""
+async def _registered(fleet: Fleet, name: str, triggers: Sequence[str]) -> AsyncIterator[None]:
+    """Keep an entry in the registry, inside this context, that these triggers are fired."""
 
-    async def tell() -> bool:
+    async def refresh() -> bool:
         await fleet.tell_firing(name, triggers)
         return False
 
-    telling = BackgroundLoop("everwork-firing", tell, TELL_SECONDS)
-    telling.start()
+    refreshing = BackgroundLoop("everwork-firing", refresh, REFRESH_SECONDS)
+    refreshing.start()
     try:
         yield
     finally:
-        await telling.abort()
-        with suppress(EngineError):  # It is away or closed: what was told expires.
+        await refreshing.abort()
+        with suppress(EngineError):  # Unavailable or closed: the entry expires.
             await fleet.end_firing(name)
 
 

@@ -1,4 +1,4 @@
-"""Cron: the built-in schedule, schedules of users' own, and the time points that the runtime makes of them."""
+"""Cron: the built-in schedule, users' own schedules, and their time points."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from everwork.service.triggers.loop import Scheduled
 
 
 class AbstractCronSchedule(ABC):
-    """Says when a cron expression matches next. Each manager makes one, without arguments.
+    """Computes when a cron expression matches next. Each manager creates one, without arguments.
 
-    `next_execution` may also take `after`, an aware datetime from which to look instead of from now, and `timezone`,
+    `next_execution` may also take `after`, an aware datetime to start from instead of now, and `timezone`,
     the name of the trigger's zone. Without `after`, points that were missed cannot be caught up with. Managers must
-    come to the same points, so that each fires once.
+    compute the same points, so that each fires once.
     """
 
     @abstractmethod
@@ -33,7 +33,7 @@ class AbstractCronSchedule(ABC):
 
     def check(self, cron_expression: str) -> None:
         """Raise an error that says what is wrong with an expression, if something is. Called before anything starts."""
-        found = self.next_execution(cron_expression, **_taken(self, datetime.now(UTC), "UTC"))
+        found = self.next_execution(cron_expression, **_optional_arguments(self, datetime.now(UTC), "UTC"))
         if not isinstance(found, datetime):
             raise TypeError(f"next_execution must answer a datetime, not {shown(found)}")
 
@@ -42,7 +42,7 @@ class CronSchedule(AbstractCronSchedule):
     """Five fields (or six, with seconds first), by the rules of Debian's cron.
 
     When clocks go forward, what stands at a fixed time in the hour that is left out runs right after it; when they go
-    back, it runs in the first of both hours. What stands at every so many minutes or hours follows real time.
+    back, it runs in the first of both hours. What repeats every few minutes or hours follows real time.
     """
 
     def next_execution(
@@ -60,7 +60,7 @@ class CronSchedule(AbstractCronSchedule):
 
 
 def scheduled_triggers(settings: WorkerSettings, cron_schedule: AbstractCronSchedule) -> list[Scheduled]:
-    """The triggers of a worker, ready to be fired. What is wrong with one is told by name, before anything starts."""
+    """The triggers of a worker, ready to be fired. A bad trigger is refused by name before anything starts."""
     return [scheduled(settings, trigger, cron_schedule) for trigger in settings.triggers]
 
 
@@ -85,13 +85,13 @@ def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) 
         return Every(schedule.total_ms)
     if type(cron_schedule) is CronSchedule:
         return Calendar(_Matches(schedule))
-    if "after" in _names_taken(cron_schedule):
-        return Calendar(_Asked(schedule, cron_schedule), is_foreign=True)
-    return Awaited(_Awaited(schedule, cron_schedule))
+    if "after" in _optional_names(cron_schedule):
+        return Calendar(_Stateless(schedule, cron_schedule), is_foreign=True)
+    return Awaited(_Stateful(schedule, cron_schedule))
 
 
 class _Matches:
-    """The next match of an expression; whoever goes from point to point pays for one walk."""
+    """The next match of an expression; going from point to point costs one walk."""
 
     def __init__(self, cron: Cron) -> None:
         self._cron = cron
@@ -99,39 +99,39 @@ class _Matches:
         """At most the last walk, by the point where it stands."""
 
     def __call__(self, after_ms: int) -> int | None:
-        # Taken out while it is used: loops of several threads may ask.
+        # Taken out while it is used: loops of several threads may call.
         walk = self._walks.pop(after_ms, None) or matches(self._cron.expression, self._cron.zone, after_ms)
         point_ms = next(walk, None)
         self._walks = {} if point_ms is None else {point_ms: walk}
         return point_ms
 
 
-class _Asked:
-    """The next point of a user's own schedule that can be asked from any instant."""
+class _Stateless:
+    """The next point of a user's own schedule that takes the instant to start from."""
 
     def __init__(self, cron: Cron, schedule: AbstractCronSchedule) -> None:
         self._cron = cron
         self._schedule = schedule
 
     def __call__(self, after_ms: int) -> int | None:
-        point_ms = self._ask(after_ms)
+        point_ms = self._next_ms(after_ms)
         if point_ms <= after_ms:
             raise BadConfiguration(f"{self._call} must answer an instant after {at(after_ms)}, not {at(point_ms)}")
         return point_ms
 
-    def _ask(self, after_ms: int) -> int:
-        taken = _taken(self._schedule, at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
-        found = self._schedule.next_execution(self._cron.expression, **taken)
+    def _next_ms(self, after_ms: int) -> int:
+        optional = _optional_arguments(self._schedule, at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
+        found = self._schedule.next_execution(self._cron.expression, **optional)
         if not isinstance(found, datetime):
             raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
         return self._instant(found, after_ms)
 
     def _instant(self, found: datetime, after_ms: int) -> int:
-        """An answer in milliseconds, never before what was answered."""
+        """The returned instant in milliseconds, rounded up."""
         if found.tzinfo:
             return _ms_up(found)
         first = _ms_up(found.replace(tzinfo=self._cron.zone, fold=0))
-        # In an hour that comes twice, it is the one that is still to come.
+        # In an hour that comes twice, the one that is still to come.
         return first if first > after_ms else _ms_up(found.replace(tzinfo=self._cron.zone, fold=1))
 
     @property
@@ -139,15 +139,15 @@ class _Asked:
         return f"{type(self._schedule).__name__}.next_execution({self._cron.expression!r})"
 
 
-class _Awaited(_Asked):
-    """The next point of a user's own schedule that knows only its own now: it is kept until its time has come."""
+class _Stateful(_Stateless):
+    """The next point of a user's own schedule that only knows its own now: the point is kept until its time."""
 
     _kept_ms = 0
 
     def __call__(self, after_ms: int) -> int | None:
         if self._kept_ms <= after_ms:
-            self._kept_ms = self._ask(after_ms)
-        # Its clock may be a little behind the engine's: a point that has passed is no error, it is asked again later.
+            self._kept_ms = self._next_ms(after_ms)
+        # Its clock may be a little behind the engine's: a point that has passed is no error, the next call tries again.
         return self._kept_ms if self._kept_ms > after_ms else None
 
 
@@ -163,14 +163,14 @@ def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCr
         ) from error
 
 
-def _taken(schedule: AbstractCronSchedule, after: datetime, timezone: str | None) -> dict[str, Any]:
-    """Of what can be given, what `next_execution` takes."""
-    names = _names_taken(schedule)
+def _optional_arguments(schedule: AbstractCronSchedule, after: datetime, timezone: str | None) -> dict[str, Any]:
+    """The optional arguments that `next_execution` takes."""
+    names = _optional_names(schedule)
     return {name: value for name, value in (("after", after), ("timezone", timezone)) if name in names}
 
 
-def _names_taken(schedule: AbstractCronSchedule) -> frozenset[str]:
-    """What `next_execution` takes beside the expression."""
+def _optional_names(schedule: AbstractCronSchedule) -> frozenset[str]:
+    """The names of the arguments that `next_execution` takes after the expression."""
     parameters = inspect.signature(schedule.next_execution).parameters
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return frozenset({"after", "timezone"})

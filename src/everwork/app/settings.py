@@ -1,4 +1,4 @@
-"""What a worker declares of itself: settings, triggers and their schedules. Each wrong value is told by its field."""
+"""Settings of workers and triggers, and their schedules. A wrong value is refused with its field."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from everwork.service.policies import retry_in_code
 INTERVAL_MS_MIN: Final = 100
 EXPRESSION_CHARS_MAX: Final = 200
 _ANY_DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""Whether an expression ever matches does not depend on the day from which one looks."""
+"""Whether an expression ever matches does not depend on the start day."""
 
 
 def _printable(text: str) -> str:
@@ -65,7 +65,7 @@ class _Settings(BaseModel):
 
 
 class Interval(_Settings):
-    """A schedule: again and again after the same time."""
+    """A schedule: repeated after a fixed time."""
 
     weeks: Amount = 0
     days: Amount = 0
@@ -93,7 +93,7 @@ class Cron(_Settings):
     """A schedule: whenever the clock of a time zone matches a cron expression.
 
     The time zone is an IANA name; without one it is that of the TZ environment variable, else UTC. `custom` leaves the
-    expression to a cron schedule of the user's own, which has its own syntax.
+    expression to a user's own cron schedule with its own syntax.
     """
 
     custom: bool = False
@@ -147,14 +147,14 @@ class Trigger(_Settings):
 
 
 class EventSettings(_Settings):
-    """How many events a call may emit, and how many are published at once."""
+    """How many events a call may emit, and how many are published in one batch."""
 
     max_events_in_memory: int = Field(default=5_000, ge=1, le=10_000)
     max_batch_size: int = Field(default=500, ge=1, le=10_000)
 
 
 class WorkerSettings(_Settings):
-    """What a worker class says of itself. `sources` always holds the worker's own source too."""
+    """The settings of a worker class. `sources` always includes the worker's own source."""
 
     title: Title
     description: Description = ""
@@ -198,7 +198,7 @@ class WorkerSettings(_Settings):
 
     @property
     def default_source(self) -> str:
-        """The source that is this worker's alone."""
+        """The source that only this worker has."""
         return source_of(self.id)
 
 
@@ -209,7 +209,7 @@ def id_of(title: str) -> str:
 
 
 def source_of(worker_id: str) -> str:
-    """The source that is one worker's alone."""
+    """The source that only one worker has."""
     return f"worker:{worker_id}:source"
 
 

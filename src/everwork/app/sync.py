@@ -1,4 +1,4 @@
-"""The twins of Everwork's coroutines, for code without an event loop."""
+"""The sync facade of an application: its coroutines as blocking calls, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everwork.codec.json import decode
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.queries import Explanation
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.runtime.runtime import SHUTDOWN_SECONDS, run_loop
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, run_loop
 
 Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
 
@@ -24,12 +24,12 @@ class SyncEverwork:
 
     def __init__(
         self,
-        home: EngineHost,
+        host: EngineHost,
         check: Check,
         stop_workers: Callable[[], None],
         run_once: Callable[..., Coroutine[Any, Any, TickResult]],
     ) -> None:
-        self._host = home
+        self._host = host
         self._run_once = run_once
         self._check = check
         self._stop_workers = stop_workers

@@ -1,4 +1,4 @@
-"""A tick: upkeep, due triggers, and a bounded number of jobs, for programs that cannot stay, such as a cron job."""
+"""A tick: upkeep, due triggers and a bounded number of jobs, for short-lived programs such as cron jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from everwork.runtime.capacity import Capacity, FetchRequest
 from everwork.runtime.executor import Report
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
-from everwork.runtime.runtime import Runtime, StopSignal
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ FIRINGS_MAX: Final = 100
 class TickResult:
     """What a tick did: attempts that began, and how they ended.
 
-    `lost`: nobody wants to know how, because the job was cancelled or its lease was lost meanwhile. `released`: handed
-    back, begun or not, and not counted against their jobs.
+    `lost`: the job was cancelled or its lease was lost meanwhile, so no outcome was stored. `released`: returned
+    to the queue, begun or not, and not counted against their jobs.
     """
 
     ran: int = 0
@@ -54,17 +55,17 @@ class TickResult:
 
 
 class Tally:
-    """What a fetcher has seen; filled in the engine's thread, read when that has ended."""
+    """The attempts of a tick; written in the engine's thread, read when the fetcher has ended."""
 
     def __init__(self) -> None:
         self.begun: set[AttemptId] = set()
         self.completed: set[AttemptId] = set()
         self.released: set[AttemptId] = set()
-        self.broken: list[AttemptId] = []
-        """Those that failed in some way."""
+        self.failed: list[AttemptId] = []
+        """Those that ended with a failure, to be retried or not."""
 
     def count(self, outcome: Outcome) -> None:
-        """Count an end that the engine has accepted."""
+        """Count an outcome that the engine has accepted."""
         attempt = (outcome.key, outcome.attempt)
         match outcome:
             case Release():
@@ -72,107 +73,107 @@ class Tally:
             case Complete():
                 self.completed.add(attempt)
             case _:
-                self.broken.append(attempt)
+                self.failed.append(attempt)
 
     @property
     def lost(self) -> int:
-        """How many began and have no end."""
-        return len(self.begun.difference(self.completed, self.released, self.broken))
+        """How many began and have no outcome."""
+        return len(self.begun.difference(self.completed, self.released, self.failed))
 
 
 class TickFetcher(Fetcher):
-    """A fetcher that takes a bounded number of jobs, and ends when nothing more is due and nothing runs."""
+    """A fetcher that leases a bounded number of jobs, and ends when nothing is due and nothing runs."""
 
-    def __init__(self, *args: Any, most: int, tally: Tally, **named: Any) -> None:
-        super().__init__(*args, **{**named, "pauses": _patience})
-        self._most_left = most
+    def __init__(self, *args: Any, jobs_max: int, tally: Tally, **named: Any) -> None:
+        super().__init__(*args, **{**named, "delays": _bounded_delays})
+        self._jobs_left = jobs_max
         self._tally = tally
 
     def take(self, reports: Sequence[Report]) -> None:
-        """Take reports from the executor, and count who has run."""
+        """Take reports from the executor, and count the attempts that began."""
         self._tally.begun |= {(one.job.key, one.job.attempt) for one, _, _ in reports if one.begun_at is not None}
         super().take(reports)
 
-    def _asks(self) -> list[FetchRequest]:
+    def _requests(self) -> list[FetchRequest]:
         """An equal share of what is left for each handler that may have more."""
-        rooms, left, asks = self._open_rooms(), self._most_left, list[FetchRequest]()
-        for at, room in enumerate(rooms):
-            more = room.asks(math.ceil(left / (len(rooms) - at)), self._round)
-            left -= sum(ask.limit for ask in more)
-            asks += more
-        return asks
+        capacities, left, requests = self._pollable(), self._jobs_left, list[FetchRequest]()
+        for at, capacity in enumerate(capacities):
+            more = capacity.requests(math.ceil(left / (len(capacities) - at)), self._round)
+            left -= sum(request.limit for request in more)
+            requests += more
+        return requests
 
-    def _open_rooms(self) -> list[Capacity]:
-        rooms = [room for room in self._rooms.values() if room.may_have_more(self._round)]
-        if len(rooms) > self._most_left:
-            random.shuffle(rooms)  # Not all can be asked: in the next tick it is another's turn.
-        return rooms
+    def _pollable(self) -> list[Capacity]:
+        capacities = [capacity for capacity in self._capacities.values() if capacity.may_have_more(self._round)]
+        if len(capacities) > self._jobs_left:
+            random.shuffle(capacities)  # Not all can be polled: the next tick may choose others.
+        return capacities
 
-    def _lease(self, asks: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
-        attempts = super()._lease(asks, activation)
-        self._most_left -= len(attempts)
+    def _lease(self, requests: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
+        attempts = super()._lease(requests, activation)
+        self._jobs_left -= len(attempts)
         return attempts
 
-    def _pause_ms(self, asks: Sequence[FetchRequest], activation: Activation) -> int | None:
-        """As long as some handler may have more, go on; when all are empty and idle, or enough was taken, end."""
-        pause_ms = super()._pause_ms(asks, activation)
-        if self._most_left and (pause_ms is None or self._open_rooms()):
-            if not self._open_rooms():
-                self._begin_round()  # The engine has more than it gave.
+    def _pause_ms(self, requests: Sequence[FetchRequest], activation: Activation) -> int | None:
+        """Go on while some handler may have more; stop when all are empty and idle, or enough jobs were leased."""
+        pause_ms = super()._pause_ms(requests, activation)
+        if self._jobs_left and (pause_ms is None or self._pollable()):
+            if not self._pollable():
+                self._begin_round()  # The engine has more than it returned.
             return None
-        if not self._most_left or not (self._here or self._outcomes):
+        if not self._jobs_left or not (self._leased or self._outcomes):
             self.stop_fetching()
         return pause_ms
 
-    def _note_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
-        super()._note_verdicts(outcomes, judged)
+    def _record_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
+        super()._record_verdicts(outcomes, judged)
         for outcome, one in zip(outcomes, judged, strict=True):
             if one.ok:
                 self._tally.count(outcome)
 
 
 class TickRunner:
-    """The ticks of one application; several may run at once."""
+    """The ticks of one application; several may run concurrently."""
 
-    def __init__(self, home: EngineHost, make: Callable[[StopSignal], Runtime]) -> None:
-        self._host = home
+    def __init__(self, host: EngineHost, make: Callable[[StopSignal], Runtime]) -> None:
+        self._host = host
         self._make = make
         self.runtimes: set[Runtime] = set()
         self._stops: set[StopSignal] = set()
 
-    async def run(self, prepare: Use[None], most: int, shutdown_timeout: float) -> TickResult:
-        """Prepare, then take and run up to so many jobs."""
+    async def run(self, prepare: Use[None], jobs_max: int, shutdown_timeout: float) -> TickResult:
+        """Prepare, then run up to `jobs_max` jobs."""
         stopped = StopSignal()
         self._stops.add(stopped)
         try:
             if await stopped.comes_before(self._host.call(prepare)):
                 return TickResult()
-            return await self._run(stopped, most, shutdown_timeout)
+            return await self._run(stopped, jobs_max, shutdown_timeout)
         finally:
             self._stops.discard(stopped)
 
-    async def _run(self, stopped: StopSignal, most: int, shutdown_timeout: float) -> TickResult:
+    async def _run(self, stopped: StopSignal, jobs_max: int, shutdown_timeout: float) -> TickResult:
         tally, runtime = Tally(), self._make(stopped)
         self.runtimes.add(runtime)
         try:
-            await runtime.run(shutdown_timeout, fetcher_of=partial(TickFetcher, most=most, tally=tally))
+            await runtime.run(shutdown_timeout, fetcher_of=partial(TickFetcher, jobs_max=jobs_max, tally=tally))
         finally:
             self.runtimes.discard(runtime)
-        return await self._host.call(partial(_ticked, tally))
+        return await self._host.call(partial(_result, tally))
 
     @property
     def is_live(self) -> bool:
-        """Whether any runs, or is about to."""
+        """Whether any tick runs or is about to."""
         return bool(self._stops)
 
     def stop(self) -> None:
-        """Ask all to stop: finish what runs, begin nothing; asked again, cancel what runs."""
+        """Stop all: finish what runs, begin nothing; the second call cancels what runs."""
         for stopped in tuple(self._stops):
-            stopped.ask()
+            stopped.request()
 
 
-async def keep_up(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
-    """What somebody who stays does all the time: lapsed leases, expiries, requeues by themselves, due triggers."""
+async def upkeep(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
+    """What a long-running process does continuously: lapsed leases, expiries, automatic requeues, due triggers."""
     for _ in range(SWEEPS_MAX):
         if not await service.sweep():
             break
@@ -185,7 +186,7 @@ async def _fire(service: JobService, triggers: Sequence[FunctionTrigger]) -> Non
 
 
 def jobs_per_tick(given: object) -> int:
-    """How many jobs a tick may run; if nobody says, what the environment does."""
+    """How many jobs a tick may run: as given, or from the environment, or the default."""
     if given is not None:
         return checks.whole_number("max_jobs", given, 1, TICK_JOBS_MAX)
     text = os.environ.get(VARIABLE, "").strip()
@@ -196,11 +197,11 @@ def jobs_per_tick(given: object) -> int:
     return checks.whole_number(VARIABLE, int(text), 1, TICK_JOBS_MAX)
 
 
-async def _ticked(tally: Tally, service: JobService) -> TickResult:
-    """The report; whether a failed attempt is followed by another is the engine's to say."""
+async def _result(tally: Tally, service: JobService) -> TickResult:
+    """The result; only the engine knows whether a failed attempt will be retried."""
     failed = 0
-    for start in range(0, len(tally.broken), LIST_LIMIT_MAX):
-        part = tally.broken[start : start + LIST_LIMIT_MAX]
+    for start in range(0, len(tally.failed), LIST_LIMIT_MAX):
+        part = tally.failed[start : start + LIST_LIMIT_MAX]
         jobs = await service.get_many([key for key, _ in part])
         for (_, number), job in zip(part, jobs, strict=True):
             failed += job is None or (job.attempt == number and job.state is State.FAILED)
@@ -208,14 +209,14 @@ async def _ticked(tally: Tally, service: JobService) -> TickResult:
         ran=len(tally.begun),
         completed=len(tally.completed),
         failed=failed,
-        retried=len(tally.broken) - failed,
+        retried=len(tally.failed) - failed,
         lost=tally.lost,
         released=len(tally.released),
     )
 
 
-def _patience() -> Iterator[float]:
-    """Nobody waits for ever for a tick: an engine that stays away is told, and leases lapse."""
+def _bounded_delays() -> Iterator[float]:
+    """Delays that end: a tick raises if the engine stays unavailable, and its leases lapse."""
     ends = time.monotonic() + OUTAGE_SECONDS_MAX
     for seconds in backoff_delays():
         if time.monotonic() + seconds > ends:

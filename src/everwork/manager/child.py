@@ -33,7 +33,8 @@ from everwork.manager.worker_pool import RUNNING_SECONDS, WorkerPool, WorkerSpec
 from everwork.runtime.ledger import Ledger, Phase
 from everwork.runtime.middleware import MakeMiddleware
 from everwork.runtime.portal import Portal
-from everwork.runtime.runtime import Runtime, StopSignal, calls_share
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal, calls_share
 from everwork.service.service import JobService
 
 log = get_logger("everwork")
@@ -167,7 +168,7 @@ class Child:
             owns_name=True,
             ledger=self._ledger,
             lease_ms=spec.lease_ms,
-            pauses=spec.reconnect.pauses,
+            delays=spec.reconnect.pauses,
         )
 
     async def _announce(self) -> None:
@@ -258,7 +259,7 @@ class Child:
             if message == STOP:
                 self._stop_soft()
             if self._runtime is not None and message != CANCEL:
-                (self._runtime.stop_fetching if message == STOP else self._runtime.look_at_flags)()
+                (self._runtime.stop_fetching if message == STOP else self._runtime.check_flags)()
         self._stop_orphaned()
 
     def _receive(self) -> bytes:

@@ -132,9 +132,9 @@ class ManagerRun:
         for worker, one in self._spec.workers.items():
             settings = one.settings
             subscribed = await subscribe(self._service, settings)
-            self._queues[worker] = subscribed.places
+            self._queues[worker] = subscribed.queues
             policies |= subscribed.policies
-            if subscribed.said and subscribed.foreign:
+            if subscribed.policy and subscribed.foreign:
                 self._log.warning(
                     "a worker's policy does not hold where another worker came first",
                     worker=settings.id,

@@ -148,7 +148,7 @@ def handler_of(
     """A worker as a handler of the runtime."""
     return Handler(
         name=spec.id,
-        places=spec.queues,
+        queues=spec.queues,
         function=worker.__call__,
         arguments=Arguments(worker.__call__),
         is_async=inspect.iscoroutinefunction(worker.__call__),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Stop(Enum):
-    """Why a running attempt was told to stop."""
+    """Why a running attempt must stop."""
 
     TIMED_OUT = "timed out"
     CANCELLED = "cancelled"
@@ -26,10 +26,10 @@ class Stop(Enum):
 
 
 class Attempt:
-    """A leased job on its way through this process.
+    """A leased job in this process.
 
-    Each attribute is written by one thread only. Who may begin the attempt, or take it back before it has begun,
-    is settled between the threads by a token that only one of them can take.
+    Each attribute is written by one thread only. Either the handlers' thread begins the attempt or the engine's thread
+    releases it before that: a token that only one of them can take decides.
     """
 
     __slots__ = (
@@ -49,42 +49,42 @@ class Attempt:
         self.task: asyncio.Task[None] | None = None
         self.thread: asyncio.Future[Any] | None = None
         self.completion: Complete | None = None
-        """What the handler has written inside a transaction of its own."""
+        """The completion that the handler wrote inside its own transaction."""
         self.collector: EventCollector | None = None
-        """The events of the last call that succeeded."""
+        """The events of the last successful call."""
         self.error: BaseException | None = None
-        """What the handler has raised."""
+        """What the handler raised."""
         self.slot: int | None = None
-        """Where it stands in the table that this process shares with its parent."""
+        """Its slot in the ledger that this process shares with its parent."""
         self.is_ending = False
-        """Whether the engine's thread has an outcome of it that is not settled yet."""
+        """Whether the engine's thread has its outcome, which is not settled yet."""
         self.is_free = False
         """Whether the engine's thread knows that its handler has ended."""
         self._token = [True]
 
     def begin(self, now: float) -> bool:
-        """Begin, unless the attempt was taken back."""
+        """Begin, unless the attempt was released."""
         if not self.take():
             return False
         self.begun_at = now
         return True
 
     def take(self) -> bool:
-        """Take the right to begin, or to hand back what has not begun; False if it is gone."""
+        """Take the right to begin the attempt, or to release it before that; False if it was taken."""
         try:
             return self._token.pop()
         except IndexError:
             return False
 
     def enter(self, ledger: Ledger) -> None:
-        """Stand in the table of this process."""
+        """Write the attempt into the ledger of this process."""
         job = self.job
         self.slot = ledger.enter(
             job.key, job.attempt, leased_at=self.leased_at, timeout=self.timeout, worker=self.handler.index
         )
 
     def close(self, ledger: Ledger) -> None:
-        """Leave the table, now that nothing is left to be settled; one that still runs past its time stays as hung."""
+        """Leave the ledger once everything is settled; an attempt that still runs past its timeout stays as hung."""
         slot = self.slot
         if slot is None:
             return
@@ -95,10 +95,10 @@ class Attempt:
             ledger.mark_hung(slot)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the attempt runs, or waits here, longer than it may."""
+        """Whether the attempt has run, or waited here, longer than its timeout."""
         return now > (self.leased_at if self.begun_at is None else self.begun_at) + self.timeout
 
     @property
     def is_in_thread(self) -> bool:
-        """Whether its handler runs in a thread, which nobody can stop."""
+        """Whether its handler runs in a thread, which cannot be stopped."""
         return self.thread is not None and not self.thread.done()

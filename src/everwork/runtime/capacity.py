@@ -1,7 +1,7 @@
-"""How much a handler may have here, and of which of its places it is asked for.
+"""How many jobs a handler may lease, and which of its queues to request them from.
 
-A worker has several places and one room for all of them. What is asked for never exceeds the room, so the asks take
-turns when there are more places than room.
+A worker has one capacity for all of its queues. Requests never exceed the free capacity, so queues take turns when
+there are more of them than free slots.
 """
 
 from __future__ import annotations
@@ -13,111 +13,111 @@ from everwork.core.limits import ACTIVATE_MAX
 from everwork.runtime.handler import Handler, QueueKey
 
 PREFETCH_SECONDS: Final = 0.1
-"""Jobs are fetched ahead only if they will begin about this soon: elsewhere somebody may be free for them."""
-ROOM_MAX: Final = 2**31
-"""More than any room: no other bound."""
-AMPLE: Final = 4
-"""With so much room per place, each is asked every time."""
-DRY_TURNS: Final = 8
-"""With less, and quick jobs, a place that had nothing is asked every so many turns while others have work."""
+"""Jobs are prefetched only if they will begin about this soon: another process may be free for them."""
+UNLIMITED: Final = 2**31
+"""More than any capacity: no other bound."""
+AMPLE_PER_QUEUE: Final = 4
+"""With this many free slots per queue, each queue is polled every time."""
+EMPTY_QUEUE_TURNS: Final = 8
+"""With fewer, and quick jobs, a queue that was empty is polled only every few turns while others have work."""
 
 
 class QueueState:
-    """A place that jobs come from, as the last asks have found it."""
+    """A queue as the last requests found it."""
 
-    __slots__ = ("emptied_in", "is_dry", "place", "turn")
+    __slots__ = ("emptied_in", "is_empty", "key", "turn")
 
-    def __init__(self, place: QueueKey) -> None:
-        self.place = place
-        self.is_dry = False
-        """The last ask brought nothing."""
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+        self.is_empty = False
+        """The last request returned nothing."""
         self.emptied_in = -1
-        """The round of asks in which it gave less than it was asked for."""
+        """The round of requests in which it returned fewer jobs than requested."""
         self.turn = 0
-        """When it is asked next, if there is not room enough to ask all every time."""
+        """When it is polled next, if there is not enough capacity to poll all queues every time."""
 
 
 class FetchRequest(NamedTuple):
-    """So many jobs are wanted from a place."""
+    """How many jobs to request from a queue."""
 
-    room: Capacity
-    well: QueueState
+    capacity: Capacity
+    queue: QueueState
     limit: int
 
 
 class Capacity:
-    """The room of one handler: how many jobs are here, how long one takes, and where they come from."""
+    """The capacity of one handler: how many jobs are leased, how long one takes, and its queues."""
 
-    __slots__ = ("_turn", "concurrency", "handler", "here", "is_off", "seconds", "wells")
+    __slots__ = ("_turn", "concurrency", "handler", "is_off", "leased", "queues", "seconds")
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.concurrency = handler.concurrency
-        self.wells = [QueueState(place) for place in handler.places]
-        self.here = 0
+        self.queues = [QueueState(key) for key in handler.queues]
+        self.leased = 0
         self.is_off = False
         self.seconds: float | None = None
         self._turn = 0
 
     @property
-    def left(self) -> int:
+    def free(self) -> int:
         """How many more jobs may be leased: free runners, and what they will get to soon."""
         if self.is_off:
             return 0
-        ahead = 0
+        prefetch = 0
         if self.seconds is not None:
-            ahead = int(self.concurrency * min(1.0, PREFETCH_SECONDS / max(self.seconds, 1e-6)))
-        return self.concurrency + ahead - self.here
+            prefetch = int(self.concurrency * min(1.0, PREFETCH_SECONDS / max(self.seconds, 1e-6)))
+        return self.concurrency + prefetch - self.leased
 
     @property
     def _is_quick(self) -> bool:
-        """Whether asking in vain costs about as much as a job."""
+        """Whether polling an empty queue costs about as much as a job."""
         return self.seconds is not None and self.seconds < PREFETCH_SECONDS
 
-    def learn(self, seconds: float) -> None:
-        """Take the duration of attempts that have just ended into account."""
+    def add_duration(self, seconds: float) -> None:
+        """Update the average duration with attempts that have just ended."""
         self.seconds = seconds if self.seconds is None else 0.7 * self.seconds + 0.3 * seconds
 
-    def asks(self, most: int, round: int) -> list[FetchRequest]:
-        """What to ask for now: together never more than there is room for, nor than `most`."""
-        left, wells = min(self.left, most), self.wells
-        if left <= 0:
+    def requests(self, limit: int, round: int) -> list[FetchRequest]:
+        """What to request now: in total never more than the free capacity, nor than `limit`."""
+        free, queues = min(self.free, limit), self.queues
+        if free <= 0:
             return []
-        if len(wells) == 1:
-            return [FetchRequest(self, wells[0], min(left, ACTIVATE_MAX))]
+        if len(queues) == 1:
+            return [FetchRequest(self, queues[0], min(free, ACTIVATE_MAX))]
         self._turn += 1
-        if left < AMPLE * len(wells):
-            wells = self._worth_asking(round)[:left]
-        return self._shared_out(left, wells)
+        if free < AMPLE_PER_QUEUE * len(queues):
+            queues = self._worth_polling(round)[:free]
+        return self._split(free, queues)
 
-    def _worth_asking(self, round: int) -> list[QueueState]:
-        """While some place has work, the dry ones wait for their turn: what they are asked for, another may have."""
-        if any(not well.is_dry and well.emptied_in != round for well in self.wells):
-            due = [well for well in self.wells if not well.is_dry or well.turn <= self._turn]
-            return sorted(due, key=lambda well: well.turn)
-        return sorted(self.wells, key=lambda well: (well.emptied_in == round, well.turn))
+    def _worth_polling(self, round: int) -> list[QueueState]:
+        """While some queue has work, empty ones wait for their turn: a slot reserved for them is idle."""
+        if any(not queue.is_empty and queue.emptied_in != round for queue in self.queues):
+            due = [queue for queue in self.queues if not queue.is_empty or queue.turn <= self._turn]
+            return sorted(due, key=lambda queue: queue.turn)
+        return sorted(self.queues, key=lambda queue: (queue.emptied_in == round, queue.turn))
 
-    def _shared_out(self, left: int, wells: Sequence[QueueState]) -> list[FetchRequest]:
-        """One from each place, the rest from those that gave something last time."""
-        wet = {well for well in wells if not well.is_dry} or set(wells)
-        share, more = divmod(left - len(wells), len(wet))
-        asks = []
-        for well in wells:
+    def _split(self, free: int, queues: Sequence[QueueState]) -> list[FetchRequest]:
+        """One from each queue, the rest from those that returned something last time."""
+        busy = {queue for queue in queues if not queue.is_empty} or set(queues)
+        share, more = divmod(free - len(queues), len(busy))
+        requests = []
+        for queue in queues:
             limit = 1
-            if well in wet:
+            if queue in busy:
                 limit += share + (1 if more > 0 else 0)
                 more -= 1
-            asks.append(FetchRequest(self, well, min(limit, ACTIVATE_MAX)))
-        return asks
+            requests.append(FetchRequest(self, queue, min(limit, ACTIVATE_MAX)))
+        return requests
 
-    def note(self, ask: FetchRequest, got: int, round: int) -> None:
-        """Remember what an ask has brought."""
-        well = ask.well
-        self.here += got
-        well.is_dry = got == 0
-        well.emptied_in = round if got < ask.limit else -1
-        well.turn = self._turn + (DRY_TURNS if got == 0 and self._is_quick else 1)
+    def record(self, request: FetchRequest, got: int, round: int) -> None:
+        """Record how many jobs a request returned."""
+        queue = request.queue
+        self.leased += got
+        queue.is_empty = got == 0
+        queue.emptied_in = round if got < request.limit else -1
+        queue.turn = self._turn + (EMPTY_QUEUE_TURNS if got == 0 and self._is_quick else 1)
 
     def may_have_more(self, round: int) -> bool:
-        """Whether there is room, and a place that has not been emptied in this round of asks."""
-        return self.left > 0 and any(well.emptied_in != round for well in self.wells)
+        """Whether there is free capacity, and a queue that has not been emptied in this round of requests."""
+        return self.free > 0 and any(queue.emptied_in != round for queue in self.queues)

@@ -1,4 +1,4 @@
-"""What a handler can know of the job that it runs."""
+"""The context of a running job, for its handler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CompletesInTransaction(Protocol):
-    """Who completes attempts inside transactions of the handlers' own."""
+    """Completes attempts inside the handlers' own transactions."""
 
     async def complete_in(self, tx: object, completion: Complete) -> Judged:
         """Complete in the running event loop."""
@@ -52,7 +52,7 @@ class JobContext:
 
     @property
     def sync(self) -> SyncJobContext:
-        """What a plain function calls without `await`."""
+        """The same for plain functions, without `await`."""
         return SyncJobContext(self._attempt, self._own, self._collector)
 
     @property

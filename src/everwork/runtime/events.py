@@ -1,4 +1,4 @@
-"""Events: what is published to a source, from anywhere or by a worker during its call."""
+"""Events: messages published to a source, from anywhere or by a handler during its call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Event:
     """A message to a source: it becomes a job of the type that has the source's name.
 
     `delay` (seconds) or `run_at` (a datetime with time zone) let it run later; `expires_at` lets it be dropped if
-    nobody has begun it by then. The same `dedupe_key` is accepted once.
+    it has not begun by then. The same `dedupe_key` is accepted once.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Event:
 
 
 class EventCollector:
-    """Takes the events of one call. They are published with its completion, in one transaction, or not at all."""
+    """Collects the events of one call. They are published with its completion, in one transaction, or not at all."""
 
     __slots__ = ("_is_closed", "_most", "jobs")
 
@@ -69,7 +69,7 @@ class EventCollector:
         self.jobs: list[NewJob] | tuple[()] = ()
 
     def emit(self, event: Event) -> None:
-        """Take an event; what is wrong with it is told at once."""
+        """Add an event; a wrong one raises `InvalidInput` here."""
         if not isinstance(event, Event):
             raise InvalidInput("event", f"must be an Event, not {shown(event)}")
         if self._is_closed:
@@ -82,7 +82,7 @@ class EventCollector:
         self.jobs.append(job)
 
     def close(self) -> None:
-        """Take nothing more: what there is is on its way."""
+        """Accept no more events: those collected are being published."""
         self._is_closed = True
 
     def __len__(self) -> int:

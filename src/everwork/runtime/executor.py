@@ -1,4 +1,4 @@
-"""The handlers' side: runs attempts in the handlers' event loop and reports how they ended.
+"""The handler side of a worker: runs attempts in the handlers' event loop and reports their outcomes.
 
 Each handler has up to `concurrency` runners; see `everwork.aio.runners`.
 """
@@ -33,14 +33,14 @@ from everwork.runtime.stacks import stack_of_task, stack_of_thread
 from everwork.runtime.threads import HandlerThreads
 
 Report = tuple[Attempt, o.Outcome | None, bool]
-"""An attempt, its outcome if it is known now and anybody would accept it, and whether its place is free again."""
+"""An attempt, its outcome if it is known and would be accepted, and whether its runner is free again."""
 FAILURES = (o.Failed, o.Reject, o.Retry)
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
 
 
 class Pool:
-    """The attempts of one handler: waiting, running, and those who run them."""
+    """The attempts of one handler, waiting and running, and its runners."""
 
     __slots__ = ("handler", "inbox", "runners", "running")
 
@@ -52,18 +52,18 @@ class Pool:
 
 
 class Executor:
-    """Runs what it is given. Lives in the handlers' event loop."""
+    """Runs attempts in the handlers' event loop."""
 
     def __init__(
         self,
         send: Callable[[list[Report]], None],
-        own: CompletesInTransaction,
+        transactions: CompletesInTransaction,
         job_log: JobLog,
         ledger: Ledger | None = None,
     ) -> None:
         self._pools: dict[str, Pool] = {}
         self._send = send
-        self._own = own
+        self._transactions = transactions
         self._job_log = job_log
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
@@ -75,28 +75,28 @@ class Executor:
         forks.reset_in_child(self, Executor._note_fork)
 
     def _note_fork(self) -> None:
-        """In the child of a handler that has forked: what comes back from the handler is nobody's business."""
+        """In the child of a handler that has forked: its outcome must not be reported."""
         self._is_fork = True
 
     def add(self, handler: Handler) -> None:
-        """Let a handler join, also while others run."""
+        """Add a handler, also while others run."""
         self._pools[handler.name] = Pool(handler, Runners(self._run, handler.concurrency, handler.name))
 
     def accept(self, attempts: Iterable[Attempt]) -> None:
-        """Take attempts; they begin as soon as a runner is free."""
+        """Accept attempts; they begin as soon as a runner is free."""
         for attempt in attempts:
             if self._is_stopping:
-                self._hand_back(attempt)
+                self._release(attempt)
                 continue
             pool = self._pools[attempt.handler.name]
             pool.inbox.append(attempt)
             if len(pool.inbox) == 1:
                 pool.runners.wake()
         if self._watch is None and not self._is_stopping:
-            self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
+            self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Stop one attempt. A handler in a thread is only told so, and at a shutdown not even that: it may finish."""
+        """Stop one attempt. A handler in a thread can only be flagged, and at a shutdown it may finish."""
         if attempt.stop is not None or attempt.is_reported or (why is Stop.SHUTDOWN and attempt.is_in_thread):
             return
         attempt.stop = why
@@ -104,21 +104,21 @@ class Executor:
             attempt.task.cancel()
 
     def stop_soft(self) -> None:
-        """Begin nothing more; what waits goes back."""
+        """Begin no more attempts, and release those that wait."""
         self._is_stopping = True
         for pool in self._pools.values():
             while pool.inbox:
-                self._hand_back(pool.inbox.popleft())
+                self._release(pool.inbox.popleft())
 
     def stop_running(self) -> None:
-        """Cancel what still runs; it goes back too, but for what should have ended before."""
+        """Cancel what still runs; it is released, unless it is overdue."""
         now = time.monotonic()
         for pool in self._pools.values():
             for attempt in list(pool.running):
                 self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
-        """Let runners and threads go."""
+        """Stop runners and threads."""
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():
@@ -132,12 +132,12 @@ class Executor:
     @property
     def is_handler_thread(self) -> bool:
         """Whether the caller is a handler in a thread."""
-        return self._threads.is_one_of_them
+        return self._threads.is_current
 
     # One attempt --------------------------------------------------------------------------------
 
     async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
-        """One attempt: begin, call, report, and give the place back."""
+        """Run one attempt: begin, call, report, and free the runner."""
         now = time.monotonic()
         if attempt.stop is not None or not attempt.begin(now):
             self._report(attempt, None)
@@ -152,29 +152,29 @@ class Executor:
         try:
             outcome = await self._outcome(handler, attempt)
             if self._is_fork:
-                os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: its child is no worker.
+                os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: the child is no worker.
             if attempt.thread is not None and attempt.is_in_thread:
                 self._report(attempt, outcome, is_free=False)
-                await asyncio.wait([attempt.thread])  # The place is taken until the thread is back.
+                await asyncio.wait([attempt.thread])  # The runner is busy until the thread returns.
                 outcome = None
             self._report(attempt, outcome)
         except BaseException as error:
             # The runner is being stopped, and its handler with it.
-            self._report(attempt, self._broken_off(attempt, error))
+            self._report(attempt, self._interrupted(attempt, error))
             raise
         finally:
             job_here.set(None)
             attempt.task = None
             running.discard(attempt)
 
-    def _broken_off(self, attempt: Attempt, error: BaseException) -> o.Outcome:
-        """The outcome of an attempt whose runner ends with it: it goes back, unless its handler is to blame."""
+    def _interrupted(self, attempt: Attempt, error: BaseException) -> o.Outcome:
+        """The outcome of an attempt whose runner is stopped: released, unless its handler caused it."""
         if isinstance(error, asyncio.CancelledError) or attempt.stop is Stop.SHUTDOWN:
             return o.Release(attempt.job.key, attempt.job.attempt)
         return self._failed(attempt, error)
 
     async def _outcome(self, handler: Handler, attempt: Attempt) -> o.Outcome | None:
-        """How the attempt ended, whatever the handler does."""
+        """The outcome of the attempt, whatever the handler does."""
         outcome: o.Outcome | None
         try:
             outcome = await self._call(handler, attempt)
@@ -185,11 +185,11 @@ class Executor:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
-            # Whoever blocks the loop hears of a shutdown by an interrupt.
-            is_told = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
-            outcome = None if is_told else self._failed(attempt, error)
+            # A handler that blocks the loop is interrupted at shutdown.
+            is_interrupted = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
+            outcome = None if is_interrupted else self._failed(attempt, error)
         if attempt.stop is None and attempt.is_overdue(time.monotonic()):
-            attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so that nobody could tell it.
+            attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         if attempt.stop is not None:
             await absorb_cancellation(attempt.task)
             if outcome is None or attempt.stop is not Stop.SHUTDOWN:
@@ -197,7 +197,7 @@ class Executor:
         return outcome
 
     async def _call(self, handler: Handler, attempt: Attempt) -> o.Outcome:
-        """Bind the arguments, call the handler, and keep what it returns."""
+        """Bind the arguments, call the handler, and make an outcome of what it returns."""
         if handler.middleware:
             call = chained(handler.middleware, functools.partial(self._innermost, handler, attempt))
             return _completed(attempt, await call(Call.of(attempt.job)))
@@ -205,50 +205,50 @@ class Executor:
             arguments = handler.arguments.bind(decode(attempt.job.variables))
         except InvalidInput as error:
             return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
-        return _completed(attempt, await self._called(handler, attempt, arguments))
+        return _completed(attempt, await self._invoke(handler, attempt, arguments))
 
     async def _innermost(self, handler: Handler, attempt: Attempt, call: Call) -> Any:
-        """The call itself, for whoever stands around it."""
+        """The call itself, inside all middleware."""
         if attempt.is_in_thread:
             raise BadConfiguration("the call before this one still runs in its thread")
         try:
             arguments = handler.arguments.bind(dict(call.arguments))
         except InvalidInput as error:
             raise Fail(f"argument {error}") from None
-        return await self._called(handler, attempt, arguments)
+        return await self._invoke(handler, attempt, arguments)
 
-    def _called(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
-        """The handler's answer, to be awaited; no coroutine of its own, because every job pays for each."""
+    def _invoke(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """An awaitable of the handler's result; no extra coroutine, because every job would pay for it."""
         collector = EventCollector(handler.events_max) if handler.can_emit else None
         if handler.arguments.context_name is not None:
-            arguments[handler.arguments.context_name] = JobContext(attempt, self._own, collector)
+            arguments[handler.arguments.context_name] = JobContext(attempt, self._transactions, collector)
         if collector is not None:
             return self._collecting(handler, attempt, arguments, collector)
         if handler.is_async:
-            answer: Awaitable[Any] = handler.function(**arguments)
-            return answer
+            result: Awaitable[Any] = handler.function(**arguments)
+            return result
         return self._in_thread(handler, attempt, arguments)
 
     async def _collecting(
         self, handler: Handler, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector
     ) -> Any:
-        """Call with a collector of its own, also for what the call starts in other tasks and threads."""
+        """Call with its own event collector, also for tasks and threads that the call starts."""
         if handler.arguments.collector_name is not None:
             arguments[handler.arguments.collector_name] = collector
         token = collector_of_call.set(collector)
         try:
             if handler.is_async:
-                answer = await handler.function(**arguments)
+                result = await handler.function(**arguments)
             else:
-                answer = await self._in_thread(handler, attempt, arguments)
+                result = await self._in_thread(handler, attempt, arguments)
             attempt.collector = collector  # Events of a call that failed are not published.
-            return answer
+            return result
         finally:
             collector_of_call.reset(token)
             collector.close()
 
     def _in_thread(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> asyncio.Future[Any]:
-        """Call in a thread, which sees the variables of the context that middleware has set."""
+        """Call in a thread, in a copy of this context: middleware may have set variables."""
         attempt.thread = self._threads.run(functools.partial(copy_context().run, handler.function, **arguments))
         return asyncio.shield(attempt.thread)
 
@@ -258,7 +258,7 @@ class Executor:
         return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
 
     def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
-        """The outcome of an attempt that was told to stop; None if nobody would accept one."""
+        """The outcome of an attempt that was stopped; None if the engine would not accept one."""
         key, number = attempt.job.key, attempt.job.attempt
         match attempt.stop:
             case Stop.TIMED_OUT:
@@ -279,13 +279,13 @@ class Executor:
 
     # Reports ------------------------------------------------------------------------------------
 
-    def _hand_back(self, attempt: Attempt) -> None:
-        """Give back an attempt that has not begun."""
+    def _release(self, attempt: Attempt) -> None:
+        """Release an attempt that has not begun."""
         release = o.Release(attempt.job.key, attempt.job.attempt) if attempt.take() and attempt.stop is None else None
         self._report(attempt, release)
 
     def _report(self, attempt: Attempt, outcome: o.Outcome | None, *, is_free: bool = True) -> None:
-        """Tell how an attempt ended, once, and that its place is free."""
+        """Report an attempt's outcome, once, and that its runner is free."""
         if attempt.is_reported:
             if not is_free:
                 return
@@ -303,8 +303,8 @@ class Executor:
         reports, self._reports = self._reports, []
         self._send(reports)
 
-    def _look(self) -> None:
-        """One timer for all time-outs of this process."""
+    def _check_timeouts(self) -> None:
+        """Check all timeouts of this process, with one timer."""
         self._watch = None
         now = time.monotonic()
         has_any = False
@@ -317,10 +317,10 @@ class Executor:
                     self._give_up(attempt)
             has_any = has_any or bool(pool.inbox)
         if has_any:
-            self._watch = self._loop.call_later(WATCH_SECONDS, self._look)
+            self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """It swallows its cancellation: the job need not wait for it, and the parent should know."""
+        """The handler ignores its cancellation: report the job without waiting for it, and let the parent know."""
         if not attempt.is_reported:
             more = f"; it ignores its cancellation{self._task_stack(attempt)}"
             self._report(attempt, self._stopped(attempt, more), is_free=False)
@@ -335,7 +335,7 @@ def _below(stack: str) -> str:
 def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     events = () if attempt.collector is None else tuple(attempt.collector.jobs)
     if value is None:
-        # After a commit of the handler's own this is a repeat, and changes nothing.
+        # After the handler's own commit this is a repeat, and changes nothing.
         return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
     try:
         return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)

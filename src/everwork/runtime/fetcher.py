@@ -1,6 +1,6 @@
-"""The engine's side of a worker: fetches, settles and keeps leases, in the engine's thread.
+"""The engine side of a worker: fetches and settles jobs and keeps their leases, in the engine's thread.
 
-One step settles what has ended and asks for as many jobs as there is room for, in one transaction.
+One step settles finished attempts and leases as many jobs as there is capacity for, in one transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everwork.core.outcome import Complete, Failed, Outcome, Release, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.capacity import ROOM_MAX, Capacity, FetchRequest
+from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
 from everwork.runtime.executor import Report
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
@@ -28,12 +28,12 @@ from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
 from everwork.service.service import JobService
 
-UNBEGUN_SECONDS = 5.0
-"""What has been fetched ahead and has not begun after this time goes back: the handlers' loop is blocked."""
+UNSTARTED_SECONDS = 5.0
+"""Prefetched jobs that have not begun after this time are released: the handlers' loop is blocked."""
 
 
 class Fetcher:
-    """Lives in the service's event loop; talks to the executor by the two callables it is given."""
+    """Runs in the service's event loop; reaches the executor through the two given callables."""
 
     def __init__(
         self,
@@ -46,31 +46,31 @@ class Fetcher:
         owns_name: bool = False,
         ledger: Ledger | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
-        pauses: Delays = backoff_delays,
+        delays: Delays = backoff_delays,
     ) -> None:
         self._service = service
         self._worker = worker
         self._owns_name = owns_name
-        self._may_have_strays = False
+        self._may_have_orphans = False
         self._job_log = job_log
         self._ledger = ledger
         self._lease_ms = lease_ms
-        self._pauses = pauses
-        self._rooms: dict[str, Capacity] = {}
+        self._delays = delays
+        self._capacities: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
-        self._here: dict[tuple[int, int], Attempt] = {}
-        """What is leased, until its outcome is settled."""
+        self._leased: dict[tuple[int, int], Attempt] = {}
+        """Leased attempts, until their outcomes are settled."""
         self._outcomes: list[Outcome] = []
-        self._spoilt: set[tuple[int, int]] = set()
+        self._unstorable: set[tuple[int, int]] = set()
         self._wakeup = Wakeup()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
         self._beat: Heartbeat | LivenessBeat = (
-            Heartbeat(service, self._here, self._take_back, stop, lease_ms=lease_ms)
+            Heartbeat(service, self._leased, self._release_overdue, stop, lease_ms=lease_ms)
             if ledger is None
-            else LivenessBeat(ledger, self._take_back)
+            else LivenessBeat(ledger, self._release_overdue)
         )
         self._round = 0
         self._mark = 0
@@ -78,13 +78,13 @@ class Fetcher:
         self._has_events = False
 
     def add(self, handler: Handler) -> None:
-        """Let a handler join, also while others run."""
-        self._rooms[handler.name] = room = Capacity(handler)
-        room.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
+        """Add a handler, also while others run."""
+        self._capacities[handler.name] = capacity = Capacity(handler)
+        capacity.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
         self._wakeup.notify()
 
     async def run(self) -> None:
-        """Fetch and settle until stopped, and until everything that is here has been reported."""
+        """Fetch and settle until stopped and every leased attempt has been reported."""
         self._beat.start()
         self._begin_round()
         try:
@@ -99,32 +99,32 @@ class Fetcher:
             await self._beat.end()
 
     def _begin_round(self) -> None:
-        """From here on every place is asked before anybody waits; what comes meanwhile ends the wait."""
+        """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
         self._round += 1
         self._mark = self._service.mark()
         self._wakes_at = math.inf
 
     @property
     def _is_done(self) -> bool:
-        return self._is_stopping and not self._outcomes and (not self._here or self._abandoned.is_set())
+        return self._is_stopping and not self._outcomes and (not self._leased or self._abandoned.is_set())
 
     def take(self, reports: Sequence[Report]) -> None:
-        """Take reports from the executor; they are settled with the next step."""
+        """Take reports from the executor, to be settled with the next step."""
         now = time.monotonic()
         spent: dict[str, list[float]] = {}
         for attempt, outcome, is_free in reports:
-            self._note_end(attempt, outcome, is_free)
+            self._record_end(attempt, outcome, is_free)
             if is_free:
                 name = attempt.handler.name
-                self._rooms[name].here -= 1
+                self._capacities[name].leased -= 1
                 if attempt.begun_at is not None:
                     spent.setdefault(name, []).append(now - attempt.begun_at)
         for name, seconds in spent.items():
-            self._rooms[name].learn(sum(seconds) / len(seconds))
+            self._capacities[name].add_duration(sum(seconds) / len(seconds))
         self._wakeup.notify()
 
-    def _note_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
-        """With an outcome it stays here until that is settled; without one nobody wants to hear of it any more."""
+    def _record_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
+        """With an outcome, the attempt is kept until that is settled; without one, it is dropped now."""
         attempt.is_free = is_free
         if outcome is not None:
             attempt.is_ending = True
@@ -132,52 +132,54 @@ class Fetcher:
             if attempt.collector is not None and attempt.collector.jobs:
                 self._has_events = True
         elif not attempt.is_ending:
-            self._here.pop((attempt.job.key, attempt.job.attempt), None)
+            self._leased.pop((attempt.job.key, attempt.job.attempt), None)
             if self._ledger is not None:
                 attempt.close(self._ledger)
 
     def stop_fetching(self) -> None:
-        """Ask for nothing more."""
+        """Lease no more jobs."""
         self._is_stopping = True
         self._wakeup.notify()
 
-    def stop_taking(self) -> None:
-        """Ask for nothing more, and give back what has not begun."""
+    def stop_and_release(self) -> None:
+        """Lease no more jobs, and release those that have not begun."""
         self.stop_fetching()
-        self._hand_back(list(self._here.values()))
+        self._release_unstarted(list(self._leased.values()))
 
     def abandon(self) -> None:
-        """Wait no longer for attempts that will not stop, nor for an engine that is away: leases lapse."""
+        """Stop waiting for attempts that do not stop and for an unavailable engine: their leases lapse."""
         self._abandoned.set()
         self.stop_fetching()
 
     # Steps --------------------------------------------------------------------------------------
 
     async def _step(self) -> int | None:
-        """Settle what has ended, fetch what there is room for; how long to wait for more, None: not at all."""
+        """Settle finished attempts and lease jobs; return how long to wait for more, None for not at all."""
         outcomes = self._next_outcomes()
-        asks = [] if self._is_stopping else self._asks()
-        if not outcomes and not asks:
+        requests = [] if self._is_stopping else self._requests()
+        if not outcomes and not requests:
             await self._wakeup.wait()
             self._begin_round()
             return None
         settled = outcomes.copy()
-        settlement = await self._persist(outcomes, [self._demand(ask) for ask in asks])
+        settlement = await self._persist(outcomes, [self._demand(request) for request in requests])
         if settlement is None:
             return None
-        self._note_verdicts(outcomes, settlement.judged)
-        self._let_go(settled)
-        attempts = self._lease(asks, settlement.activation)
+        self._record_verdicts(outcomes, settlement.judged)
+        self._forget(settled)
+        attempts = self._lease(requests, settlement.activation)
         if attempts:
-            if self._is_stopping or any(ask.room.is_off for ask in asks):  # Since the step began.
-                self._hand_back([a for a in attempts if self._is_stopping or self._rooms[a.handler.name].is_off])
+            if self._is_stopping or any(request.capacity.is_off for request in requests):  # Since the step began.
+                self._release_unstarted(
+                    [a for a in attempts if self._is_stopping or self._capacities[a.handler.name].is_off]
+                )
             self._deliver(attempts)
-        if self._may_have_strays:
-            await self._hand_back_strays()
-        return self._pause_ms(asks, settlement.activation)
+        if self._may_have_orphans:
+            await self._release_orphans()
+        return self._pause_ms(requests, settlement.activation)
 
     def _next_outcomes(self) -> list[Outcome]:
-        """What one step settles: everything, but not more events than a worker's settings allow."""
+        """The outcomes of the next step: all, but not more events than a worker's settings allow."""
         outcomes, self._outcomes = self._outcomes, []
         if self._has_events:
             end = self._end_of_batch(outcomes)
@@ -189,35 +191,35 @@ class Fetcher:
         events, most = 0, EVENTS_MAX
         for at, outcome in enumerate(outcomes):
             if isinstance(outcome, Complete) and outcome.events:
-                attempt = self._here.get((outcome.key, outcome.attempt))
+                attempt = self._leased.get((outcome.key, outcome.attempt))
                 most = most if attempt is None else min(most, attempt.handler.settle_events_max)
                 events += len(outcome.events)
                 if events > most and at > 0:
                     return at
         return len(outcomes)
 
-    def _let_go(self, settled: Sequence[Outcome]) -> None:
-        """Their outcomes are settled, or refused for good."""
+    def _forget(self, settled: Sequence[Outcome]) -> None:
+        """Drop attempts whose outcomes are settled, or refused for good."""
         for outcome in settled:
-            attempt = self._here.pop((outcome.key, outcome.attempt), None)
+            attempt = self._leased.pop((outcome.key, outcome.attempt), None)
             if attempt is not None:
                 attempt.is_ending = False
                 if self._ledger is not None:
                     attempt.close(self._ledger)
 
-    def _pause_ms(self, asks: Sequence[FetchRequest], activation: Activation) -> int | None:
-        """Who gave less than it was asked for has given all there was, unless the engine says that more is due now."""
+    def _pause_ms(self, requests: Sequence[FetchRequest], activation: Activation) -> int | None:
+        """How long to wait; a queue that returned less than requested is empty, unless the engine reports more due."""
         due_ms = activation.next_due_ms
         if activation.jobs and due_ms is not None and due_ms <= activation.now_ms:
             return None
         now = time.monotonic()
         self._wakes_at = min(self._wakes_at, now + pause_ms(activation) / 1000)
-        rooms = [ask.room for ask in asks] if self._ledger is None else self._rooms.values()
-        if any(room.may_have_more(self._round) for room in rooms):
+        capacities = [request.capacity for request in requests] if self._ledger is None else self._capacities.values()
+        if any(capacity.may_have_more(self._round) for capacity in capacities):
             return None
         return max(1, math.ceil((self._wakes_at - now) * 1000))
 
-    def _note_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
+    def _record_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
         for outcome, one in zip(outcomes, judged, strict=True):
             if not one.ok:
                 self._job_log.warning(
@@ -231,30 +233,30 @@ class Fetcher:
                 )
 
     def _name_of(self, outcome: Outcome) -> str | None:
-        attempt = self._here.get((outcome.key, outcome.attempt))
+        attempt = self._leased.get((outcome.key, outcome.attempt))
         return None if attempt is None else attempt.handler.name
 
     def _type_of(self, outcome: Outcome) -> str | None:
-        attempt = self._here.get((outcome.key, outcome.attempt))
+        attempt = self._leased.get((outcome.key, outcome.attempt))
         return None if attempt is None else attempt.job.type
 
-    async def _hand_back_strays(self) -> None:
-        """Jobs may have been leased by a step whose answer was lost: nobody here knows of them, so they go back.
+    async def _release_orphans(self) -> None:
+        """Release jobs that were leased by a step whose answer was lost, and are therefore unknown here.
 
-        Only if no other process has this worker's name: its jobs look the same.
+        Only if no other process has this worker's name: its jobs cannot be told apart.
         """
-        known = set(self._here)
+        known = set(self._leased)
         try:
             held = await self._service.held(self._worker)
         except EngineError:
-            return  # Looked for again after the next step.
+            return  # Tried again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
         self._outcomes += [Release(key, attempt) for key, attempt in held if (key, attempt) not in known]
-        self._may_have_strays = False
+        self._may_have_orphans = False
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
-        """Settle for certain: while the engine is away, wait and try again; a repeat changes nothing."""
-        delays = self._pauses()
+        """Settle, retrying while the engine is unavailable; settling is idempotent."""
+        delays = self._delays()
         while True:
             try:
                 settlement = await self._service.step(outcomes, demands)
@@ -266,28 +268,28 @@ class Fetcher:
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
                 self._outage.report(error)
-                self._may_have_strays = self._owns_name
+                self._may_have_orphans = self._owns_name
                 delay = next(delays, None)
                 if delay is None:
-                    raise  # Nobody wants to wait any longer.
+                    raise  # The retries are used up.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._abandoned.wait(), delay)
             except Exception as error:
                 if not outcomes:
                     raise
-                outcomes[:] = await self._without_culprit(outcomes, error)
+                outcomes[:] = await self._isolate_bad_outcome(outcomes, error)
                 demands = []
 
-    async def _without_culprit(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
-        """A batch that is refused as a whole is halved until the bad outcome stands alone, and becomes a failure."""
+    async def _isolate_bad_outcome(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
+        """Bisect a batch that the engine refuses until the bad outcome is found, which becomes a failure."""
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
             name = self._name_of(outcomes[0])
             kind = self._type_of(outcomes[0])
             self._job_log.error("an outcome cannot be stored", name, key, attempt, type=kind, exc_info=error)
-            if (key, attempt) in self._spoilt:
+            if (key, attempt) in self._unstorable:
                 return []  # Not even as a failure: the lease lapses.
-            self._spoilt.add((key, attempt))
+            self._unstorable.add((key, attempt))
             return [Failed(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
         middle = len(outcomes) // 2
         checked: list[Outcome] = []
@@ -295,39 +297,39 @@ class Fetcher:
             try:
                 await self._service.step(half)
             except EngineError:
-                pass  # All of it is tried again by whoever asked.
+                pass  # The caller retries all of it.
             except Exception as problem:  # noqa: BLE001 - the search goes on in this half
-                half = await self._without_culprit(half, problem)  # noqa: PLW2901 - what it has become
+                half = await self._isolate_bad_outcome(half, problem)  # noqa: PLW2901 - what it has become
             checked += half
         return checked
 
-    def _asks(self) -> list[FetchRequest]:
-        """What there is room for, here and in the table of this process."""
-        free = ROOM_MAX if self._ledger is None else self._ledger.free
-        asks: list[FetchRequest] = []
-        for room in self._rooms.values():
-            more = room.asks(free, self._round)
-            free -= sum(ask.limit for ask in more)
-            asks += more
-        if free == 0 and asks:
-            # The table is too small for all: next time another handler is asked for first.
-            first = next(iter(self._rooms))
-            self._rooms[first] = self._rooms.pop(first)
-        return asks
+    def _requests(self) -> list[FetchRequest]:
+        """What there is capacity for, in the handlers and in the ledger of this process."""
+        free = UNLIMITED if self._ledger is None else self._ledger.free
+        requests: list[FetchRequest] = []
+        for capacity in self._capacities.values():
+            more = capacity.requests(free, self._round)
+            free -= sum(request.limit for request in more)
+            requests += more
+        if free == 0 and requests:
+            # The ledger is too small for all: next time another handler comes first.
+            first = next(iter(self._capacities))
+            self._capacities[first] = self._capacities.pop(first)
+        return requests
 
-    def _demand(self, ask: FetchRequest) -> Demand:
-        type, group = ask.well.place
-        return Demand(type, self._worker, ask.limit, self._lease_ms, group)
+    def _demand(self, request: FetchRequest) -> Demand:
+        type, group = request.queue.key
+        return Demand(type, self._worker, request.limit, self._lease_ms, group)
 
-    def _lease(self, asks: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
+    def _lease(self, requests: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
         now = time.monotonic()
         attempts: list[Attempt] = []
         jobs = iter(activation.jobs)
-        for ask, got in zip(asks, activation.shares, strict=False):
-            ask.room.note(ask, got, self._round)
-            handler = ask.room.handler
+        for request, got in zip(requests, activation.shares, strict=False):
+            request.capacity.record(request, got, self._round)
+            handler = request.capacity.handler
             for job in itertools.islice(jobs, got):
-                self._here[job.key, job.attempt] = attempt = Attempt(job, now, handler)
+                self._leased[job.key, job.attempt] = attempt = Attempt(job, now, handler)
                 attempts.append(attempt)
         if self._ledger is not None:
             for attempt in attempts:
@@ -335,8 +337,8 @@ class Fetcher:
         return attempts
 
     async def _wait(self, timeout_ms: int) -> None:
-        """Wait for news from the executor, or for work that there is room for."""
-        types = [] if self._is_stopping else self._types_with_room()
+        """Wait for the executor, or for jobs that there is capacity for."""
+        types = [] if self._is_stopping else self._types_with_capacity()
         if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
             return
@@ -345,38 +347,40 @@ class Fetcher:
         try:
             await self._wakeup.wait()
         finally:
+            # A cancelled task ends later, during the next wait, which it must not wake.
+            work.remove_done_callback(self._wakeup.wake)
             work.cancel()
         if work.done() and not work.cancelled() and work.exception() is not None:
-            # Only a wake-up is lost. The next step finds out whether more is.
+            # Only a wake-up is lost; the next step finds out whether the engine is unavailable.
             await self._wakeup.wait(next(backoff_delays()))
 
-    def _types_with_room(self) -> list[str]:
-        rooms = (room for room in self._rooms.values() if room.left > 0)
-        return list(dict.fromkeys(well.place.type for room in rooms for well in room.wells))
+    def _types_with_capacity(self) -> list[str]:
+        capacities = (capacity for capacity in self._capacities.values() if capacity.free > 0)
+        return list(dict.fromkeys(queue.key.type for capacity in capacities for queue in capacity.queues))
 
     # Leases -------------------------------------------------------------------------------------
 
-    def look_at_flags(self) -> None:
-        """The parent has found attempts to be cancelled or lost, or has switched workers off or on."""
+    def check_flags(self) -> None:
+        """Apply the parent's flags: attempts that are cancelled or lost, workers that are switched off or on."""
         ledger = self._ledger
         if ledger is None:
             return
-        for attempt in self._here.values():
+        for attempt in self._leased.values():
             why = None if attempt.slot is None or attempt.is_ending else ledger.flag_of(attempt.slot)
             if why is not None:
                 self._stop(attempt, why)
-        for room in self._rooms.values():
-            room.is_off = ledger.is_off(room.handler.index)
-        self._hand_back([a for a in self._here.values() if self._rooms[a.handler.name].is_off])
+        for capacity in self._capacities.values():
+            capacity.is_off = ledger.is_off(capacity.handler.index)
+        self._release_unstarted([a for a in self._leased.values() if self._capacities[a.handler.name].is_off])
         self._wakeup.notify()
 
-    def _take_back(self, now: float) -> None:
-        """The handlers' loop is blocked: what it has not begun can run elsewhere. Its place here stays taken."""
-        self._hand_back([a for a in self._here.values() if now - a.leased_at > UNBEGUN_SECONDS])
+    def _release_overdue(self, now: float) -> None:
+        """The handlers' loop is blocked: release what it has not begun, to run elsewhere. Its capacity stays in use."""
+        self._release_unstarted([a for a in self._leased.values() if now - a.leased_at > UNSTARTED_SECONDS])
 
-    def _hand_back(self, attempts: Sequence[Attempt]) -> None:
-        """Release those that have not begun."""
+    def _release_unstarted(self, attempts: Sequence[Attempt]) -> None:
+        """Release the attempts that have not begun."""
         for attempt in attempts:
             if attempt.begun_at is None and attempt.take():
-                self._note_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
+                self._record_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
                 self._wakeup.notify()

@@ -1,4 +1,4 @@
-"""What runs jobs, as the runtime sees it: a job function, or an instance of a worker class."""
+"""Handlers as the runtime sees them: job functions, or instances of worker classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everwork.runtime.middleware import Middleware
 
 
 class QueueKey(NamedTuple):
-    """Where jobs are taken from: a group of a type."""
+    """A queue that jobs are taken from: a group of a type."""
 
     type: str
     group: str = DEFAULT_GROUP
@@ -24,15 +24,15 @@ class QueueKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Handler:
-    """One handler. It runs up to `concurrency` jobs at once, whichever of its places they come from.
+    """One handler. It runs up to `concurrency` jobs concurrently, from all of its queues together.
 
-    `name` is the worker's id, or a function's type. `is_final`: an exception or a time-out leaves the job failed for
+    `name` is the worker's id, or a function's type. `is_final`: an exception or a timeout fails the job for
     good. `can_emit`: its calls may emit events, so each has a collector. `index` is its number in its process, for the
-    table that the process shares with its parent. `middleware` stands around its calls, the first outermost.
+    ledger that the process shares with its parent. `middleware` wraps its calls, the first outermost.
     """
 
     name: str
-    places: tuple[QueueKey, ...]
+    queues: tuple[QueueKey, ...]
     function: Callable[..., Any]
     arguments: Arguments
     is_async: bool
@@ -58,11 +58,11 @@ _EXACT: Mapping[object, frozenset[type]] = {
     list: frozenset({list}),
     None: frozenset({type(None)}),
 }
-"""Annotations that JSON values meet as they are; everything else goes through pydantic."""
+"""Annotations that JSON values match as they are; everything else goes through pydantic."""
 
 
 class Arguments:
-    """How to call one handler."""
+    """The parameters of a handler, and how a job's variables become its arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         try:
@@ -100,7 +100,7 @@ class Arguments:
                 self._required.add(name)
 
     def check_names(self, given: Mapping[str, Any]) -> None:
-        """Refuse arguments that the handler does not have, and missing ones."""
+        """Refuse unknown and missing arguments."""
         for name in given:
             if name in self._names:
                 continue
@@ -114,7 +114,7 @@ class Arguments:
             raise InvalidInput(min(missing), "the handler needs this argument")
 
     def bind(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of the call; the first that does not fit is named."""
+        """The arguments of the call, coerced; the first that does not fit raises."""
         if given.keys() != self._required:
             self.check_names(given)
         for name, value in given.items():
@@ -138,12 +138,12 @@ class Arguments:
 
 
 def _bound_name(function: Callable[..., Any]) -> str | None:
-    """The name by which a method knows its object: nobody else may use it."""
+    """The name of a method's `self`, which no argument may have."""
     return next(iter(inspect.signature(function.__func__).parameters), None) if inspect.ismethod(function) else None
 
 
 def _exact(hint: Any) -> frozenset[type] | None:
-    """The types of JSON values that need no coercion; None: any value does."""
+    """The types of JSON values that need no coercion; None: all."""
     if hint is Any or hint is object:
         return None
     try:
@@ -153,8 +153,8 @@ def _exact(hint: Any) -> frozenset[type] | None:
 
 
 def _adapter(name: str, hint: Any) -> Any:
-    """What turns JSON values into an annotated type; one that nobody can make is told at the declaration."""
-    # pydantic is loaded only by those who use more than plain JSON types, or get values that do not fit.
+    """Converts JSON values to an annotated type; an impossible annotation is refused at the declaration."""
+    # pydantic is loaded only for more than plain JSON types, or for values that do not fit.
     from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415
 
     try:

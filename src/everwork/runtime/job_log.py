@@ -1,4 +1,4 @@
-"""What the log says of a job: always with its process, its worker, its key and its attempt."""
+"""Log lines about jobs: always with process, worker, key and attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobLog:
         self._log = get_logger("everwork").bind(process=process)
 
     def failed(self, attempt: Attempt, outcome: o.Failed | o.Reject | o.Retry) -> None:
-        """An attempt failed, for whatever reason. One that asks to be retried, and will be, is no failure."""
+        """Log a failed attempt. One that requested a retry, and gets it, is no failure."""
         if isinstance(outcome, o.Retry) and attempt.job.attempts < attempt.job.max_attempts:
             return
         text = "a job was rejected" if isinstance(outcome, o.Reject) else "a job failed"
@@ -33,25 +33,25 @@ class JobLog:
         self.warning(text, attempt.handler.name, attempt.job.key, attempt.job.attempt, **facts)
 
     def warning(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
-        """Something went wrong with an attempt that is taken care of."""
+        """Log a problem of an attempt that is handled."""
         self._log.warning(text, worker=worker, key=key, attempt=attempt, **facts)
 
     def error(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
-        """Something went wrong with an attempt that somebody should look at."""
+        """Log a problem of an attempt that needs attention."""
         self._log.error(text, worker=worker, key=key, attempt=attempt, **facts)
 
     def lost(self, text: str, outcomes: Sequence[o.Outcome]) -> None:
-        """Outcomes could not be stored."""
+        """Log outcomes that could not be stored."""
         self._log.error(text, outcomes=len(outcomes), keys=shown_keys(outcomes))
 
 
 def shown_keys(outcomes: Sequence[o.Outcome]) -> list[int]:
-    """The keys of the first so many jobs: a line must not burst."""
+    """The keys of the first jobs, to keep the line short."""
     return [outcome.key for outcome in outcomes[:KEYS_MAX]]
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames that lead to the user's code."""
+    """A traceback without the frames above the user's code."""
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         trace = trace.tb_next
     return trace

@@ -1,10 +1,9 @@
 """The table of a process's leased attempts, in memory that it shares with its parent.
 
 The child writes what it holds; the parent extends those leases, sets flags on attempts that are cancelled or lost, and
-reads what is left when the child has died. A slot counts once its state is written, last; it is freed by its state,
-first: a reader never sees half a slot that counts. A flag is one byte that also names the use of the slot which it is
-meant for, so that one that comes too late does not hit the next attempt there. Times are of CLOCK_MONOTONIC, one for
-the whole machine.
+reads what is left when the child has died. A slot's state is written last when it is filled, and first when it is
+freed: a reader never sees a half-written slot. A flag is one byte that also names the use of the slot it is for, so
+that a late one does not hit the slot's next attempt. Times are of CLOCK_MONOTONIC, the same for the whole machine.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SLOTS_OFFSET: Final = HEADER_BYTES + WORKERS_MAX
 
 
 class Phase(IntEnum):
-    """How far a process is."""
+    """The phase of a process."""
 
     STARTING = 0
     RUNNING = 1
@@ -39,19 +38,19 @@ class Phase(IntEnum):
 
 
 class SlotState(IntEnum):
-    """What is known of a leased attempt."""
+    """The state of a leased attempt."""
 
     FREE = 0
     WAITING = 1
     BEGUN = 2
     HUNG = 3
-    """It has overrun its time and does not end, but its outcome is reported."""
+    """It runs past its timeout, but its outcome is reported."""
     ENDED = 4
     """Its handler has ended and its outcome is reported, but not settled yet."""
 
 
 class Entry(NamedTuple):
-    """A leased attempt, as the table shows it."""
+    """A leased attempt in the table."""
 
     slot: int
     key: int
@@ -62,15 +61,15 @@ class Entry(NamedTuple):
     worker: int
     state: SlotState
     use: int = 0
-    """Tells this use of the slot from those before and after it."""
+    """Distinguishes this use of the slot from those before and after it."""
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it runs longer than it may."""
+        """Whether it has run longer than its timeout."""
         return self.state is SlotState.BEGUN and now > self.begun_at + self.timeout
 
 
 class Vitals(NamedTuple):
-    """Signs of life: when each of the child's two loops last turned, how many attempts have ended and are here."""
+    """Signs of life: when each of the child's two loops last ran, how many attempts have ended and are held."""
 
     engine_at: float
     handlers_at: float
@@ -89,7 +88,7 @@ def bytes_for(slots: int) -> int:
 
 
 class Ledger:
-    """One process's table. Either side makes its own over the same memory."""
+    """One process's table. Each side has its own instance over the same memory."""
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
@@ -105,7 +104,7 @@ class Ledger:
         return len(self._free)
 
     def enter(self, key: int, attempt: int, *, leased_at: float, timeout: float, worker: int) -> int:
-        """Write a leased attempt; its slot."""
+        """Write a leased attempt; returns its slot."""
         slot = self._free.pop()
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         use = (self._memory[at + _USE_OFFSET] + 1) % _USES
@@ -137,22 +136,22 @@ class Ledger:
         self._free.append(slot)
 
     def flag_of(self, slot: int) -> Stop | None:
-        """What the parent has found out about an attempt."""
+        """Why the parent wants an attempt stopped, if it does."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         why, use = divmod(self._memory[at + _FLAG_OFFSET], _USES)
         return _FLAGS.get(why) if use == self._memory[at + _USE_OFFSET] else None
 
     def turn_engine(self, now: float) -> None:
-        """The engine's loop lives; it also tells how much has been done."""
+        """Record that the engine's loop runs, and how many attempts have ended and are held."""
         struct.pack_into("<d", self._memory, 0, now)
         struct.pack_into("<QI", self._memory, 16, self._ended, self.slots - len(self._free))
 
     def turn_handlers(self, now: float) -> None:
-        """The handlers' loop lives."""
+        """Record that the handlers' loop runs."""
         struct.pack_into("<d", self._memory, 8, now)
 
     def enter_phase(self, phase: Phase) -> None:
-        """Tell how far the process is."""
+        """Record the phase of the process."""
         self._memory[28] = int(phase)
 
     def is_off(self, worker: int) -> bool:
@@ -175,9 +174,9 @@ class Ledger:
                 yield Entry._make((slot, *values, SlotState(state), use))
 
     def flag(self, entry: Entry, why: Stop) -> bool:
-        """Mark an attempt as cancelled or lost; whether that is new. If its slot has another by now, it is not hit."""
+        """Flag an attempt as cancelled or lost; returns whether that is new. A reused slot is left alone."""
         at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
-        # An entry that was read while the slot changed hands may have the key of the one and the use of the other.
+        # An entry that was read while the slot was reused may have the key of one attempt and the use of the other.
         is_here = _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt)
         flag = _NUMBERS[why] * _USES + entry.use
         if not is_here or self._memory[at + _FLAG_OFFSET] == flag:

@@ -37,7 +37,7 @@ class Call:
 
     @classmethod
     def of(cls, job: LeasedJob) -> Call:
-        """The call that a leased job asks for."""
+        """The call of a leased job."""
         return cls(
             key=job.key,
             type=job.type,
@@ -59,7 +59,7 @@ MakeMiddleware = Callable[[], "Middleware"]
 
 
 class Middleware:
-    """What users subclass to stand around each call of a handler."""
+    """Base class of users' middleware around each call of a handler."""
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
         """Call the handler, or not; what this returns or raises counts as the handler's own."""
@@ -67,7 +67,7 @@ class Middleware:
 
 
 def chained(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
-    """The call with everything around it; the first stands outermost."""
+    """The call wrapped in all middleware, the first outermost."""
     proceed = innermost
     for one in reversed(middleware):
         proceed = _around(one, proceed)
@@ -79,7 +79,7 @@ def _around(one: Middleware, proceed: Proceed) -> Proceed:
 
 
 def require_middleware(field: str, given: object) -> tuple[Middleware, ...]:
-    """A chain whose every link can be called; the first that cannot is named by its place."""
+    """Checked middleware; the first wrong item is named by its index."""
     if not isinstance(given, list | tuple):
         raise BadConfiguration(f"{field}: must be a list of middleware, not {shown(given)}")
     for at, one in enumerate(given):

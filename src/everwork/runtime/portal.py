@@ -1,4 +1,4 @@
-"""The engine's thread: one event loop in which the service lives, called from any thread and any other loop."""
+"""The engine's thread: an event loop that runs the service, called from any thread and any other loop."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Portal:
         return self._ready.done() and self._ready.exception() is not None
 
     def open(self, prepare: Use[None]) -> Future[None]:
-        """Open the service, once; errors come to everybody who waits for it."""
+        """Open the service, once; every caller that waits for it gets its errors."""
         if self._may_open.acquire(blocking=False):
-            self.loop.call_soon_threadsafe(self._begin_to_open, prepare)
+            self.loop.call_soon_threadsafe(self._start_opening, prepare)
         return self._ready
 
-    def _begin_to_open(self, prepare: Use[None]) -> None:
+    def _start_opening(self, prepare: Use[None]) -> None:
         self._opening = self.loop.create_task(self._open(prepare))
 
     async def call(self, use: Use[T]) -> T:
@@ -77,9 +77,9 @@ class Portal:
             raise
 
     def start(self, use: Use[T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
-        """Begin to use the service: a future of the calling loop, and what cancels the use.
+        """Start to use the service: a future of the calling loop, and a function that cancels.
 
-        A future and not a task, so that nobody who cancels the tasks of a loop ends it by the way.
+        A future and not a task, so that it survives when all tasks of the calling loop are cancelled.
         """
         here = asyncio.get_running_loop()
         future: asyncio.Future[T] = here.create_future()
@@ -127,7 +127,7 @@ class Portal:
         try:
             await service.open(upkeep=self._upkeep)
             await prepare(service)
-        except BaseException as error:  # noqa: BLE001 - it goes to whoever opens
+        except BaseException as error:  # noqa: BLE001 - it goes to the callers that open
             await service.close()
             closed = EngineUnavailable("the application was closed; open it again")
             self._ready.set_exception(closed if isinstance(error, asyncio.CancelledError) else error)
@@ -141,12 +141,12 @@ class Portal:
         self._is_closing = True
         if self._opening is not None:
             if self._is_remote:
-                self._opening.cancel()  # A server that does not answer keeps nobody waiting.
+                self._opening.cancel()  # Do not wait for a server that does not answer.
             await asyncio.wait([self._opening])
         service, self._service = self._service, None
         if service is not None:
             await service.close()
-        # Whoever still waits must be told: after this the loop stands still.
+        # Callers that still wait get an error: after this the loop does not run.
         left = asyncio.all_tasks(self.loop) - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -163,11 +163,11 @@ class Portal:
         started.append(task)
         there, future = waiting
 
-        def answer(done: asyncio.Task[T]) -> None:
-            with suppress(RuntimeError):  # The caller's loop is closed: nobody waits any more.
+        def forward(done: asyncio.Task[T]) -> None:
+            with suppress(RuntimeError):  # The caller's loop is closed.
                 there.call_soon_threadsafe(_resolve, future, done)
 
-        task.add_done_callback(answer)
+        task.add_done_callback(forward)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -178,9 +178,9 @@ class Portal:
 
 
 def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
-    """Hand a task's end to a thread that waits."""
+    """Pass a task's result to a waiting thread."""
 
-    def answer(ended: asyncio.Task[T]) -> None:
+    def forward(ended: asyncio.Task[T]) -> None:
         if ended.cancelled():
             done.set_exception(EngineUnavailable("the application was closed; open it again"))
         elif (error := ended.exception()) is not None:
@@ -188,7 +188,7 @@ def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
         else:
             done.set_result(ended.result())
 
-    task.add_done_callback(answer)
+    task.add_done_callback(forward)
 
 
 def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:

@@ -1,4 +1,4 @@
-"""Where a handler is stuck that ignores its timeout: a text for the error of its job."""
+"""The stack of a handler that ignores its timeout, as text for the error of its job."""
 
 from __future__ import annotations
 

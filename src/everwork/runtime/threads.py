@@ -1,4 +1,4 @@
-"""Threads for plain `def` handlers: daemons, so that one that never returns cannot keep the process alive."""
+"""Daemon threads for plain `def` handlers: one that never returns does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Call = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
 
 
 class HandlerThreads:
-    """As many threads as were ever needed at once, up to the limit given by those who call."""
+    """As many threads as were ever needed at the same time; the callers bound their number."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
@@ -23,7 +23,7 @@ class HandlerThreads:
         self._at_work: dict[asyncio.Future[Any], int] = {}
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run a call in a thread of its own; the future is resolved in the calling loop."""
+        """Run a call in its own thread; the future is resolved in the calling loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(self._free)
@@ -35,12 +35,12 @@ class HandlerThreads:
         return future
 
     def close(self) -> None:
-        """Let idle threads end; busy ones end with their call."""
+        """Stop idle threads; busy ones end with their call."""
         for _ in range(self._threads):
             self._inbox.put(None)
 
     @property
-    def is_one_of_them(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the caller runs in one of these threads."""
         return threading.get_ident() in self._identities
 
@@ -61,14 +61,14 @@ class HandlerThreads:
             self._at_work[future] = identity
             try:
                 value, error = call(), None
-            except BaseException as raised:  # noqa: BLE001 - user code; it goes to whoever waits for the call
+            except BaseException as raised:  # noqa: BLE001 - user code; it goes to the caller
                 value, error = None, raised
             if os.getpid() != process:
                 os._exit(0 if error is None else 1)  # The handler forked, and its child must not become a worker.
             try:
                 loop.call_soon_threadsafe(_resolve, future, value, error)
             except RuntimeError:
-                return  # The loop is closed: nobody waits any more.
+                return  # The loop is closed.
 
 
 def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -77,7 +77,7 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
     if error is None:
         future.set_result(value)
     elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-        # A future takes no such thing: it would end the loop, or look like a cancellation.
+        # Not allowed in a future: it would end the loop, or look like a cancellation.
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)

@@ -54,7 +54,7 @@ class Harness:
         """Move the application; blocks for the few milliseconds that an in-memory store takes."""
         if self.app._is_working:  # noqa: SLF001
             raise BadConfiguration("rehearse: the workers of this application run; stop them first")
-        if self._host._is_guest:  # noqa: SLF001
+        if self._host._is_borrowed:  # noqa: SLF001
             raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
         if self._is_used:
             raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
@@ -63,7 +63,7 @@ class Harness:
         engine = InMemoryEngine(url, self.clock, own_loop=True)
         engine.refusals = self.faults.refusals
         self._store = engine
-        self._restore = self._host.move(engine)
+        self._restore = self._host.borrow(engine)
         try:
             self._host.open_blocking()
             self.run(self._declare)
@@ -94,7 +94,7 @@ class Harness:
     @property
     def own(self) -> CompletesInTransaction:
         """What completes jobs inside handlers' transactions."""
-        return self._host.own
+        return self._host.transactions
 
     @property
     def queues(self) -> list[QueueKey]:
@@ -181,7 +181,7 @@ class WorkersUnderTest:
         """Declare the workers' groups and policies to the store, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
             subscribed = await subscribe(service, settings)
-            self._specs.append(WorkerSpec.of(settings, worker, subscribed.places, index))
+            self._specs.append(WorkerSpec.of(settings, worker, subscribed.queues, index))
             await service.declare_policies(subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 

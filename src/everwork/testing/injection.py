@@ -18,6 +18,9 @@ Error = Exception | type[Exception]
 class SimulatedFailure(Exception):
     """Raised instead of the call by fault injection without an error of its own."""
 
+    # Stored error rules name it as users import it.
+    __module__ = "everwork.testing"
+
 
 class FailEveryNth(Middleware):
     """Every n-th call that this instance sees fails, with `error` if one is given; the handler is not called."""

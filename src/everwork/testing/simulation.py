@@ -52,7 +52,7 @@ class Simulation:
 
     def __init__(self, harness: Harness, handlers: Sequence[Handler]) -> None:
         self._harness = harness
-        self._turns: deque[tuple[QueueKey, Handler]] = deque((queue, one) for one in handlers for queue in one.places)
+        self._turns: deque[tuple[QueueKey, Handler]] = deque((queue, one) for one in handlers for queue in one.queues)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
         """Run the next job, due now or after jumps in time up to an end; without an end, as long as a job may run."""

@@ -19,7 +19,7 @@ from everwork.cli.output import write, write_json
 from everwork.cli.target import Target, UserCode
 from everwork.core.limits import TICK_JOBS_DEFAULT
 from everwork.exceptions import BadConfiguration
-from everwork.runtime.runtime import run_loop
+from everwork.runtime.shutdown import run_loop
 from everwork.server.settings import declared_settings
 from everwork.service.policies import hold_settings
 

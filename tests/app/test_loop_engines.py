@@ -21,10 +21,10 @@ def server_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, tmp_path)
 
 
-async def is_near(app: Everwork) -> bool:
+async def has_own_engine(app: Everwork) -> bool:
     """Whether this loop has an engine of its own."""
-    assert app._host._nearby is not None
-    return await app._host._nearby.service() is not None
+    assert app._host._loop_engines is not None
+    return await app._host._loop_engines.service() is not None
 
 
 async def test_a_loop_whose_engine_could_not_be_opened_gets_one_later(
@@ -37,6 +37,6 @@ async def test_a_loop_whose_engine_could_not_be_opened_gets_one_later(
             raise EngineUnavailable("the server is away")
 
         monkeypatch.setattr(JobService, "open", fail)
-        assert [await app.enqueue("work"), await is_near(app)] == [1, False]
+        assert [await app.enqueue("work"), await has_own_engine(app)] == [1, False]
         monkeypatch.setattr(JobService, "open", opens)
-        assert [await app.enqueue("work"), await is_near(app)] == [2, True]
+        assert [await app.enqueue("work"), await has_own_engine(app)] == [2, True]

@@ -1,4 +1,4 @@
-"""tx=: the user's own transaction, through the door, with every driver that an engine lets join."""
+"""tx=: the user's own transaction, with every driver that an engine lets join."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""Stop requests, and an event loop that ends even if a handler does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from everwork.aio.loops import first_of, new_loop
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+
+T = TypeVar("T")
+
+SHUTDOWN_SECONDS = 30.0
+"""How long a stopped application waits for what runs, by default."""
+SETTLE_SECONDS = 1.0
+"""The part of a process's last seconds that is reserved for storing outcomes."""
+
+
+class StopSignal:
+    """The first request stops gracefully, the second cancels. From any thread, for the loop that created it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.soft = asyncio.Event()
+        self.hard = asyncio.Event()
+
+    def request(self) -> None:
+        """Request a stop."""
+        with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+            self._loop.call_soon_threadsafe(self._request)
+
+    def _request(self) -> None:
+        if self.soft.is_set():
+            self.hard.set()
+        self.soft.set()
+
+    async def comes_before(self, preparation: Coroutine[Any, Any, None]) -> bool:
+        """Whether a stop is requested before a preparation has ended, which is then cancelled."""
+        preparing = asyncio.ensure_future(preparation)
+        try:
+            await first_of(self.soft, work=preparing)
+        finally:
+            if not preparing.done():
+                preparing.cancel()
+        if preparing.done():
+            preparing.result()
+            return False
+        return True
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in its own event loop; handlers that do not end do not keep the process alive."""
+    loop = new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            for task in stuck:
+                log.error("a task does not end, it is left behind", task=repr(task.get_coro()))
+            loop.set_exception_handler(lambda *_: None)
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def calls_share(seconds: float) -> float:
+    """How much of a process's last seconds its cancelled calls may take."""
+    return max(seconds - SETTLE_SECONDS, seconds / 2)
