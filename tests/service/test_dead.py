@@ -91,7 +91,7 @@ async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Eng
     await a_dead_letter(engine)
     await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), dry_run=True)
     steps: list[BulkChange] = []
-    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), told=steps.append)
+    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), progress=steps.append)
     assert steps == [BulkChange(1, 1)]
     [entry] = await admin.audit(10)
     assert (entry.action, entry.target) == ("dead.purge", TYPE)

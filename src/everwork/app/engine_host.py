@@ -21,7 +21,7 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
-from everwork.service.service import JobService, patiently
+from everwork.service.service import JobService, retry_create
 
 T = TypeVar("T")
 
@@ -99,14 +99,14 @@ class EngineHost:
         await self.open()  # Outside of the patience below: what is wrong at the start is told at once.
         nearby = None if self._nearby is None else await self._nearby.service()
         if nearby is not None:
-            return await nearby.create_patiently(jobs)
+            return await nearby.create_retrying(jobs)
         loop = asyncio.get_running_loop()
         coalescer = self._creates.get(loop)
         if coalescer is None:
             self._creates[loop] = coalescer = Batcher(
                 lambda batch: self._opened.call(lambda service: service.create(batch)), CREATE_BATCH_MAX
             )
-        return await patiently(lambda: coalescer.add(jobs), jobs)
+        return await retry_create(lambda: coalescer.add(jobs), jobs)
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction; nothing is opened: that could wait for this very transaction."""

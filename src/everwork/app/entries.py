@@ -11,7 +11,7 @@ from everwork.codec.json import encode_object
 from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
 from everwork.runtime.handler import QueueKey
 from everwork.service.fleet.entries import TriggerEntry, WorkerEntry
-from everwork.service.policies import Said, said_in_code
+from everwork.service.policies import PolicyFields, fields_in_code
 from everwork.service.service import JobService
 
 _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
@@ -73,10 +73,10 @@ class Subscription(NamedTuple):
     """Where a worker takes jobs from, and the policy that it declares."""
 
     places: tuple[QueueKey, ...]
-    said: Said
+    said: PolicyFields
 
     @property
-    def policies(self) -> dict[str, Said]:
+    def policies(self) -> dict[str, PolicyFields]:
         """Whoever owns a source's default group says how its jobs are retried."""
         return {place.type: self.said for place in self.places if place.group == DEFAULT_GROUP}
 
@@ -89,4 +89,4 @@ class Subscription(NamedTuple):
 async def subscribe(service: JobService, settings: WorkerSettings) -> Subscription:
     """Let the store know a worker's sources; it answers with the groups."""
     places = [QueueKey(source, await service.subscribe(source, settings.id)) for source in sorted(settings.sources)]
-    return Subscription(tuple(places), said_in_code(settings.retry, settings.breaker, settings.policy))
+    return Subscription(tuple(places), fields_in_code(settings.retry, settings.breaker, settings.policy))

@@ -65,7 +65,7 @@ async def _told(fleet: Fleet, name: str, triggers: Sequence[str]) -> AsyncIterat
     """Let everybody know, as long as this lasts, that somebody fires these triggers."""
 
     async def tell() -> bool:
-        await fleet.tell_firing(name, triggers)
+        await fleet.register_firing(name, triggers)
         return False
 
     telling = BackgroundLoop("everwork-firing", tell, TELL_SECONDS)

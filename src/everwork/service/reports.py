@@ -193,7 +193,7 @@ def type_report(view: TypeView) -> dict[str, Any]:
 
 def policy_report(type: str, view: PolicyView) -> dict[str, Any]:
     """The policy in force for a type; `default` says that the type has none of its own, `set` what was set."""
-    return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.said)}
+    return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.fields)}
 
 
 def group_report(view: GroupView) -> dict[str, Any]:

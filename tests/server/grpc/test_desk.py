@@ -33,7 +33,7 @@ async def ask(place: Place, name: str, request: Any) -> Any:
 async def ended(place: Place, error: str = "") -> int:
     """A job that is completed or, with an error, a dead letter."""
     [created] = await place.service.create([NewJob(TYPE)])
-    [job] = await place.service.lease(Demand(TYPE, "w1", 1))
+    [job] = await place.service.activate(Demand(TYPE, "w1", 1))
     outcome = Failed(job.key, job.attempt, error, final=True) if error else Complete(job.key, job.attempt)
     await place.service.settle([outcome])
     return created.key

@@ -282,7 +282,7 @@ def _changed(
         try:
             with watched() as look:
                 office = administration_of(service)
-                return await office.change_dead(act, wanted, all=all, dry_run=dry_run, told=heard)
+                return await office.change_dead(act, wanted, all=all, dry_run=dry_run, progress=heard)
         except asyncio.CancelledError:
             tell("interrupted: nothing was changed" if dry_run else _interrupted(act, done.changed, total))
             raise

@@ -14,7 +14,7 @@ from everwork.core import checks
 from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS
 from everwork.exceptions import InvalidInput
 from everwork.service.admin import PolicyView
-from everwork.service.policies import OFF, said_of_texts
+from everwork.service.policies import OFF, fields_from_texts
 from everwork.service.reports import policy_report
 
 
@@ -82,7 +82,7 @@ def policy(  # noqa: PLR0913 - what a policy may say
     else:
         own = "" if view.is_own else " (the default)"
         retry = {name: getattr(view.policy.retry, name) for name in RETRY_FIELDS}
-        write(f"{one_line(type)}: {told(retry | dict(view.said))}{own}\n")
+        write(f"{one_line(type)}: {told(retry | dict(view.fields))}{own}\n")
 
 
 def told(said: Mapping[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool
         return PolicyView(DEFAULT_TYPE_POLICY, {})
     if given:
         checks.name("type", type)
-        said = said_of_texts(given)
+        said = fields_from_texts(given)
         # A policy may be there before the first job, and so may the store; a slip must not bring it into being.
         return administer(engine, lambda desk: desk.set_policy(type, said, changes_only=True), creates=True)
     return administer(engine, lambda desk: desk.policy(type))

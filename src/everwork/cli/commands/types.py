@@ -16,7 +16,7 @@ from everwork.core.breaker import BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.service.admin import TypeView
-from everwork.service.policies import said_of_stored
+from everwork.service.policies import stored_fields
 from everwork.service.reports import type_report
 
 COLUMNS = (
@@ -112,7 +112,7 @@ def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> N
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
     asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
-    own = "" if info.policy is None else told(said_of_stored(info.policy))
+    own = "" if info.policy is None else told(stored_fields(info.policy))
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
     return one_line(info.type), _status(view), *counts, asked, own
 

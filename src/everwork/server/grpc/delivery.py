@@ -35,7 +35,7 @@ async def deliver(
             written += carried
     finally:
         if written < len(jobs):
-            service.hand_back(jobs[written:])
+            service.release_undelivered(jobs[written:])
 
 
 def portions(parts: Iterable[Part], bytes_max: int = MESSAGE_BYTES_MAX) -> Iterator[list[Part]]:

@@ -78,7 +78,7 @@ class JobsApi:
         if jobs:
             messages = self._gateway.while_live(desk, _messages(jobs, demand, fetched))
             await deliver(self._gateway.service, context, jobs, messages)
-        elif not self._gateway.stopping.is_set() and (told := await self._gateway.service.blockade(demand.type)):
+        elif not self._gateway.stopping.is_set() and (told := await self._gateway.service.blocked_reason(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=told).SerializeToString())
 
     async def complete(self, desk: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:

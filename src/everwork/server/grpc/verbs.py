@@ -91,7 +91,7 @@ class JobCalls:
         try:
             self._gateway.require_live(desk)
         except BaseException:
-            service.hand_back(jobs)
+            service.release_undelivered(jobs)
             raise
         await deliver(service, context, jobs, _messages(jobs))
 

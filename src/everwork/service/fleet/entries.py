@@ -163,7 +163,7 @@ def own_source(worker_id: str) -> str:
     return f"worker:{worker_id}:source"
 
 
-def card_body(card: Card) -> str:
+def entry_body(card: Card) -> str:
     """The entry of the registry, whatever stands in the texts of the card."""
     return orjson.dumps({name: _storable(value) for name, value in asdict(card).items()}).decode()
 

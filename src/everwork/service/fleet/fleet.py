@@ -29,7 +29,7 @@ from everwork.service.fleet.entries import (
     TriggerView,
     WorkerEntry,
     WorkerView,
-    card_body,
+    entry_body,
     own_source,
     read_entries,
     trigger_names,
@@ -79,8 +79,8 @@ class Fleet:
         stored = {entry[:2]: entry.body for kind in (WORKER, TRIGGER) for entry in await self._entries(kind)}
         # Before the cards are written: if this is broken off, whoever comes next finds the same to do.
         await self._begin_changed(triggers)
-        wanted: dict[tuple[str, str], str] = {(WORKER, card.id): card_body(card) for card in workers}
-        wanted |= {(TRIGGER, card.name): card_body(card) for card in triggers}
+        wanted: dict[tuple[str, str], str] = {(WORKER, card.id): entry_body(card) for card in workers}
+        wanted |= {(TRIGGER, card.name): entry_body(card) for card in triggers}
         for (kind, name), body in wanted.items():
             if stored.get((kind, name)) != body:
                 await self._engine.register(kind, name, body)
@@ -91,8 +91,8 @@ class Fleet:
 
     async def beat(self, manager: ManagerEntry, processes: Sequence[ProcessEntry]) -> None:
         """Say that a manager and its processes live, and how they are."""
-        told = [(MANAGER, manager.name, card_body(manager))]
-        told += [(PROCESS, one.name, card_body(one)) for one in processes]
+        told = [(MANAGER, manager.name, entry_body(manager))]
+        told += [(PROCESS, one.name, entry_body(one)) for one in processes]
         await asyncio.gather(*(self._engine.register(*entry, FLEET_TTL_MS) for entry in told))
 
     async def leave(self, manager_name: str, process_names: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class Fleet:
         for name in names:
             await self._engine.unregister(PROCESS, name)
 
-    async def tell_firing(self, name: str, triggers: Sequence[str]) -> None:
+    async def register_firing(self, name: str, triggers: Sequence[str]) -> None:
         """Say that somebody who is no manager lives and fires these triggers."""
         await self._engine.register(FIRING, name, orjson.dumps(sorted(triggers)).decode(), FLEET_TTL_MS)
 
@@ -202,7 +202,7 @@ class Fleet:
         """Which triggers are switched off, by name."""
         return (await self.off()).triggers
 
-    async def takers_of(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerView]:
+    async def workers_for(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerView]:
         """Those for whom jobs of a type (and group) wait, by title."""
         views, entries = await asyncio.gather(self.workers(), self._entries(OWNER))
         owner = group or next((entry.body for entry in entries if entry.name == type), None)

@@ -43,7 +43,7 @@ async def activate(call: Call) -> Response:
         why = {} if jobs else await _why_nothing(call, demand.type)
         return Delivery(call.parts.service, jobs, orjson.dumps({"jobs": reports, **why}))
     except BaseException:
-        call.parts.service.hand_back(jobs)
+        call.parts.service.release_undelivered(jobs)
         raise
 
 
@@ -111,7 +111,7 @@ class Delivery(Response):
 
     def _hand_back(self) -> None:
         if self._jobs:
-            self._service.hand_back(self._jobs)
+            self._service.release_undelivered(self._jobs)
 
 
 def _require_live(call: Call) -> None:
@@ -122,7 +122,7 @@ def _require_live(call: Call) -> None:
 
 async def _why_nothing(call: Call, type: str) -> dict[str, str]:
     """The reason, if the whole type is stopped."""
-    reason = None if call.parts.stopping.is_set() else await call.parts.service.blockade(type)
+    reason = None if call.parts.stopping.is_set() else await call.parts.service.blocked_reason(type)
     return {} if reason is None else {"reason": reason}
 
 
@@ -144,7 +144,7 @@ async def _waited(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
 def _untaken(service: JobService, poll: asyncio.Future[list[LeasedJob]]) -> None:
     """The jobs came in the very moment in which nobody was there to take them."""
     if not poll.cancelled() and poll.exception() is None and poll.result():
-        service.hand_back(poll.result())
+        service.release_undelivered(poll.result())
 
 
 async def _gone(receive: Receive) -> None:

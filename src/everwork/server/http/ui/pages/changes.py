@@ -50,7 +50,7 @@ async def change(visit: Visit) -> Done | View:
     keys = [checks.job_key(key) for key in dict.fromkeys(visit.all_sent("key"))]
     if visit.optional("scope") != "all":
         return await _picked(visit, act, keys)
-    search = bulk.aimed(act, asked.search)
+    search = bulk.restricted(act, asked.search)
     if visit.optional("sure") is None:
         return await _ask_for_all(visit, act, asked, search)
     done = await visit.admin.change_matching(act, replace(asked.search, below=_below(visit)))
@@ -64,14 +64,14 @@ async def _picked(visit: Visit, act: BulkAction, keys: Sequence[int]) -> Done | 
         return _told(act, await visit.admin.change_jobs(act, keys))
     now_ms = await now_of(visit)
     jobs = await visit.jobs.get_many(keys[: bulk.KEYS_MAX])
-    able = [job.key for job in jobs if job is not None and bulk.allows(act, job, now_ms)]
+    able = [job.key for job in jobs if job is not None and bulk.is_allowed(act, job, now_ms)]
     more = {"keys": able, "selected": len(keys), "scope": "picked", "filter": "", "below": "", "which": []}
     return _page(visit, act, Counted(len(able), True), more)
 
 
 async def _ask_for_all(visit: Visit, act: BulkAction, asked: SearchForm, search: BulkFilter) -> View:
     newest = await visit.jobs.newest_key()
-    count = await bulk.counted(visit.jobs, search, await now_of(visit))
+    count = await bulk.count_matching(visit.jobs, search, await now_of(visit))
     which = [(TELLING[name], value) for name, value in asked.typed.items()]
     below = "" if newest is None else newest + 1
     more = {"keys": [], "selected": 0, "scope": "all", "filter": asked.query, "below": below, "which": which}

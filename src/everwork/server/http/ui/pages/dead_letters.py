@@ -235,7 +235,7 @@ async def failing(visit: Visit, type: str | None = None) -> Failing | None:
     """What failed lately, the latest first; None for whoever may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.found(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
+    page = await bulk.find_within(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)

@@ -34,7 +34,7 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.access.principal import Permission
 from everwork.service.admin import TypeView
 from everwork.service.fleet.entries import WorkerView
-from everwork.service.policies import said_of_stored
+from everwork.service.policies import stored_fields
 
 DUE_LOOK_MAX: Final = 100
 """Engines count what waits, not what is due of it: so many are looked at."""
@@ -133,7 +133,7 @@ async def _due(visit: Visit, view: TypeView) -> int | None:
     if view.counts[State.PENDING] > DUE_LOOK_MAX or not visit.may_see_jobs:
         return None
     wanted = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
-    page = await visit.jobs.look(wanted, DUE_LOOK_MAX)
+    page = await visit.jobs.find_step(wanted, DUE_LOOK_MAX)
     return len(page.jobs) if page.next is None else None
 
 
@@ -142,7 +142,7 @@ async def _groups(visit: Visit, type: str, names: Sequence[str]) -> Sequence[Any
 
 
 def _policy(type: str, stored: str | None) -> dict[str, Any]:
-    policy, said = decode_policy(stored), said_of_stored(stored)
+    policy, said = decode_policy(stored), stored_fields(stored)
     return {
         "type": type,
         "policy": policy,

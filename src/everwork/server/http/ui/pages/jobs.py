@@ -65,7 +65,7 @@ async def show(visit: Visit) -> View:
     found = Found([], None)
     if not problems:
         start = await _start(visit, asked) if cursor is None else cursor
-        found = await bulk.found(visit.jobs, asked.search, PAGE_JOBS, now_ms, start)
+        found = await bulk.find_within(visit.jobs, asked.search, PAGE_JOBS, now_ms, start)
     masks = masks_of(visit)
     context = {
         "asked": asked,
@@ -81,7 +81,7 @@ async def show(visit: Visit) -> View:
 
 async def _start(visit: Visit, asked: SearchForm) -> int | None:
     """Where to begin to look: a search for jobs of last week does not begin with today's."""
-    before_ms = asked.search.wanted.created_before_ms
+    before_ms = asked.search.filter.created_before_ms
     return None if before_ms is None else await visit.jobs.key_since(before_ms + DISORDER_MS)
 
 
@@ -106,7 +106,7 @@ async def _around(visit: Visit, asked: SearchForm) -> dict[str, Any]:
     """The tabs, with how many jobs are behind them if that is known, and the types that can be chosen."""
     counts = await visit.jobs.count()
     is_counted = asked.typed.keys() <= COUNTED_BY
-    type, tenants = asked.typed.get("type"), asked.search.wanted.tenants
+    type, tenants = asked.typed.get("type"), asked.search.filter.tenants
     by_state = {state.label: 0 for state in State}
     for count in counts:
         if type in (None, count.type) and (not tenants or count.tenant in tenants):
