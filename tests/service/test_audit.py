@@ -143,7 +143,7 @@ async def test_types_and_groups_are_read_by_whoever_reads_jobs_of_all_tenants(of
     for refused in (office.of(), office.of(Permission.ALL, tenants=("acme",))):
         with pytest.raises(PermissionDenied):
             await READS[act](refused)
-    assert await office.fields() == []
+    assert await office.said() == []
 
 
 async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Office) -> None:
@@ -162,7 +162,7 @@ async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Offic
     assert (
         await office.of(Permission.JOBS, tenants=("globex",)).change_jobs(bulk.BulkAction.REQUEUE, [job.key])
     ).changed == 0
-    assert [entry[0] for entry in await office.fields()] == ["jobs.requeue"]
+    assert [entry[0] for entry in await office.said()] == ["jobs.requeue"]
     assert await the_state(office.engine, job.key) is State.FAILED
 
 
@@ -174,7 +174,7 @@ async def test_a_type_is_paused_and_resumed(office: Office, admin: Admin) -> Non
     assert [info.paused for info in await office.engine.types()] == [True]
     await admin.resume("not-seen-before")
     assert [info.paused for info in await office.engine.types()] == [False]
-    assert await office.fields() == [("types.pause", "not-seen-before", {}), ("types.resume", "not-seen-before", {})]
+    assert await office.said() == [("types.pause", "not-seen-before", {}), ("types.resume", "not-seen-before", {})]
 
 
 async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, admin: Admin) -> None:
@@ -187,7 +187,7 @@ async def test_a_policy_is_set_whole_or_in_parts_and_cleared(office: Office, adm
     assert await admin.policy(TYPE) == (TypePolicy(retry=RetryPolicy(jitter=0.5)), {"jitter": 0.5})
     await admin.clear_policy(TYPE)
     assert await admin.policy(TYPE) == (TypePolicy(), {})
-    actions = [action for action, _, _ in await office.fields()]
+    actions = [action for action, _, _ in await office.said()]
     assert actions == ["types.policy", "types.policy", "types.policy", "types.policy-clear"]
 
 
@@ -239,7 +239,7 @@ async def test_a_breaker_that_was_opened_by_hand_without_a_rule_stays_open(offic
 async def test_a_wrong_policy_is_refused_by_its_field(office: Office, admin: Admin, said: Any, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         await admin.set_policy(TYPE, said)
-    assert (await office.engine.types(), await office.fields()) == ([], [])
+    assert (await office.engine.types(), await office.said()) == ([], [])
 
 
 async def test_null_takes_a_field_of_a_policy_back(office: Office, admin: Admin) -> None:
@@ -260,7 +260,7 @@ async def test_a_breaker_is_opened_by_hand_and_reset_and_that_is_written_down(of
     report = type_report(view)
     assert (report["breaker"], report["breaker_open_until"]) == ("open", "2023-11-14T22:10:00.000Z")
     assert await admin.reset_breaker(TYPE) is True
-    assert await office.fields() == [("types.breaker-open", TYPE, {"seconds": 600}), ("types.breaker-reset", TYPE, {})]
+    assert await office.said() == [("types.breaker-open", TYPE, {"seconds": 600}), ("types.breaker-reset", TYPE, {})]
 
 
 async def test_a_breaker_that_is_not_open_needs_no_reset(office: Office, admin: Admin) -> None:
@@ -276,7 +276,7 @@ async def test_groups_are_listed_with_their_jobs_and_dropped(office: Office, adm
     assert listed == [(TYPE, "audit", 1), (TYPE, "reporting", 1)]
     assert await admin.drop_group(TYPE, "reporting") == 1
     assert [view.group for view in await admin.groups()] == ["audit"]
-    assert await office.fields() == [("groups.drop", f"{TYPE}/reporting", {})]
+    assert await office.said() == [("groups.drop", f"{TYPE}/reporting", {})]
 
 
 async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office, admin: Admin) -> None:
@@ -290,7 +290,7 @@ async def test_types_are_listed_with_the_jobs_of_all_their_groups(office: Office
 async def test_what_is_not_there_is_not_found_and_not_written_down(office: Office, admin: Admin, act: str) -> None:
     with pytest.raises(NotFound, match="not found"):
         await CHANGES[act](admin)
-    assert (await office.engine.types(), await office.fields()) == ([], [])
+    assert (await office.engine.types(), await office.said()) == ([], [])
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", "a\nb", 5, None])
@@ -309,7 +309,7 @@ async def test_keys_are_made_and_revoked(office: Office, admin: Admin) -> None:
     assert office.keys.authenticate(new.text).tenants == ("acme",)
     await admin.revoke_key(new.key.id)
     assert [key.revoked_at_ms for key in await admin.list_keys()] == [START_MS]
-    [created, revoked] = await office.fields()
+    [created, revoked] = await office.said()
     assert created[:2] == ("keys.create", new.key.id)
     assert created[2]["permissions"] == ["jobs"]
     assert created[2]["expires_at_ms"] == START_MS + 5
@@ -320,7 +320,7 @@ async def test_keys_are_made_and_revoked(office: Office, admin: Admin) -> None:
 async def test_an_administrator_cannot_grant_more_than_administration(office: Office, admin: Admin) -> None:
     with pytest.raises(PermissionDenied, match="cannot grant it"):
         await admin.create_key("ops", ["*"])
-    assert (list(await office.keys.list()), await office.fields()) == ([], [])
+    assert (list(await office.keys.list()), await office.said()) == ([], [])
 
 
 async def test_deleted_jobs_and_bulk_requeues_are_written_down(office: Office) -> None:
@@ -329,13 +329,13 @@ async def test_deleted_jobs_and_bulk_requeues_are_written_down(office: Office) -
     assert await worker.delete_job(done.key) is State.COMPLETED
     assert await worker.requeue_matching(JobFilter(type=TYPE)) == (1, 1)
     assert await the_state(office.engine, dead.key) is State.PENDING
-    assert await office.fields() == [
+    assert await office.said() == [
         ("jobs.delete", str(done.key), {}),
         ("jobs.requeue", TYPE, {"matched": 1, "changed": 1, "filter": {"type": TYPE}}),
     ]
     with pytest.raises(JobNotFound):
         await worker.delete_job(done.key)
-    assert len(await office.fields()) == 2
+    assert len(await office.said()) == 2
 
 
 async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
@@ -354,7 +354,7 @@ async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
     monkeypatch.setattr(office.engine, "requeue", away_the_second_time)
     with pytest.raises(EngineUnavailable):
         await office.of(Permission.JOBS).requeue_matching(JobFilter(error_text="o"))
-    [entry] = await office.fields()
+    [entry] = await office.said()
     assert entry[:2] == ("jobs.requeue", "*")
     assert entry[2] == {"matched": 1, "changed": 1, "filter": {"error_text": "o"}, "broken_off": True}
 
@@ -373,14 +373,14 @@ async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_ste
 
     monkeypatch.setattr(office.engine, "requeue", waits_the_second_time)
     caller = asyncio.create_task(office.of(Permission.JOBS).requeue_matching(JobFilter(), all=True))
-    await until(office.fields)
-    assert (await office.fields())[0][2] == {"matched": 1, "changed": 1, "filter": {}, "unfinished": True}
+    await until(office.said)
+    assert (await office.said())[0][2] == {"matched": 1, "changed": 1, "filter": {}, "unfinished": True}
     caller.cancel()
     await asyncio.sleep(0)
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    [entry] = await office.fields()
+    [entry] = await office.said()
     assert entry[2] == {"matched": 2, "changed": 2, "filter": {}, "broken_off": True}
     states = [await the_state(office.engine, job.key) for job in letters]
     assert states == [State.FAILED, State.PENDING, State.PENDING]
@@ -461,9 +461,9 @@ async def test_an_act_whose_caller_goes_away_is_done_and_written_down(office: Of
     acting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await acting
-    await until(office.fields)
+    await until(office.said)
     assert [info.paused for info in await office.engine.types()] == [True]
-    assert await office.fields() == [("types.pause", TYPE, {})]
+    assert await office.said() == [("types.pause", TYPE, {})]
 
 
 # Reports ------------------------------------------------------------------------------------------------
