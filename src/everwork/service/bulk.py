@@ -23,9 +23,9 @@ from everwork.service.jobs import Jobs
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
-"""At most so many engine steps to count matching jobs: few may match of very many."""
+"""The maximum number of engine steps to count matching jobs: few may match of very many."""
 SCHEDULED_STEP: Final = 500
-"""Engines cannot filter scheduled jobs: so many pending ones are read in one step."""
+"""Engines cannot filter scheduled jobs: this many pending ones are read per step."""
 KEYS_MAX: Final = 1_000
 LOOK_SECONDS: Final = 0.08
 """Time limit of a search for a page; a step that has begun is finished."""
@@ -82,7 +82,7 @@ class BulkFilter:
 
 
 class Counted(NamedTuple):
-    """How many jobs match; if not exact, at least so many."""
+    """How many jobs match; if not exact, at least that many."""
 
     jobs: int
     is_exact: bool

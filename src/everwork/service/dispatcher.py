@@ -17,9 +17,9 @@ from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, TooManyRequests
 
 DEMANDS_MAX: Final = 128
-"""At most so many polls of one queue are served by one step."""
+"""The maximum number of polls of one queue that are served by one step."""
 CROWD_MIN: Final = 4
-"""From so many callers in one step on, the next one waits to gather more."""
+"""From this number of callers in one step on, the next one waits to gather more."""
 GATHER_SECONDS: Final = 0.002
 """How long it waits: half the commits, a fifth of the CPU."""
 IDLE_SECONDS: Final = 10.0
@@ -30,10 +30,10 @@ class Reporter(Protocol):
     """Receives figures per step, never per job: called on the hot path, it must not raise or block."""
 
     def committed(self, step: str, items: int, seconds: float) -> None:
-        """One engine step ("create", "settle", "activate") carried so many items, of all callers."""
+        """One engine step ("create", "settle", "activate") carried a number of items, of all callers."""
 
     def polled(self, seconds: float, jobs: int) -> None:
-        """A poll was answered after so many seconds with so many jobs."""
+        """A poll was answered, with a number of jobs."""
 
 
 class _Silent:

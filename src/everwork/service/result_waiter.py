@@ -14,7 +14,7 @@ from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, JobNotFound
 
 READ_MAX: Final = 100
-"""At most so many jobs are read per call, with their variables."""
+"""The maximum number of jobs per read, with their variables."""
 PAUSE_FACTOR: Final = 2.0
 """The pause after a read, as a multiple of its duration: waiting callers never take most of the engine's time."""
 PAUSE_SECONDS_MAX: Final = 1.0

@@ -1,4 +1,4 @@
-"""What callers need of a store beyond the use cases of jobs: batches, counts, registry. Nobody above sees an engine."""
+"""What callers need of a store beyond the job operations: batches, counts, registry. The engine stays private."""
 
 from __future__ import annotations
 

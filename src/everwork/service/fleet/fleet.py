@@ -284,7 +284,7 @@ class Fleet:
     async def _restart_changed(self, triggers: Sequence[TriggerEntry]) -> None:
         """Let a schedule that has changed, or is back, start now: it has missed no time points.
 
-        Done once, by whoever changes the entry: managers of two versions do not fight. Points that are just due are
+        Done once, by the caller that changes the entry: managers of two versions do not fight. Points that are just due are
         left to the running trigger loops.
         """
         known = {one.name: one.schedule for one in await self._triggers()}

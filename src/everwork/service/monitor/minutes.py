@@ -17,7 +17,7 @@ from everwork.core.queries import Measure, Stats
 
 MINUTE_MS: Final = 60_000
 MINUTE_TYPES_MAX: Final = 200
-"""A minute keeps so many types, those with the most work."""
+"""The maximum number of types in a minute, those with the most work."""
 OTHER_TYPES: Final = "(other)"
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -149,7 +149,7 @@ class Growth:
 
 
 HOURS_MAX: Final = 24
-"""After a longer outage only so many hours are caught up."""
+"""The maximum number of hours that are caught up after an outage."""
 
 
 def _flat(stats: Stats, measures: Iterable[Measure]) -> dict[tuple[int, str, str], int]:

@@ -1,4 +1,4 @@
-"""Triggers: scheduled jobs. Every program that has a trigger tries to fire it; the store accepts each time point once."""
+"""Triggers: scheduled jobs. Every program with a trigger tries to fire it; the store accepts each time point once."""
 
 from __future__ import annotations
 
