@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     pause_ms: int
 
 
-class _Part(NamedTuple):
+class _Request(NamedTuple):
     outcomes: Sequence[Outcome]
     demands: Sequence[Demand]
     answer: asyncio.Future[Answer]
@@ -72,14 +72,14 @@ class StepBatcher:
         self._engine = engine
         self._release = release
         self._reporter = reporter
-        self._parts: list[_Part] = []
-        self._crowd = 0
+        self._requests: list[_Request] = []
+        self._last_callers = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def take(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
+    async def submit(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
         """Take part in the next step; returns the caller's share of its answer."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._parts.append(_Part(outcomes, demands, answer))
+        self._requests.append(_Request(outcomes, demands, answer))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="everwork-steps")
         try:
@@ -97,30 +97,30 @@ class StepBatcher:
 
     async def _run(self) -> None:
         try:
-            while self._parts:
+            while self._requests:
                 # Callers that were woken by the same message or answer shall be part of the step, too.
-                await asyncio.sleep(GATHER_SECONDS if self._crowd >= CROWD_MIN else 0)
-                parts = self._next()
-                self._crowd = len(parts)
-                await self._step(parts)
+                await asyncio.sleep(GATHER_SECONDS if self._last_callers >= CROWD_MIN else 0)
+                requests = self._next()
+                self._last_callers = len(requests)
+                await self._step(requests)
         finally:
             self._task = None
 
-    def _next(self) -> list[_Part]:
+    def _next(self) -> list[_Request]:
         """The callers of the next step: at least one, and no more than the engine's limits allow."""
         outcomes = jobs = 0
-        for at, part in enumerate(self._parts):
-            outcomes += len(part.outcomes)
-            jobs += sum(demand.limit for demand in part.demands)
+        for at, request in enumerate(self._requests):
+            outcomes += len(request.outcomes)
+            jobs += sum(demand.limit for demand in request.demands)
             if at and (outcomes > SETTLE_BATCH_MAX or jobs > ACTIVATE_MAX):
-                parts, self._parts = self._parts[:at], self._parts[at:]
-                return parts
-        parts, self._parts = self._parts, []
-        return parts
+                requests, self._requests = self._requests[:at], self._requests[at:]
+                return requests
+        requests, self._requests = self._requests, []
+        return requests
 
-    async def _step(self, parts: list[_Part]) -> None:
-        outcomes = [outcome for part in parts for outcome in part.outcomes]
-        demands = [demand for part in parts for demand in part.demands]
+    async def _step(self, requests: list[_Request]) -> None:
+        outcomes = [outcome for request in requests for outcome in request.outcomes]
+        demands = [demand for request in requests for demand in request.demands]
         began = time.perf_counter()
         try:
             if outcomes:
@@ -128,29 +128,29 @@ class StepBatcher:
             else:
                 judged, activation = [], await self._engine.activate(demands)
         except Exception as error:  # noqa: BLE001 - it goes to the callers
-            if len(parts) == 1 or isinstance(error, EngineError):
-                _fail(parts, error)
+            if len(requests) == 1 or isinstance(error, EngineError):
+                _fail(requests, error)
             else:
                 # One of them is invalid and fails the step: each gets a step of its own.
-                for part in parts:
-                    await self._step([part])
+                for request in requests:
+                    await self._step([request])
             return
-        self._answer(parts, judged, activation)
+        self._answer(requests, judged, activation)
         if outcomes or activation.jobs:
             step, items = ("settle", len(outcomes)) if outcomes else ("activate", len(activation.jobs))
             self._reporter.committed(step, items, time.perf_counter() - began)
 
-    def _answer(self, parts: list[_Part], judged: list[Judged], activation: Activation) -> None:
+    def _answer(self, requests: list[_Request], judged: list[Judged], activation: Activation) -> None:
         pause = pause_ms(activation)
         shares = _shares(activation)
         at = 0
-        for part in parts:
-            mine = [next(shares) for _ in part.demands]
-            if not part.answer.done():
-                part.answer.set_result(Answer(judged[at : at + len(part.outcomes)], mine, pause))
+        for request in requests:
+            mine = [next(shares) for _ in request.demands]
+            if not request.answer.done():
+                request.answer.set_result(Answer(judged[at : at + len(request.outcomes)], mine, pause))
             else:
                 self._release([job for share in mine for job in share])
-            at += len(part.outcomes)
+            at += len(request.outcomes)
 
 
 class _Poll:
@@ -164,7 +164,7 @@ class _Poll:
         self.is_expired = False
         self.answer: asyncio.Future[list[LeasedJob]] = asyncio.get_running_loop().create_future()
 
-    def give(self, jobs: list[LeasedJob]) -> bool:
+    def deliver(self, jobs: list[LeasedJob]) -> bool:
         """Deliver jobs; False if the caller is gone."""
         if self.answer.done():
             return False
@@ -175,7 +175,7 @@ class _Poll:
         """Time out; if the poll is part of a running step, that step's answer is awaited."""
         self.is_expired = True
         if not self.is_in_step:
-            self.give([])
+            self.deliver([])
 
 
 class _PollQueue:
@@ -212,7 +212,7 @@ class _PollQueue:
         polls = self._first()
         for poll in polls:
             poll.is_in_step = True
-        answer = await self._dispatcher.steps.take((), [poll.demand for poll in polls])
+        answer = await self._dispatcher.steps.submit((), [poll.demand for poll in polls])
         if self._hand_out(polls, answer.shares):
             await self._wait(answer.pause_ms, mark)
 
@@ -247,7 +247,7 @@ class _PollQueue:
             poll.is_in_step = False
             if jobs or poll.is_expired:
                 self.leave(poll)
-                if not poll.give(jobs):
+                if not poll.deliver(jobs):
                     self._dispatcher.release(jobs)
         self._reach = max(1, self._reach // 2) if is_short else min(self._reach * 2, DEMANDS_MAX)
         return is_short
@@ -295,7 +295,7 @@ class Dispatcher:
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts."""
-        return (await self.steps.take(outcomes, ())).judged
+        return (await self.steps.submit(outcomes, ())).judged
 
     async def activate(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
         """Lease jobs; if none is due, wait for some. What is leased for a caller that has gone is released."""
@@ -306,7 +306,7 @@ class Dispatcher:
 
     async def _activate(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
         if wait_ms <= 0 or self._is_ending:
-            return (await self.steps.take((), [demand])).shares[0]
+            return (await self.steps.submit((), [demand])).shares[0]
         if self.waiting(demand.type) >= self._pollers_max:
             raise TooManyRequests(
                 f"{self._pollers_max:,} callers wait for jobs of type '{demand.type}' already, more are not allowed",
@@ -382,7 +382,7 @@ def _shares(activation: Activation) -> Iterator[list[LeasedJob]]:
         at += share
 
 
-def _fail(parts: list[_Part], error: Exception) -> None:
-    for part in parts:
-        if not part.answer.done():
-            part.answer.set_exception(error)
+def _fail(requests: list[_Request], error: Exception) -> None:
+    for request in requests:
+        if not request.answer.done():
+            request.answer.set_exception(error)

@@ -284,8 +284,8 @@ class Fleet:
     async def _restart_changed(self, triggers: Sequence[TriggerEntry]) -> None:
         """Let a schedule that has changed, or is back, start now: it has missed no time points.
 
-        Done once, by the caller that changes the entry: managers of two versions do not fight. Points that are just due are
-        left to the running trigger loops.
+        Done once, by the caller that changes the entry: managers of two versions do not fight. Points that are just due
+        are left to the running trigger loops.
         """
         known = {one.name: one.schedule for one in await self._triggers()}
         changed = {one.name for one in triggers if known.get(one.name) != one.schedule}

@@ -22,7 +22,7 @@ from everwork.service.triggers.fires import fire_key
 
 log = get_logger("everwork")
 
-LOOK_MS: Final = 5_000
+CHECK_MS: Final = 5_000
 """How often all triggers are checked, even if none is due: clocks may be set, marks may be moved."""
 PENDING_MS: Final = 1_000
 """How often a trigger is checked whose schedule has not answered yet."""
@@ -74,7 +74,7 @@ class TriggerLoop(BackgroundLoop):
     """Fires triggers at their time points, by the engine's clock, until it is stopped."""
 
     def __init__(self, engine: Engine, triggers: Iterable[Scheduled], off: Off) -> None:
-        super().__init__("triggers", self._step, LOOK_MS / 1000)
+        super().__init__("triggers", self._step, CHECK_MS / 1000)
         self._engine = engine
         self._off = off
         self._states = {one.name: _TriggerState(one, self.hurry) for one in triggers}
@@ -95,7 +95,7 @@ class TriggerLoop(BackgroundLoop):
     async def tick(self) -> float:
         """Fire what is due; returns the seconds until the next time point or check, at most a few."""
         now_ms = await self._read_marks()
-        due = [one for one in self._states.values() if one.look_ms <= now_ms]
+        due = [one for one in self._states.values() if one.check_ms <= now_ms]
         for one in due:
             await one.find_points(now_ms)
         await self._await_calls(due, now_ms)
@@ -106,7 +106,7 @@ class TriggerLoop(BackgroundLoop):
         for start in range(0, len(fires), FIRES_STEP_MAX):
             await self._fire(fires[start : start + FIRES_STEP_MAX])
         for one in due:
-            one.plan_look(now_ms)
+            one.plan_check(now_ms)
         return self._until_next(now_ms)
 
     async def catch_up(self, steps_max: int) -> None:
@@ -145,10 +145,10 @@ class TriggerLoop(BackgroundLoop):
             self._states[fire.trigger].adopt(answer.mark)
 
     def _until_next(self, now_ms: int) -> float:
-        looks = [one.look_ms for one in self._states.values()]
-        wake_ms = min([*looks, now_ms + LOOK_MS])
-        is_soon = wake_ms < now_ms + LOOK_MS
-        self._expected = [name for name, one in self._states.items() if not is_soon or one.look_ms <= wake_ms]
+        checks = [one.check_ms for one in self._states.values()]
+        wake_ms = min([*checks, now_ms + CHECK_MS])
+        is_soon = wake_ms < now_ms + CHECK_MS
+        self._expected = [name for name, one in self._states.items() if not is_soon or one.check_ms <= wake_ms]
         return max(0, wake_ms - now_ms) / 1000
 
     async def _step(self) -> bool:
@@ -171,7 +171,7 @@ class _TriggerState:
     """The state of one trigger in this process."""
 
     def __init__(self, scheduled: Scheduled, hurry: Callable[[], None]) -> None:
-        self.look_ms = 0
+        self.check_ms = 0
         self.call: IsolatedCall | None = None
         """The running call of its schedule, in a thread of its own."""
         self._hurry = hurry
@@ -201,7 +201,7 @@ class _TriggerState:
 
     def reset(self) -> None:
         """Forget what was planned by the clock."""
-        self.look_ms = self._broken_until_ms = 0
+        self.check_ms = self._broken_until_ms = 0
 
     async def find_points(self, now_ms: int) -> None:
         """Compute what is due, or start a call for it."""
@@ -256,7 +256,7 @@ class _TriggerState:
     def _answered(self) -> None:
         """An answer has arrived: check the trigger now, unless the loop is waiting for it."""
         if self.call is not None and self.call.is_known:
-            self.look_ms = 0
+            self.check_ms = 0
             self._hurry()
 
     def _drop_old(self, now_ms: int) -> None:
@@ -298,7 +298,7 @@ class _TriggerState:
         self._status_ms = now_ms
         if is_off != self._is_off:
             self._is_off = is_off
-            self.look_ms = 0
+            self.check_ms = 0
         if is_off:
             self._pass_ms = self._off_at_ms = now_ms
             self._forget_points()
@@ -308,25 +308,25 @@ class _TriggerState:
         fires = [] if self._pass_ms is None else [Fire(self._scheduled.name, self._pass_ms, None)]
         return fires + [self._scheduled.fire(point_ms) for point_ms in islice(self._points, most)]
 
-    def plan_look(self, now_ms: int) -> None:
+    def plan_check(self, now_ms: int) -> None:
         """Decide when to check it again."""
         if self._is_off:
-            self.look_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
+            self.check_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
         elif self.call is not None and self.call.answer.done():
-            self.look_ms = now_ms  # The answer arrived while others were fired.
+            self.check_ms = now_ms  # The answer arrived while others were fired.
         elif now_ms < self._broken_until_ms:
-            self.look_ms = self._broken_until_ms
+            self.check_ms = self._broken_until_ms
         elif self.call is not None:
             # Not for the answer, see `_answered`, but because the call may take too long.
-            self.look_ms = now_ms + PENDING_MS
+            self.check_ms = now_ms + PENDING_MS
         elif self._points or self._off_at_ms is not None:
-            self.look_ms = now_ms
+            self.check_ms = now_ms
         else:
-            self.look_ms = now_ms + LOOK_MS if self._next_ms is None else self._next_ms
+            self.check_ms = now_ms + CHECK_MS if self._next_ms is None else self._next_ms
 
     def _fail(self, now_ms: int, error: Exception) -> None:
         """It is broken: it waits, with exponential backoff."""
         self._failure.tell(error)
         self._points.clear()
-        self.look_ms = self._broken_until_ms = now_ms + self._broken_ms
+        self.check_ms = self._broken_until_ms = now_ms + self._broken_ms
         self._broken_ms = min(2 * self._broken_ms, BROKEN_MS_MAX)
