@@ -11,7 +11,7 @@ from everwork.engines.contract import Engine
 from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import ANYBODY
-from everwork.service.fleet.entries import Card, ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, card_body
+from everwork.service.fleet.entries import Entry, ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, entry_body
 from everwork.service.monitor.minutes import Minute, minute_body, minute_name
 
 LIVES_MS = 3_600_000
@@ -27,7 +27,7 @@ async def surround(engine: Engine) -> None:
     """Write it all anew: what lives would not live on in a store that is kept."""
     now_ms = time.time_ns() // 1_000_000
     for kind, name, card in (*_fleet(now_ms), *_declared()):
-        await engine.register(kind, name, card_body(card), LIVES_MS)
+        await engine.register(kind, name, entry_body(card), LIVES_MS)
     for at in range(MINUTES):
         minute = _minute(now_ms // 60_000 - at - 1)
         await engine.register("minute", minute_name(minute.minute), minute_body(minute), LIVES_MS)
@@ -46,9 +46,9 @@ async def _govern(engine: Engine) -> None:
     await engine.open_breaker(type_of(0), LIVES_MS)
 
 
-def _fleet(now_ms: int) -> list[tuple[str, str, Card]]:
+def _fleet(now_ms: int) -> list[tuple[str, str, Entry]]:
     workers = tuple(f"worker-{n}" for n in range(CLASSES))
-    told: list[tuple[str, str, Card]] = []
+    told: list[tuple[str, str, Entry]] = []
     for n in range(WORKERS):
         name = worker_of(n)
         process = ProcessEntry(
@@ -62,7 +62,7 @@ def _fleet(now_ms: int) -> list[tuple[str, str, Card]]:
     return told
 
 
-def _declared() -> list[tuple[str, str, Card]]:
+def _declared() -> list[tuple[str, str, Entry]]:
     workers = [
         WorkerEntry(id=f"worker-{n}", title=f"Worker {n}", sources=(type_of(40 * n),), concurrency=50)
         for n in range(CLASSES)

@@ -74,7 +74,8 @@ def _name(node: ast.expr) -> str:
             return _name(inner)
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
-    return ""
+        case _:
+            return ""
 
 
 def _imported(tree: ast.Module) -> set[str]:

@@ -65,7 +65,7 @@ async def test_a_tick_does_not_run_more_of_a_function_at_once_than_its_concurren
 async def test_a_tick_sweeps_first_and_runs_what_a_dead_worker_held(app: Everwork, clock: VirtualClock) -> None:
     app.job("work", retry=RetryPolicy(max_attempts=3, base=0.0))(lambda: "done")
     key = await app.enqueue("work")
-    await app._host.call(lambda service: service.lease(Demand("work", "dead", 1, 30_000)))
+    await app._host.call(lambda service: service.activate(Demand("work", "dead", 1, 30_000)))
     assert await app.run_once() == TickResult()
     clock.advance(ms=30_001)
     assert await app.run_once() == TickResult(ran=1, completed=1)

@@ -9,7 +9,7 @@ import pytest
 
 from everwork.core.states import State
 from everwork.engines.open import open_engine
-from everwork.service.monitor.doctor import examine
+from everwork.service.doctor import examine
 from everwork.service.store_copy import COPY_KIND
 from tests.factories import (
     TYPE,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from everwork.engines.contract import Engine
-    from everwork.service.monitor.doctor import Finding
+    from everwork.service.doctor import Finding
     from tests.cli.conftest import Cli
     from tests.stores import VirtualClock
 

@@ -78,7 +78,7 @@ async def test_a_trigger_shows_when_it_fires_next_and_what_it_has_made(cli: Cli,
     assert head.startswith("nightly-report: on, every day; would fire at ")
     assert head.endswith(", but nobody runs it")
     assert (row.split()[:2], row.split()[-2:]) == ([key, "pending"], ["by", "hand"])
-    await Fleet(engine).tell_firing("app", [entry.name])
+    await Fleet(engine).register_firing("app", [entry.name])
     shown = cli("triggers", "show", entry.name, "--json").json
     assert (shown["served"], [fire["key"] for fire in shown["fires"]]) == (True, [key])
 

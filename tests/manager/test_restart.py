@@ -8,7 +8,7 @@ import pytest
 
 from everwork import State
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.fleet.running import at_work
+from everwork.service.fleet.running import running_jobs
 from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import LATE_S, Outside, Said
@@ -24,7 +24,7 @@ async def test_a_process_that_is_to_be_restarted_finishes_its_work_while_another
     await said.times(1, "begin", held)
     await until(fleet.processes, LATE_S)
     [process] = await fleet.processes()
-    [running] = (await at_work(engine, {process.name}, 10)).jobs
+    [running] = (await running_jobs(engine, {process.name}, 10)).jobs
     assert (running.key, running.process) == (held, process.name)
 
     await fleet.restart(process.name)

@@ -41,7 +41,7 @@ async def test_every_door_reaches_each_class_and_leaves_other_types_to_others(
 
 async def _another_worker_takes(outside: Outside, key: int) -> None:
     assert (await outside.job(key)).state is State.PENDING
-    [job] = await outside.service.lease(Demand("foreign", "elsewhere", 1, 30_000))
+    [job] = await outside.service.activate(Demand("foreign", "elsewhere", 1, 30_000))
     await outside.service.settle([Complete(job.key, job.attempt)])
     assert (await outside.job(key)).state is State.COMPLETED
 

@@ -142,11 +142,11 @@ def test_more_types_than_a_store_of_figures_bears_are_shown_as_one() -> None:
 
 async def test_every_figure_is_in_the_documentation_and_the_other_way_round(sqlite_whole: Whole) -> None:
     await sqlite_whole.create(2)
-    for job in await sqlite_whole.service.lease(Demand(TYPE, "w1", 2)):
+    for job in await sqlite_whole.service.activate(Demand(TYPE, "w1", 2)):
         is_first = job.attempt == 1 and job.key % 2
         outcome = Complete(job.key, 1) if is_first else Failed(job.key, 1, "no", final=True)
         await sqlite_whole.service.settle([outcome])
-    await sqlite_whole.service.lease(Demand(TYPE, "w1", 1))
+    await sqlite_whole.service.activate(Demand(TYPE, "w1", 1))
     sqlite_whole.server.metrics.unfenced("rest")
     sqlite_whole.server.metrics.called("rest", "healthz", "200")
     await sqlite_whole.server.sampler.fresh()

@@ -72,7 +72,7 @@ async def test_every_outcome_ends_an_attempt_in_its_own_way(whole: Whole) -> Non
     assert (rejected.state, rejected.rejected) == (State.FAILED, True)
     assert (released.state, released.attempts) == (State.PENDING, 0)
     assert (thrown.state, thrown.error_code, thrown.variables) == (State.FAILED, "NO_FUNDS", '{"n":0,"why":"x"}')
-    [event] = await whole.service.lease(Demand("next", "w", 5))
+    [event] = await whole.service.activate(Demand("next", "w", 5))
     assert event.variables == '{"n":1}'
 
 
@@ -357,7 +357,7 @@ async def test_a_tenants_key_sees_and_ends_only_its_own(sqlite_whole: Whole) -> 
     new = await sqlite_whole.server.keys.create("acme", ["jobs"], tenants=["acme"])
     [foreign] = await sqlite_whole.create(tenant="other")
     [mine] = await sqlite_whole.create(tenant="acme")
-    [held] = await sqlite_whole.service.lease(Demand(TYPE, "other", 1, tenants=("other",)))
+    [held] = await sqlite_whole.service.activate(Demand(TYPE, "other", 1, tenants=("other",)))
     async with sqlite_whole.worker(key=new.text, resumed=[pb.Lease(key=held.key, attempt=1)]) as worker:
         assert worker.welcome is not None
         assert [loss.lease.key for loss in worker.welcome.lost] == [foreign]

@@ -245,7 +245,7 @@ async def test_a_wrong_policy_is_refused_by_its_field(office: Office, admin: Adm
 async def test_null_takes_a_field_of_a_policy_back(office: Office, admin: Admin) -> None:
     await admin.set_policy(TYPE, {"factor": 3, "max_running": 5})
     view = await admin.set_policy(TYPE, {"factor": None}, changes_only=True)
-    assert (dict(view.said), view.policy.retry.factor) == ({"max_running": 5}, 2.0)
+    assert (dict(view.fields), view.policy.retry.factor) == ({"max_running": 5}, 2.0)
     await admin.set_policy(TYPE, {"max_running": None})
     assert [info.policy for info in await office.engine.types()] == [None]
 

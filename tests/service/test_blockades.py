@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 async def test_a_breaker_is_told_while_it_is_open_and_while_its_probe_runs(engine: Engine, clock: VirtualClock) -> None:
     first, _ = await a_pending_job(engine), await a_pending_job(engine)
-    assert await BlockedTypes(engine).of(TYPE) is None
+    assert await BlockedTypes(engine).reason(TYPE) is None
     await engine.open_breaker(TYPE, 60_000)
     stopped = f"type '{TYPE}' is stopped by its circuit breaker"
-    assert await BlockedTypes(engine).of(TYPE) == f"{stopped} until 2023-11-14T22:01:00.000Z"
+    assert await BlockedTypes(engine).reason(TYPE) == f"{stopped} until 2023-11-14T22:01:00.000Z"
     clock.advance(seconds=60)
-    assert await BlockedTypes(engine).of(TYPE) is None  # Whoever asks now gets the probe.
+    assert await BlockedTypes(engine).reason(TYPE) is None  # Whoever asks now gets the probe.
     [probe] = (await asked(engine)).jobs
     waiting = f"{stopped}, which waits for its probe, job '{first.key}', to succeed"
-    assert await BlockedTypes(engine).of(TYPE) == waiting
+    assert await BlockedTypes(engine).reason(TYPE) == waiting
     await engine.settle([Complete(probe.key, probe.attempt)])
-    assert await BlockedTypes(engine).of(TYPE) is None
+    assert await BlockedTypes(engine).reason(TYPE) is None

@@ -91,7 +91,7 @@ async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Eng
     await a_dead_letter(engine)
     await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), dry_run=True)
     steps: list[BulkChange] = []
-    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), told=steps.append)
+    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), progress=steps.append)
     assert steps == [BulkChange(1, 1)]
     [entry] = await admin.audit(10)
     assert (entry.action, entry.target) == ("dead.purge", TYPE)
@@ -140,7 +140,7 @@ async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, servic
 async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
     engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(dead_letters, "SCANNED_MAX", 2)
     for error in ("old", "new", "newest"):
         await a_dead_letter(engine, error=error)
     found = await grouped(jobs_of(service), DeadLetterFilter())

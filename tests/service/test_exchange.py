@@ -75,7 +75,7 @@ def watched(engine: Engine) -> Any:
 
 
 async def test_each_waiting_caller_gets_jobs_under_his_own_name(service: JobService, engine: Engine) -> None:
-    waiting = [asyncio.create_task(service.lease(demand(f"w{n}", 2), LONG_MS)) for n in range(10)]
+    waiting = [asyncio.create_task(service.activate(demand(f"w{n}", 2), LONG_MS)) for n in range(10)]
     await until(lambda: service.waiting(TYPE) == 10)
     await service.create([NewJob(TYPE)] * 20)
     shares = await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
@@ -87,12 +87,12 @@ async def test_each_waiting_caller_gets_jobs_under_his_own_name(service: JobServ
 async def test_callers_at_the_same_time_share_a_step(watched: Any, engine: Engine) -> None:
     service = JobService(watched, "holder")
     [first, second] = [job.key for job in await engine.create([NewJob(TYPE)] * 2)]
-    jobs = await service.lease(demand(limit=2))
+    jobs = await service.activate(demand(limit=2))
     watched.steps.clear()
     await asyncio.gather(
         service.settle([Complete(first, jobs[0].attempt)]),
         service.settle([Complete(second, jobs[1].attempt)]),
-        service.lease(demand()),
+        service.activate(demand()),
     )
     assert watched.steps == [(2, 1)]
 
@@ -103,7 +103,7 @@ async def test_callers_who_wait_for_lone_jobs_take_a_bounded_number_of_steps(wat
     for _ in range(rounds):
         polls = []
         for number in (1, 2):  # The second one ends the wait of the first.
-            polls.append(asyncio.create_task(service.lease(demand(f"w{number}"), LONG_MS)))
+            polls.append(asyncio.create_task(service.activate(demand(f"w{number}"), LONG_MS)))
             await until(partial(_are_waiting, service, number))
         await service.create([NewJob(TYPE)] * 2)
         shares = await asyncio.wait_for(asyncio.gather(*polls), DEADLINE_S)
@@ -117,7 +117,7 @@ async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: 
     job = await a_processing_job(engine)
     [other] = await service.create([NewJob(TYPE)])
     [judged], leased = await asyncio.gather(
-        service.settle([Complete(job.key, job.attempt)]), service.lease(demand("w2"))
+        service.settle([Complete(job.key, job.attempt)]), service.activate(demand("w2"))
     )
     assert judged.verdict is Verdict.ACCEPTED
     assert [one.key for one in leased] == [other.key]
@@ -126,7 +126,7 @@ async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: 
 async def test_a_tenants_caller_gets_nothing_of_others_from_a_shared_step(service: JobService) -> None:
     await service.create([NewJob(TYPE, tenant="acme"), NewJob(TYPE, tenant="other")])
     acme, everybody = await asyncio.gather(
-        service.lease(demand("acme", 5, tenants=("acme",))), service.lease(demand("all", 5))
+        service.activate(demand("acme", 5, tenants=("acme",))), service.activate(demand("all", 5))
     )
     assert {job.tenant for job in acme} <= {"acme"}
     assert {job.tenant for job in [*acme, *everybody]} == {"acme", "other"}
@@ -136,9 +136,9 @@ async def test_a_caller_whose_time_ends_while_the_engine_is_asked_gets_the_answe
     service = JobService(watched, "holder")
     job = await a_pending_job(engine)
     watched.gate = asyncio.Event()
-    polling = asyncio.create_task(service.lease(demand(), 1))
+    polling = asyncio.create_task(service.activate(demand(), 1))
     await until(lambda: watched.steps)
-    [ask] = next(iter(service._dispatcher._places.values())).asks
+    [ask] = next(iter(service._dispatcher._queues.values())).polls
     await until(lambda: ask.is_expired)
     assert not polling.done()
     watched.gate.set()
@@ -149,7 +149,7 @@ async def test_a_caller_whose_time_ends_while_the_engine_is_asked_gets_the_answe
 async def test_who_comes_first_is_served_first(service: JobService) -> None:
     waiting = []
     for number in range(5):
-        waiting.append(asyncio.create_task(service.lease(demand(f"w{number}"), LONG_MS)))
+        waiting.append(asyncio.create_task(service.activate(demand(f"w{number}"), LONG_MS)))
         await until(partial(_are_waiting, service, number + 1))
     await service.create([NewJob(TYPE)])
     done, _ = await asyncio.wait(waiting, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -160,22 +160,22 @@ async def test_who_comes_first_is_served_first(service: JobService) -> None:
 
 async def test_more_callers_than_allowed_are_told_to_come_later(engine: Engine) -> None:
     service = JobService(engine, "holder", pollers_max=2)
-    waiting = [asyncio.create_task(service.lease(demand(), LONG_MS)) for _ in range(2)]
+    waiting = [asyncio.create_task(service.activate(demand(), LONG_MS)) for _ in range(2)]
     await until(lambda: service.waiting(TYPE) == 2)
     with pytest.raises(TooManyRequests, match="2 callers wait for jobs of type 'email-send'"):
-        await service.lease(demand(), LONG_MS)
-    assert await service.lease(demand(type="other"), 1) == []
+        await service.activate(demand(), LONG_MS)
+    assert await service.activate(demand(type="other"), 1) == []
     service.end_polls()
     assert await asyncio.gather(*waiting) == [[], []]
     assert service.waiting(TYPE) == 0
 
 
 async def test_end_polls_lets_everybody_go_and_nobody_waits_any_more(service: JobService) -> None:
-    waiting = [asyncio.create_task(service.lease(demand(), LONG_MS)) for _ in range(3)]
+    waiting = [asyncio.create_task(service.activate(demand(), LONG_MS)) for _ in range(3)]
     await until(lambda: service.waiting(TYPE) == 3)
     service.end_polls()
     assert await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S) == [[], [], []]
-    assert await asyncio.wait_for(service.lease(demand(), LONG_MS), DEADLINE_S) == []
+    assert await asyncio.wait_for(service.activate(demand(), LONG_MS), DEADLINE_S) == []
 
 
 async def test_an_engine_that_is_away_is_told_to_all_who_wait_and_the_next_call_tries_again(
@@ -183,12 +183,12 @@ async def test_an_engine_that_is_away_is_told_to_all_who_wait_and_the_next_call_
 ) -> None:
     service = JobService(watched, "holder")
     watched.error = EngineUnavailable("gone fishing")
-    waiting = [asyncio.create_task(service.lease(demand(), LONG_MS)) for _ in range(3)]
+    waiting = [asyncio.create_task(service.activate(demand(), LONG_MS)) for _ in range(3)]
     answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), DEADLINE_S)
     assert [str(answer) for answer in answers] == ["gone fishing"] * 3
     watched.error = None
     job = await a_pending_job(engine)
-    assert [one.key for one in await service.lease(demand(), LONG_MS)] == [job.key]
+    assert [one.key for one in await service.activate(demand(), LONG_MS)] == [job.key]
     await service.close()
 
 
@@ -211,7 +211,7 @@ async def test_callers_who_leave_at_any_moment_strand_nothing(service: JobServic
     got: list[LeasedJob] = []
 
     async def call(number: int) -> None:
-        got.extend(await service.lease(demand(f"w{number}", 3), LONG_MS))
+        got.extend(await service.activate(demand(f"w{number}", 3), LONG_MS))
 
     callers = [asyncio.create_task(call(number)) for number in range(40)]
     for caller in callers[::2]:

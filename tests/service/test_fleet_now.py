@@ -13,7 +13,7 @@ from everwork.engines.contract import Engine
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
 from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet
-from everwork.service.fleet.running import at_work
+from everwork.service.fleet.running import running_jobs
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 from tests.factories import a_new_job, a_pending_job, a_processing_job
@@ -70,7 +70,7 @@ async def test_what_runs_is_told_with_its_process_or_as_held_by_another(engine: 
     ours = await a_processing_job(engine, worker="p1", tenant="acme")
     await a_pending_job(engine)
 
-    found = await at_work(engine, {"p1"}, 10)
+    found = await running_jobs(engine, {"p1"}, 10)
 
     assert [(job.key, job.worker, job.process, job.activated_at_ms) for job in found.jobs] == [
         (foreign.key, "node-7", None, START_MS),
@@ -78,7 +78,7 @@ async def test_what_runs_is_told_with_its_process_or_as_held_by_another(engine: 
     ]
     assert (found.jobs[1].tenant, found.jobs[1].lease_until_ms) == ("acme", ours.lease_until_ms)
     assert (found.others, found.is_cut) == ({"node-7": 1}, False)
-    assert (await at_work(engine, {"p1"}, 1)).is_cut
+    assert (await running_jobs(engine, {"p1"}, 1)).is_cut
 
 
 async def test_a_trigger_is_served_while_its_manager_or_application_lives(
@@ -92,7 +92,7 @@ async def test_a_trigger_is_served_while_its_manager_or_application_lives(
         return view.next_ms, view.is_served
 
     assert await seen() == (START_MS + DAY_MS, False)
-    await fleet.tell_firing("app-1", [entry.name])
+    await fleet.register_firing("app-1", [entry.name])
     assert await seen() == (START_MS + DAY_MS, True)
     await fleet.end_firing("app-1")
     assert await seen() == (START_MS + DAY_MS, False)

@@ -131,7 +131,7 @@ async def test_an_answer_that_comes_while_others_are_fired_is_taken_up_at_once(
     schedule = Blocking()
 
     async def answers_meanwhile() -> frozenset[str]:
-        question = loop._standings["w/tick"].question
+        question = loop._states["w/tick"].call
         schedule.may_answer.set()
         await until(lambda: question is None or question.answer.done())
         return frozenset()

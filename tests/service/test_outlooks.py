@@ -13,7 +13,7 @@ from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings
 from everwork.core.schedule import next_point
 from everwork.engines.values import TriggerMark
 from everwork.service.fleet.entries import TriggerEntry
-from everwork.service.triggers.outlook import FOREIGN, NOT_BEGUN, OVER, UNTOLD, next_fire
+from everwork.service.triggers.outlook import FOREIGN, NOT_BEGUN, OVER, UNKNOWN, next_fire
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, START_MS
 
 MARK = TriggerMark(START_MS, START_MS + 5 * MINUTE_MS)
@@ -57,7 +57,7 @@ def test_the_next_point_is_the_one_that_those_who_run_it_come_to(schedule: Inter
         ({}, None, NOT_BEGUN),
         ({"lifetime_ms": HOUR_MS}, TriggerMark(START_MS - 2 * HOUR_MS, START_MS), OVER),
         ({"lifetime_ms": MINUTE_MS}, TriggerMark(START_MS, START_MS + MINUTE_MS), OVER),
-        ({"interval_ms": None}, MARK, UNTOLD),
+        ({"interval_ms": None}, MARK, UNKNOWN),
     ],
     ids=["own class", "not begun", "over", "last point has passed", "older program"],
 )

@@ -18,9 +18,9 @@ from everwork.service.monitor.minutes import (
     minute_from,
 )
 from everwork.service.monitor.sampler import (
-    DEAR_SECONDS,
     MINUTE_KIND,
     RECENT_SECONDS_MAX,
+    SLOW_SECONDS,
     TURN,
     TURN_MS,
     MetricsSampler,
@@ -140,7 +140,7 @@ async def test_a_reading_that_is_dear_is_used_for_a_while(engine: Engine) -> Non
     sampler = MetricsSampler(engine, "a")
     sampler._cost_seconds = 1_000.0
     assert (await sampler.recent()).number == 1  # There was none yet.
-    sampler._cost_seconds = DEAR_SECONDS
+    sampler._cost_seconds = SLOW_SECONDS
     assert (await sampler.recent()).number == 2
     sampler._cost_seconds = 1_000.0
     assert (await sampler.recent()).number == 2

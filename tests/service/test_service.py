@@ -35,12 +35,12 @@ async def begun(*tasks: asyncio.Task[Any]) -> None:
 
 async def test_a_wait_answers_at_once_when_there_is_work(service: JobService, engine: Engine) -> None:
     job = await a_pending_job(engine)
-    leased = await asyncio.wait_for(service.lease(DEMAND, LONG_MS), DEADLINE_S)
+    leased = await asyncio.wait_for(service.activate(DEMAND, LONG_MS), DEADLINE_S)
     assert [job.key for job in leased] == [job.key]
 
 
 async def test_a_wait_ends_when_a_job_is_created_meanwhile(service: JobService) -> None:
-    waiting = asyncio.create_task(service.lease(DEMAND, LONG_MS))
+    waiting = asyncio.create_task(service.activate(DEMAND, LONG_MS))
     await begun(waiting)
     [created] = await service.create([NewJob(TYPE)])
     leased = await asyncio.wait_for(waiting, DEADLINE_S)
@@ -49,7 +49,7 @@ async def test_a_wait_ends_when_a_job_is_created_meanwhile(service: JobService) 
 
 async def test_a_wait_ends_when_a_scheduled_job_becomes_due(service: JobService, clock: VirtualClock) -> None:
     [created] = await service.create([NewJob(TYPE, delay_ms=60 * SECOND_MS)])
-    waiting = asyncio.create_task(service.lease(DEMAND, LONG_MS))
+    waiting = asyncio.create_task(service.activate(DEMAND, LONG_MS))
     await begun(waiting)
     assert not waiting.done()
     clock.advance(seconds=60)
@@ -59,11 +59,11 @@ async def test_a_wait_ends_when_a_scheduled_job_becomes_due(service: JobService,
 
 async def test_a_caller_without_work_is_back_after_the_time_that_it_may_wait(service: JobService) -> None:
     for wait_ms in (0, 20):
-        assert await asyncio.wait_for(service.lease(DEMAND, wait_ms), DEADLINE_S) == []
+        assert await asyncio.wait_for(service.activate(DEMAND, wait_ms), DEADLINE_S) == []
 
 
 async def test_jobs_of_other_types_do_not_end_the_wait(service: JobService) -> None:
-    waiting = asyncio.create_task(service.lease(DEMAND, LONG_MS))
+    waiting = asyncio.create_task(service.activate(DEMAND, LONG_MS))
     await begun(waiting)
     await service.create([NewJob("other")])
     await begun(waiting)
@@ -73,7 +73,7 @@ async def test_jobs_of_other_types_do_not_end_the_wait(service: JobService) -> N
 
 async def test_many_waiting_callers_get_each_job_once(service: JobService) -> None:
     demand = Demand(TYPE, "w1", 1)
-    waiting = [asyncio.create_task(service.lease(demand, LONG_MS)) for _ in range(5)]
+    waiting = [asyncio.create_task(service.activate(demand, LONG_MS)) for _ in range(5)]
     await begun(*waiting)
     created = await service.create([NewJob(TYPE)] * 5)
     activations = await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
@@ -85,7 +85,7 @@ async def test_what_was_leased_for_a_caller_who_has_gone_is_handed_back_uncounte
     service: JobService, engine: Engine
 ) -> None:
     job = await a_pending_job(engine)
-    caller = asyncio.create_task(service.lease(DEMAND, LONG_MS))
+    caller = asyncio.create_task(service.activate(DEMAND, LONG_MS))
     await asyncio.sleep(0)  # The demand is on its way, its answer is not here.
     await asyncio.sleep(0)
     caller.cancel()
@@ -93,7 +93,7 @@ async def test_what_was_leased_for_a_caller_who_has_gone_is_handed_back_uncounte
 
     async def is_back() -> bool:
         found = await the_job(engine, job.key)
-        return found.attempt == 1 and found.state is State.PENDING and not service._hand_backs
+        return found.attempt == 1 and found.state is State.PENDING and not service._releases
 
     await until(is_back)
     assert caller.cancelled()
@@ -103,7 +103,7 @@ async def test_what_was_leased_for_a_caller_who_has_gone_is_handed_back_uncounte
 async def test_close_waits_for_what_is_handed_back(engine: Engine) -> None:
     service = JobService(engine, "holder")
     job = await a_pending_job(engine)
-    caller = asyncio.create_task(service.lease(DEMAND, LONG_MS))
+    caller = asyncio.create_task(service.activate(DEMAND, LONG_MS))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     caller.cancel()
@@ -127,7 +127,7 @@ async def test_result_goes_on_waiting_through_a_retry(service: JobService, engin
     waiting = asyncio.create_task(service.result(job.key, None))
     await begun(waiting)
     await service.settle([Failed(job.key, job.attempt, "boom", backoff_ms=0)])
-    [again] = await service.lease(DEMAND)
+    [again] = await service.activate(DEMAND)
     assert not waiting.done()
     await service.settle([Complete(again.key, again.attempt, "2")])
     assert await asyncio.wait_for(waiting, DEADLINE_S) == "2"
@@ -332,7 +332,7 @@ async def test_a_page_of_large_jobs_ends_early_and_paging_on_meets_them_all(serv
 
 async def test_many_who_wait_for_results_share_a_look(service: JobService, engine: Engine) -> None:
     created = await service.create([NewJob(TYPE)] * 30)
-    leased = await service.lease(DEMAND._replace(limit=30))
+    leased = await service.activate(DEMAND._replace(limit=30))
     waiting = [asyncio.create_task(service.result(one.key, None)) for one in created]
     await until(lambda: len(service._result_waiter._waiters) == 30)
     looks = 0

@@ -9,7 +9,7 @@ import pytest
 
 from everwork.core.schedule import Calendar, Every, Plan
 from everwork.exceptions import EngineUnavailable
-from everwork.service.triggers.loop import LOOK_MS, Scheduled, TriggerLoop
+from everwork.service.triggers.loop import CHECK_MS, Scheduled, TriggerLoop
 from tests.app.waiting import until
 from tests.conformance.observe import every_job
 from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS, START_MS, VirtualClock, open_store
@@ -277,7 +277,7 @@ async def test_nothing_due_costs_one_look_in_several_seconds_and_no_look_at_swit
     engine: Engine, clock: VirtualClock, switch: Switch
 ) -> None:
     loop = TriggerLoop(engine, [a_trigger(Plan(Every(HOUR_MS)))], switch)
-    assert await loop.tick() == LOOK_MS / 1000
+    assert await loop.tick() == CHECK_MS / 1000
     await run_for(clock, 10 * MINUTE_MS, loop)
     assert switch.looks == 0
 

@@ -21,7 +21,7 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
-from everwork.service.service import JobService, patiently
+from everwork.service.service import JobService, retry_create
 
 T = TypeVar("T")
 
@@ -99,14 +99,14 @@ class EngineHost:
         await self.open()  # Outside of the retries below: an error on opening is raised immediately.
         service = None if self._loop_engines is None else await self._loop_engines.service()
         if service is not None:
-            return await service.create_patiently(jobs)
+            return await service.create_retrying(jobs)
         loop = asyncio.get_running_loop()
         batcher = self._creates.get(loop)
         if batcher is None:
             self._creates[loop] = batcher = Batcher(
                 lambda batch: self._opened.call(lambda opened: opened.create(batch)), CREATE_BATCH_MAX
             )
-        return await patiently(lambda: batcher.add(jobs), jobs)
+        return await retry_create(lambda: batcher.add(jobs), jobs)
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""

@@ -11,7 +11,7 @@ from everwork.codec.json import encode_object
 from everwork.core.limits import DEFAULT_GROUP, PAYLOAD_BYTES_MAX
 from everwork.runtime.handler import QueueKey
 from everwork.service.fleet.entries import TriggerEntry, WorkerEntry
-from everwork.service.policies import Said, said_in_code
+from everwork.service.policies import PolicyFields, fields_in_code
 from everwork.service.service import JobService
 
 _UNITS: Final = ((604_800_000, "weeks"), (86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
@@ -73,10 +73,10 @@ class Subscription(NamedTuple):
     """The queues that a worker takes jobs from, and the policy that it declares."""
 
     queues: tuple[QueueKey, ...]
-    policy: Said
+    policy: PolicyFields
 
     @property
-    def policies(self) -> dict[str, Said]:
+    def policies(self) -> dict[str, PolicyFields]:
         """By type: the owner of a source's default group decides its policy."""
         return {queue.type: self.policy for queue in self.queues if queue.group == DEFAULT_GROUP}
 
@@ -89,4 +89,4 @@ class Subscription(NamedTuple):
 async def subscribe(service: JobService, settings: WorkerSettings) -> Subscription:
     """Subscribe a worker to its sources; the engine assigns a group for each."""
     queues = [QueueKey(source, await service.subscribe(source, settings.id)) for source in sorted(settings.sources)]
-    return Subscription(tuple(queues), said_in_code(settings.retry, settings.breaker, settings.policy))
+    return Subscription(tuple(queues), fields_in_code(settings.retry, settings.breaker, settings.policy))

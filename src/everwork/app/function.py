@@ -15,7 +15,7 @@ from everwork.core.retry import DEFAULT_POLICY, RetryPolicy, require_policy
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.middleware import Middleware, require_middleware
-from everwork.service.policies import retry_in_code, said_in_code
+from everwork.service.policies import fields_in_code, retry_in_code
 
 if TYPE_CHECKING:
     from everwork.app.function_triggers import FunctionTrigger
@@ -69,7 +69,7 @@ class JobFunction(Generic[P, R]):
         self.type = checks.name("type", type)
         retry, policy = require_policy("retry", retry), require_type_policy("policy", policy)
         self.retry = retry_in_code(retry, policy, DEFAULT_POLICY)
-        self.policy_said = said_in_code(self.retry, require_breaker("breaker", breaker), policy)
+        self.policy_said = fields_in_code(self.retry, require_breaker("breaker", breaker), policy)
         self.concurrency = checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
         self.timeout = checks.number("timeout", timeout, 0.001, LEASE_MS_MAX / 1000)
         self.middleware = require_middleware("middleware", middleware)

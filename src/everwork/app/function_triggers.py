@@ -65,7 +65,7 @@ async def _registered(fleet: Fleet, name: str, triggers: Sequence[str]) -> Async
     """Keep an entry in the registry, inside this context, that these triggers are fired."""
 
     async def refresh() -> bool:
-        await fleet.tell_firing(name, triggers)
+        await fleet.register_firing(name, triggers)
         return False
 
     refreshing = BackgroundLoop("everwork-firing", refresh, REFRESH_SECONDS)

@@ -46,7 +46,7 @@ class SyncEverwork:
         checked = self._check(jobs)
         if tx is not None:
             return [JobKey.of(one) for one in self._host.create_in_blocking(tx, checked)]
-        return [JobKey.of(one) for one in self._host.run(lambda service: service.create_patiently(checked))]
+        return [JobKey.of(one) for one in self._host.run(lambda service: service.create_retrying(checked))]
 
     def get(self, key: int) -> Job:
         """A job as it stands."""

@@ -29,7 +29,7 @@ from everwork.manager.worker_pool import WorkerSpec
 from everwork.runtime.handler import QueueKey
 from everwork.runtime.ledger import Phase
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
-from everwork.service.policies import Said
+from everwork.service.policies import PolicyFields
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 
@@ -128,7 +128,7 @@ class ManagerRun:
         raise problem
 
     async def _declare(self) -> None:
-        policies: dict[str, Said] = {}
+        policies: dict[str, PolicyFields] = {}
         for worker, one in self._spec.workers.items():
             settings = one.settings
             subscribed = await subscribe(self._service, settings)

@@ -189,7 +189,7 @@ class AbstractBroker(_Store):
 
     async def _create(self, jobs: list[NewJob]) -> list[JobKey]:
         service = await self._service()
-        return [JobKey.of(created) for created in await service.create_patiently(jobs)] if jobs else []
+        return [JobKey.of(created) for created in await service.create_retrying(jobs)] if jobs else []
 
 
 class SqliteBackend(AbstractBackend):

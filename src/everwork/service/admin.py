@@ -1,4 +1,4 @@
-"""What administrators do to the whole store, for one caller: the key is checked, and the audit log is written."""
+"""Administration of a store for one caller: the key is checked, and changes are audited."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from everwork.service.access.api_key import ApiKey, NewKey
 from everwork.service.access.audit import Audit, AuditEntry
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
-from everwork.service.bulk import walk
+from everwork.service.bulk import run_steps
 from everwork.service.fleet.admin import FleetAdmin
 from everwork.service.jobs import Jobs
-from everwork.service.policies import put_over, put_policy, said_of_stored
+from everwork.service.policies import merged_fields, put_policy, stored_fields
 from everwork.service.service import JobService
 
 
 class TypeView(NamedTuple):
-    """A type, and how many of its jobs are in which state."""
+    """A type, and how many of its jobs are in each state."""
 
     info: TypeInfo
     counts: Mapping[State, int]
 
 
 class PolicyView(NamedTuple):
-    """The policy in force for a type; `said` are the fields that were set for it."""
+    """The policy in force for a type; `fields` are those that were set for it."""
 
     policy: TypePolicy
-    said: Mapping[str, Any]
+    fields: Mapping[str, Any]
 
     @property
     def is_own(self) -> bool:
-        """Whether the type has a policy of its own, not the default."""
-        return bool(self.said)
+        """Whether the type has a policy of its own."""
+        return bool(self.fields)
 
 
 class GroupView(NamedTuple):
-    """A further group of a type: its jobs, and when a worker last asked for the type."""
+    """An additional group of a type: its jobs, and when a worker last polled the type."""
 
     type: str
     group: str
@@ -57,76 +57,76 @@ class GroupView(NamedTuple):
 
 
 class Admin(FleetAdmin):
-    """What the holder of one key may do to the store. `origin` says where the call came from."""
+    """What the holder of a key may do to the store. `origin` is where the call came from."""
 
-    __slots__ = ("_desk", "_keys")
+    __slots__ = ("_jobs", "_keys")
 
     def __init__(self, service: JobService, keys: KeyRing, audit: Audit, principal: Principal, origin: str) -> None:
         super().__init__(service._engine, audit, principal, origin)  # noqa: SLF001 - of this package
-        self._desk = Jobs(service, principal)
+        self._jobs = Jobs(service, principal)
         self._keys = keys
 
     # Types --------------------------------------------------------------------------------------
 
     async def types(self) -> list[TypeView]:
-        """Every type that the store has seen, by name."""
+        """Every type in the store, by name."""
         self._may_read()
         counts = await self._counts(by_group=False)
         return [TypeView(info, counts[info.type, ""]) for info in await self._engine.types()]
 
     async def pause(self, type: str) -> None:
-        """Let no job of a type start, seen before or not; what runs goes on."""
+        """Pause a type, known or not; running jobs are not affected."""
         self._may_change(type=type)
-        await self._noted("types.pause", type, lambda: self._engine.pause(type, True))
+        await self._audited("types.pause", type, lambda: self._engine.pause(type, True))
 
     async def resume(self, type: str) -> None:
-        """Let jobs of a type start again."""
+        """Resume a type."""
         self._may_change(type=type)
-        await self._known(type)
-        await self._noted("types.resume", type, lambda: self._engine.pause(type, False))
+        await self._require_type(type)
+        await self._audited("types.resume", type, lambda: self._engine.pause(type, False))
 
     async def open_breaker(self, type: str, seconds: float = CircuitBreaker().seconds) -> float:
-        """Open a type's breaker by hand, for so many seconds; then one job may try whether things work again."""
+        """Open a type's breaker for some seconds; then one job probes whether it may close."""
         self._may_change(type=type)
         open_ms = checks.milliseconds("seconds", seconds, 1.0, BREAKER_SECONDS_MAX)
-        await self._known(type)
-        said = {"seconds": seconds}
-        await self._noted("types.breaker-open", type, lambda: self._engine.open_breaker(type, open_ms), said)
+        await self._require_type(type)
+        detail = {"seconds": seconds}
+        await self._audited("types.breaker-open", type, lambda: self._engine.open_breaker(type, open_ms), detail)
         return seconds
 
     async def reset_breaker(self, type: str) -> bool:
         """Close a type's breaker; False if it was not open."""
         self._may_change(type=type)
-        await self._known(type)
-        return await self._noted("types.breaker-reset", type, lambda: self._engine.reset_breaker(type))
+        await self._require_type(type)
+        return await self._audited("types.breaker-reset", type, lambda: self._engine.reset_breaker(type))
 
     async def policy(self, type: str) -> PolicyView:
         """The policy in force for a type."""
         self._may_read()
         checks.name("type", type)
-        return _policy_of(await self._known(type))
+        return _policy_of(await self._require_type(type))
 
-    async def set_policy(self, type: str, said: Mapping[str, Any], *, changes_only: bool = False) -> PolicyView:
-        """Give a type a policy. What is not said is as usual or, with `changes_only`, stays as it is."""
+    async def set_policy(self, type: str, given: Mapping[str, Any], *, changes_only: bool = False) -> PolicyView:
+        """Set a type's policy. Fields that are not given are reset or, with `changes_only`, kept."""
         self._may_change(type=type)
-        require_object("policy", said)
+        require_object("policy", given)
         stored = next((info.policy for info in await self._engine.types() if info.type == type), None)
-        after = put_over(said_of_stored(stored) if changes_only else {}, said)
+        after = merged_fields(stored_fields(stored) if changes_only else {}, given)
         view = PolicyView(policy_from(after), after)
         text = encode_policy_fields(after) if after else None
-        await self._noted("types.policy", type, lambda: put_policy(self._engine, type, stored, text), after)
+        await self._audited("types.policy", type, lambda: put_policy(self._engine, type, stored, text), after)
         return view
 
     async def clear_policy(self, type: str) -> None:
-        """Take a type's policy away: the default one holds."""
+        """Remove a type's policy: the default applies."""
         self._may_change(type=type)
-        stored = (await self._known(type)).policy
-        await self._noted("types.policy-clear", type, lambda: put_policy(self._engine, type, stored, None))
+        stored = (await self._require_type(type)).policy
+        await self._audited("types.policy-clear", type, lambda: put_policy(self._engine, type, stored, None))
 
     # Groups -------------------------------------------------------------------------------------
 
     async def groups(self) -> list[GroupView]:
-        """The further groups of all types, by type and name."""
+        """The additional groups of all types, by type and name."""
         self._may_read()
         counts = await self._counts(by_group=True)
         return [
@@ -136,11 +136,11 @@ class Admin(FleetAdmin):
         ]
 
     async def drop_group(self, type: str, group: str) -> int:
-        """Forget a group; how many of its pending jobs were cancelled."""
+        """Delete a group; returns how many of its pending jobs were cancelled."""
         self._may_change(type=type, group=group)
-        if group not in (await self._known(type)).groups:
+        if group not in (await self._require_type(type)).groups:
             raise NotFound(f"type '{type}': group", group)
-        return await self._noted("groups.drop", f"{type}/{group}", lambda: self._engine.drop_group(type, group))
+        return await self._audited("groups.drop", f"{type}/{group}", lambda: self._engine.drop_group(type, group))
 
     # Keys and audit -----------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Admin(FleetAdmin):
         expires_at_ms: int | None = None,
         rate_per_second: float | None = None,
     ) -> NewKey:
-        """Make an API key; its text is in the answer and nowhere else."""
+        """Create an API key; its text is returned and stored nowhere."""
         self._may_change()
         limits: dict[str, Any] = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
 
@@ -171,86 +171,86 @@ class Admin(FleetAdmin):
         return await self._keys.list()
 
     async def revoke_key(self, id: str) -> ApiKey:
-        """Refuse a key from now on."""
+        """Revoke a key."""
         self._may_change(id=id)
-        return await self._noted("keys.revoke", id, lambda: self._keys.revoke(id))
+        return await self._audited("keys.revoke", id, lambda: self._keys.revoke(id))
 
     async def audit(self, limit: int, below: str | None = None) -> list[AuditEntry]:
         """The newest entries of the audit log, or those older than the entry `below`."""
         self._may_change()
         return await self._audit.last(limit, below)
 
-    # Jobs: what cannot be undone, or concerns many at once, is noted too ----------------------------
+    # Jobs: what cannot be undone, or changes many, is audited too ---------------------------------
 
     async def delete_job(self, key: int) -> State:
-        """Remove one finished job; the desk says who may."""
-        return await self._noted("jobs.delete", str(key), lambda: self._desk.delete(key))
+        """Delete a finished job; `Jobs` checks the permission."""
+        return await self._audited("jobs.delete", str(key), lambda: self._jobs.delete(key))
 
     async def cancel_job(self, key: int, reason: str = "") -> State:
-        """Cancel one job; the state it was in."""
-        said = {"reason": reason} if reason else None
-        return await self._noted("jobs.cancel", str(key), lambda: self._desk.cancel(key, reason), said)
+        """Cancel a job; returns the state it was in."""
+        detail = {"reason": reason} if reason else None
+        return await self._audited("jobs.cancel", str(key), lambda: self._jobs.cancel(key, reason), detail)
 
     async def requeue_job(self, key: int) -> State:
-        """Bring one dead letter back."""
-        return await self._noted("jobs.requeue", str(key), lambda: self._desk.requeue(key))
+        """Requeue a dead letter."""
+        return await self._audited("jobs.requeue", str(key), lambda: self._jobs.requeue(key))
 
     async def run_job_now(self, key: int) -> State:
-        """Let one waiting job start at once."""
-        return await self._noted("jobs.run-now", str(key), lambda: self._desk.reschedule(key))
+        """Make a pending job due now."""
+        return await self._audited("jobs.run-now", str(key), lambda: self._jobs.reschedule(key))
 
     async def set_job_retries(self, key: int, retries: int) -> int:
-        """Change how many attempts one job has left; the previous number."""
-        said = {"retries": retries}
-        return await self._noted("jobs.retries", str(key), lambda: self._desk.set_retries(key, retries), said)
+        """Set how many attempts a job has left; returns the previous number."""
+        detail = {"retries": retries}
+        return await self._audited("jobs.retries", str(key), lambda: self._jobs.set_retries(key, retries), detail)
 
     async def set_job_priority(self, key: int, priority: int) -> State:
-        """Change the priority of one waiting job."""
-        said = {"priority": priority}
-        return await self._noted("jobs.priority", str(key), lambda: self._desk.set_priority(key, priority), said)
+        """Change the priority of a pending job."""
+        detail = {"priority": priority}
+        return await self._audited("jobs.priority", str(key), lambda: self._jobs.set_priority(key, priority), detail)
 
-    async def change_jobs(self, act: bulk.BulkAction, keys: Sequence[int]) -> BulkChange:
-        """Do something to jobs that somebody has picked, each judged by itself; one entry tells of all."""
+    async def change_jobs(self, action: bulk.BulkAction, keys: Sequence[int]) -> BulkChange:
+        """Change the jobs with these keys, each judged on its own; one audit entry for all."""
         now_ms = await self._engine.now()
-        steps = bulk.picked(self._desk, act, keys, now_ms)
-        return await self._in_steps(steps, f"jobs.{act.value}", None, {"keys": [str(key) for key in keys]})
+        steps = bulk.change_selected(self._jobs, action, keys, now_ms)
+        return await self._in_steps(steps, f"jobs.{action.value}", None, {"keys": [str(key) for key in keys]})
 
-    async def change_matching(self, act: bulk.BulkAction, search: bulk.BulkFilter) -> BulkChange:
-        """Do something to all jobs that a search shows, in steps, each job judged by itself; one entry tells of all."""
+    async def change_matching(self, action: bulk.BulkAction, search: bulk.BulkFilter) -> BulkChange:
+        """Change all jobs that match, in steps, each judged on its own; one audit entry for all."""
         now_ms = await self._engine.now()
-        steps = bulk.in_steps(self._desk, act, search, now_ms)
-        told = {"filter": bulk.meant(self._desk, act, search).told()}
-        return await self._in_steps(steps, f"jobs.{act.value}", search.wanted.type, told)
+        steps = bulk.change_in_steps(self._jobs, action, search, now_ms)
+        detail = {"filter": bulk.effective(self._jobs, action, search).detail()}
+        return await self._in_steps(steps, f"jobs.{action.value}", search.filter.type, detail)
 
-    async def requeue_matching(self, wanted: JobFilter, *, all: bool = False) -> BulkChange:
-        """Bring back every dead letter that a filter shows; the desk says who may, and that `all` must be said."""
-        steps = self._desk.requeue_in_steps(wanted, all=all)
-        return await self._in_steps(steps, "jobs.requeue", wanted.type, _told(self._desk.confined(wanted)))
+    async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
+        """Requeue every matching dead letter; an empty filter needs `all`. `Jobs` checks the permission."""
+        steps = self._jobs.requeue_in_steps(filter_, all=all)
+        return await self._in_steps(steps, "jobs.requeue", filter_.type, _filter_detail(self._jobs.confined(filter_)))
 
     async def change_dead(
         self,
-        act: dead_letters.DeadLetterAction,
-        wanted: dead_letters.DeadLetterFilter,
+        action: dead_letters.DeadLetterAction,
+        filter_: dead_letters.DeadLetterFilter,
         *,
         all: bool = False,
         dry_run: bool = False,
-        told: Callable[[BulkChange], None] | None = None,
+        progress: Callable[[BulkChange], None] | None = None,
     ) -> BulkChange:
-        """Bring back or remove the dead letters that a filter shows; `told` hears of each step.
+        """Requeue or purge all dead letters that match; `progress` is called after each step.
 
-        A dry run changes nothing and is not noted.
+        A dry run changes nothing and is not audited.
         """
-        steps = dead_letters.in_steps(self._desk, act, wanted, all=all, dry_run=dry_run)
-        action = None if dry_run else f"dead.{act.value}"
-        about = {"filter": wanted.confined(self.principal).told()}
-        return await self._in_steps(steps, action, wanted.type, about, told)
+        steps = dead_letters.change_in_steps(self._jobs, action, filter_, all=all, dry_run=dry_run)
+        audited = None if dry_run else f"dead.{action.value}"
+        detail = {"filter": filter_.confined(self.principal).detail()}
+        return await self._in_steps(steps, audited, filter_.type, detail, progress)
 
     async def purge_one(self, key: int) -> State:
-        """Remove one dead letter."""
-        return await self._noted(
+        """Purge a dead letter."""
+        return await self._audited(
             "dead.purge",
             str(key),
-            lambda: dead_letters.change_one(self._desk, dead_letters.DeadLetterAction.PURGE, key),
+            lambda: dead_letters.change_one(self._jobs, dead_letters.DeadLetterAction.PURGE, key),
         )
 
     # Inside -------------------------------------------------------------------------------------
@@ -260,19 +260,19 @@ class Admin(FleetAdmin):
         steps: AsyncIterator[BulkChange],
         action: str | None,
         type: str | None,
-        about: Mapping[str, Any],
-        told: Callable[[BulkChange], None] | None = None,
+        detail: Mapping[str, Any],
+        progress: Callable[[BulkChange], None] | None = None,
     ) -> BulkChange:
-        """Do what is to be done, and write it down in one entry, as far as it has come."""
+        """Run a bulk change, and keep its totals in one audit entry."""
         name = self._audit.new_name()
 
-        async def write(done: Mapping[str, Any]) -> None:
-            detail = {**about, **done}
-            await self._audit.record(self.principal, action or "", type or "*", self.origin, detail, name=name)
+        async def write(totals: Mapping[str, Any]) -> None:
+            both = {**detail, **totals}
+            await self._audit.record(self.principal, action or "", type or "*", self.origin, both, name=name)
 
-        return await walk(steps, told, write if action else None)
+        return await run_steps(steps, progress, write if action else None)
 
-    async def _known(self, type: str) -> TypeInfo:
+    async def _require_type(self, type: str) -> TypeInfo:
         found = next((info for info in await self._engine.types() if info.type == type), None)
         if found is None:
             raise NotFound("type", type)
@@ -285,11 +285,11 @@ class Admin(FleetAdmin):
         return counts
 
 
-def _told(wanted: JobFilter) -> dict[str, Any]:
-    """What a filter says, as far as it says anything; states aside, which are those of dead letters."""
-    said = {one.name: getattr(wanted, one.name) for one in fields(JobFilter) if one.name != "states"}
-    return {"filter": {name: value for name, value in said.items() if value not in (None, (), False)}}
+def _filter_detail(filter_: JobFilter) -> dict[str, Any]:
+    """A filter's restrictions, as the audit log has them; without states, which are those of dead letters."""
+    found = {one.name: getattr(filter_, one.name) for one in fields(JobFilter) if one.name != "states"}
+    return {"filter": {name: value for name, value in found.items() if value not in (None, (), False)}}
 
 
 def _policy_of(info: TypeInfo) -> PolicyView:
-    return PolicyView(decode_policy(info.policy), said_of_stored(info.policy))
+    return PolicyView(decode_policy(info.policy), stored_fields(info.policy))

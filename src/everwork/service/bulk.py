@@ -1,4 +1,4 @@
-"""Many jobs changed at once: those that somebody has picked, or all that a search shows, a step at a time."""
+"""Bulk changes: to selected jobs, or to all that match a search, a step at a time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from everwork.service.jobs import Jobs
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
-"""How often the engine is asked at most, to tell how many jobs are meant: few may match of very many."""
+"""The maximum number of engine steps to count matching jobs: few may match of very many."""
 SCHEDULED_STEP: Final = 500
-"""Engines do not look for scheduled jobs by themselves: so many waiting ones are looked at in one step."""
+"""Engines cannot filter scheduled jobs: this many pending ones are read per step."""
 KEYS_MAX: Final = 1_000
 LOOK_SECONDS: Final = 0.08
-"""So long whoever waits for a page waits for what is hard to find; a step that has begun is not broken off."""
+"""Time limit of a search for a page; a step that has begun is finished."""
 
 
 class BulkAction(Enum):
-    """What can be done to many jobs."""
+    """What bulk changes can do to jobs."""
 
     CANCEL = "cancel"
     REQUEUE = "requeue"
@@ -41,12 +41,12 @@ class BulkAction(Enum):
 
     @property
     def states(self) -> frozenset[State]:
-        """The states in which it can be done to a job."""
+        """The states that allow it."""
         return _STATES[self]
 
     @property
     def done(self) -> str:
-        """What the jobs are afterwards."""
+        """The past participle, for messages."""
         return _DONE[self]
 
 
@@ -66,185 +66,183 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Which jobs are meant: those of a filter; `scheduled`: only those whose time has not come."""
+    """Which jobs a bulk change applies to. `scheduled`: only those that are not due yet."""
 
-    wanted: JobFilter
+    filter: JobFilter
     scheduled: bool = False
     below: int | None = None
-    """Only jobs with a lower key: those that came later were not seen by whoever decided."""
+    """Only jobs with a lower key: later ones were not on the page when the user decided."""
 
-    def told(self) -> dict[str, Any]:
-        """What it says, as far as it says anything."""
-        said = {one.name: getattr(self.wanted, one.name) for one in fields(JobFilter)}
-        said |= {"states": sorted(state.label for state in self.wanted.states), "scheduled": self.scheduled}
-        said["below"] = self.below
-        return {name: value for name, value in said.items() if value not in (None, (), [], False)}
+    def detail(self) -> dict[str, Any]:
+        """Its restrictions, as the audit log has them."""
+        detail = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
+        detail |= {"states": sorted(state.label for state in self.filter.states), "scheduled": self.scheduled}
+        detail["below"] = self.below
+        return {name: value for name, value in detail.items() if value not in (None, (), [], False)}
 
 
 class Counted(NamedTuple):
-    """How many jobs are meant; not exactly: at least so many."""
+    """How many jobs match; if not exact, at least that many."""
 
     jobs: int
     is_exact: bool
 
 
-async def look(desk: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
-    """One step of a search, newest first; `next` tells where it stopped."""
+async def find_step(jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
+    """One step of a search, newest first; `next` is where it stopped."""
     below = search.below if cursor is None else cursor
     if not search.scheduled:
-        return await desk.look(search.wanted, limit, below)
-    page = await desk.look(search.wanted, max(limit, SCHEDULED_STEP), below)
+        return await jobs.find_step(search.filter, limit, below)
+    page = await jobs.find_step(search.filter, max(limit, SCHEDULED_STEP), below)
     found = [job for job in page.jobs if job.run_at_ms > now_ms]
     return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].key)
 
 
-async def found(
-    desk: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None, *, seconds: float = LOOK_SECONDS
+async def find_within(
+    jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None, *, seconds: float = LOOK_SECONDS
 ) -> Page:
-    """`look`, gone on with for a while: of very many jobs few may match."""
-    jobs: list[Job] = []
+    """`find_step`, repeated until the page is full or the time is up: of very many jobs few may match."""
+    found: list[Job] = []
     until = time.monotonic() + seconds
     while True:
-        page = await look(desk, search, limit - len(jobs), now_ms, cursor)
-        jobs += page.jobs
+        page = await find_step(jobs, search, limit - len(found), now_ms, cursor)
+        found += page.jobs
         cursor = page.next
-        if cursor is None or len(jobs) >= limit or time.monotonic() >= until:
-            return Page(jobs, cursor)
+        if cursor is None or len(found) >= limit or time.monotonic() >= until:
+            return Page(found, cursor)
 
 
-def meant(desk: Jobs, act: BulkAction, search: BulkFilter) -> BulkFilter:
-    """All that a search comes to: the states in which something can be done, and the tenants of whoever does it."""
-    aim = aimed(act, search)
-    return replace(aim, wanted=desk.confined(aim.wanted))
+def effective(jobs: Jobs, action: BulkAction, search: BulkFilter) -> BulkFilter:
+    """The search restricted to states that allow the action and to the caller's tenants."""
+    allowed = restricted(action, search)
+    return replace(allowed, filter=jobs.confined(allowed.filter))
 
 
-def aimed(act: BulkAction, search: BulkFilter) -> BulkFilter:
-    """The jobs of a search to which something can be done; a search that shows none such is refused."""
-    states = act.states & (search.wanted.states or act.states)
-    if not states or (act is BulkAction.RUN_NOW and search.wanted.due):
-        shown = "due" if search.wanted.due else " or ".join(sorted(state.label for state in search.wanted.states))
-        raise InvalidInput("state", f"must be another one: jobs that are {shown} cannot be {act.done}")
-    return replace(search, wanted=replace(search.wanted, states=states), scheduled=search.scheduled or is_timed(act))
+def restricted(action: BulkAction, search: BulkFilter) -> BulkFilter:
+    """The search restricted to states that allow the action; refused if none is left."""
+    states = action.states & (search.filter.states or action.states)
+    if not states or (action is BulkAction.RUN_NOW and search.filter.due):
+        shown = "due" if search.filter.due else " or ".join(sorted(state.label for state in search.filter.states))
+        raise InvalidInput("state", f"must be another one: jobs that are {shown} cannot be {action.done}")
+    return replace(search, filter=replace(search.filter, states=states), scheduled=search.scheduled or is_timed(action))
 
 
-def is_timed(act: BulkAction) -> bool:
-    """Whether it makes sense for scheduled jobs only: those that are due would lose their place."""
-    return act is BulkAction.RUN_NOW
+def is_timed(action: BulkAction) -> bool:
+    """Whether it applies to scheduled jobs only: those that are due would lose their place in the queue."""
+    return action is BulkAction.RUN_NOW
 
 
-def allows(act: BulkAction, job: Job, now_ms: int) -> bool:
-    """Whether something can be done to a job as it stands."""
-    return job.state in act.states and (not is_timed(act) or job.run_at_ms > now_ms)
+def is_allowed(action: BulkAction, job: Job, now_ms: int) -> bool:
+    """Whether a job allows an action in its current state."""
+    return job.state in action.states and (not is_timed(action) or job.run_at_ms > now_ms)
 
 
-async def counted(desk: Jobs, search: BulkFilter, now_ms: int) -> Counted:
-    """How many jobs a search shows, without looking at all of them."""
-    wanted = search.wanted
-    if not search.scheduled and wanted == JobFilter(type=wanted.type, states=wanted.states, tenants=wanted.tenants):
-        return Counted(
-            sum(count for state, count in (await by_state(desk, wanted)).items() if _in(state, wanted)), True
-        )
-    jobs, cursor = 0, None
+async def count_matching(jobs: Jobs, search: BulkFilter, now_ms: int) -> Counted:
+    """How many jobs match, without reading all of them."""
+    filter_ = search.filter
+    if not search.scheduled and filter_ == JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants):
+        counts = await by_state(jobs, filter_)
+        return Counted(sum(counts[state] for state in filter_.states or State), True)
+    matched, cursor = 0, None
     for _ in range(COUNT_STEPS_MAX):
-        page = await look(desk, search, LIST_LIMIT_MAX, now_ms, cursor)
-        jobs, cursor = jobs + len(page.jobs), page.next
-        if cursor is None or jobs >= COUNTED_MAX:
+        page = await find_step(jobs, search, LIST_LIMIT_MAX, now_ms, cursor)
+        matched, cursor = matched + len(page.jobs), page.next
+        if cursor is None or matched >= COUNTED_MAX:
             break
-    return Counted(jobs, cursor is None)
+    return Counted(matched, cursor is None)
 
 
-async def by_state(desk: Jobs, wanted: JobFilter) -> Mapping[State, int]:
-    """How many jobs are in which state, of the type and the tenants of a filter."""
+async def by_state(jobs: Jobs, filter_: JobFilter) -> Mapping[State, int]:
+    """How many jobs are in each state, of the type and the tenants of a filter."""
     found = dict.fromkeys(State, 0)
-    for count in await desk.count():
-        if wanted.type in (None, count.type) and (not wanted.tenants or count.tenant in wanted.tenants):
+    for count in await jobs.count():
+        if filter_.type in (None, count.type) and (not filter_.tenants or count.tenant in filter_.tenants):
             found[count.state] += count.jobs
     return found
 
 
-async def in_steps(desk: Jobs, act: BulkAction, search: BulkFilter, now_ms: int) -> AsyncIterator[BulkChange]:
-    """Change the jobs that a search shows, each judged by itself; after each step, what has been done so far."""
-    desk.principal.require(Permission.JOBS)
-    search, matched, changed = aimed(act, search), 0, 0
+async def change_in_steps(jobs: Jobs, action: BulkAction, search: BulkFilter, now_ms: int) -> AsyncIterator[BulkChange]:
+    """Change all jobs that match, each judged on its own; yields the totals so far after each step."""
+    jobs.principal.require(Permission.JOBS)
+    search, matched, changed = restricted(action, search), 0, 0
     cursor: int | None = None
     while True:
-        page = await look(desk, search, LIST_LIMIT_MAX, now_ms, cursor)
+        page = await find_step(jobs, search, LIST_LIMIT_MAX, now_ms, cursor)
         keys = [job.key for job in page.jobs]
         matched += len(keys)
-        changed += _changed(await _change(desk, act)(keys)) if keys else 0
+        changed += _changed(await _change(jobs, action)(keys)) if keys else 0
         yield BulkChange(matched, changed)
         cursor = page.next
         if cursor is None:
             return
 
 
-async def picked(desk: Jobs, act: BulkAction, keys: Sequence[int], now_ms: int) -> AsyncIterator[BulkChange]:
-    """Change jobs that somebody has picked, each judged by itself."""
-    desk.principal.require(Permission.JOBS)
+async def change_selected(
+    jobs: Jobs, action: BulkAction, keys: Sequence[int], now_ms: int
+) -> AsyncIterator[BulkChange]:
+    """Change the jobs with these keys, each judged on its own."""
+    jobs.principal.require(Permission.JOBS)
     if not 1 <= len(keys) <= KEYS_MAX:
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
-    jobs = [job for job in await desk.get_many(keys) if job is not None and allows(act, job, now_ms)]
-    judged = await _change(desk, act)([job.key for job in jobs]) if jobs else []
+    found = await jobs.get_many(keys)
+    allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
+    judged = await _change(jobs, action)(allowed) if allowed else []
     yield BulkChange(len(keys), _changed(judged))
 
 
-def _in(state: State, wanted: JobFilter) -> bool:
-    return not wanted.states or state in wanted.states
-
-
 def _changed(judged: Sequence[Judged]) -> int:
-    """What somebody else has done meanwhile is not counted again."""
+    """What other callers have done meanwhile is not counted again."""
     return sum(one.verdict is Verdict.ACCEPTED for one in judged)
 
 
-def _change(desk: Jobs, act: BulkAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
+def _change(jobs: Jobs, action: BulkAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
     return {
-        BulkAction.CANCEL: desk.cancel_many,
-        BulkAction.REQUEUE: desk.requeue_many,
-        BulkAction.RUN_NOW: desk.run_now_many,
-        BulkAction.DELETE: desk.delete_many,
-    }[act]
+        BulkAction.CANCEL: jobs.cancel_many,
+        BulkAction.REQUEUE: jobs.requeue_many,
+        BulkAction.RUN_NOW: jobs.run_now_many,
+        BulkAction.DELETE: jobs.delete_many,
+    }[action]
 
 
 T = TypeVar("T")
-Told = Callable[[BulkChange], None]
+Progress = Callable[[BulkChange], None]
 Write = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-async def walk(steps: AsyncIterator[BulkChange], told: Told | None, write: Write | None) -> BulkChange:
-    """Take all steps, and write down after each what has been done so far, always in the same place.
+async def run_steps(steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write | None) -> BulkChange:
+    """Run all steps, and record the totals after each in one audit entry.
 
-    When the caller goes away, the step that has begun is finished, and no other begins.
+    If the caller disconnects, the step that has begun is finished, and no other is started.
     """
     stop = asyncio.Event()
-    return await shielded(_walk(steps, told, write, stop), stop.set)
+    return await shielded(_run_steps(steps, progress, write, stop), stop.set)
 
 
-async def _walk(
-    steps: AsyncIterator[BulkChange], told: Told | None, write: Write | None, stop: asyncio.Event
+async def _run_steps(
+    steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write | None, stop: asyncio.Event
 ) -> BulkChange:
     change = written = BulkChange(0, 0)
     try:
         async for change in steps:
-            if told is not None:
-                told(change)
+            if progress is not None:
+                progress(change)
             if stop.is_set():
                 break
             if write is not None and change.changed > written.changed:
                 await write({**change._asdict(), "unfinished": True})
                 written = change
     except EngineError:
-        await _break_off(change, write)
+        await _record_interruption(change, write)
         raise
     if stop.is_set():
-        await _break_off(change, write)
+        await _record_interruption(change, write)
     elif write is not None:
         await write(change._asdict())
     return change
 
 
-async def _break_off(change: BulkChange, write: Write | None) -> None:
-    """What was done must be known, above all when the rest was not."""
+async def _record_interruption(change: BulkChange, write: Write | None) -> None:
+    """What was done must be on record, above all when the rest was not."""
     if write is not None and change.matched:
         with suppress(EngineError):
             await retry_while_unavailable(lambda: write({**change._asdict(), "broken_off": True}), None)

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by what went wrong, brought back or removed, many at once and a step at a time."""
+"""Dead letters: grouped by error, requeued or purged in bulk, a step at a time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from everwork.exceptions import InvalidInput, NothingMatches, WrongState
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.jobs import Jobs
 
-LOOKED_AT_MAX: Final = 100_000
+SCANNED_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
-"""Jobs come with their variables: not more than so much is read for one answer."""
+"""Jobs come with their variables: at most so much is read per call."""
 SAMPLE_CHARS_MAX: Final = 500
 SURVEY_JOBS: Final = 200
 SURVEY_CHARS_MAX: Final = 32 * 1_048_576
 SURVEY_STEPS_MAX: Final = 10
-"""A look that finds little ends by then; each step passes over thousands that do not match."""
+"""The limit of a survey that finds little; each step skips thousands that do not match."""
 SURVEY_SECONDS: Final = 0.1
-"""As long whoever looks at a thousand waits at most, besides the step that has begun; at more, longer."""
+"""Time limit per thousand jobs, besides the step that has begun."""
 GROUPS_MAX: Final = 1_000
 GROUPS_DEFAULT: Final = 100
 
 
 class DeadLetterAction(Enum):
-    """What can be done to dead letters."""
+    """What bulk changes can do to dead letters."""
 
     REQUEUE = "requeue"
     PURGE = "purge"
@@ -42,7 +42,7 @@ class DeadLetterAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters are meant. None does not restrict, nor do empty `tenants`."""
+    """Selects dead letters. None does not restrict, nor do empty `tenants`."""
 
     type: str | None = None
     tenants: tuple[str, ...] = ()
@@ -53,17 +53,17 @@ class DeadLetterFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every dead letter is meant."""
+        """Whether every dead letter matches."""
         return self == DeadLetterFilter()
 
     @property
-    def jobs(self) -> JobFilter:
-        """What the engine can look for by itself."""
+    def job_filter(self) -> JobFilter:
+        """The part that the engine can filter."""
         states = frozenset([State.FAILED])
         return JobFilter(type=self.type, states=states, tenants=self.tenants, error_text=self.error_text)
 
-    def shows(self, job: Job) -> bool:
-        """Whether a job that the engine has found is meant."""
+    def matches(self, job: Job) -> bool:
+        """Whether a job that the engine has found matches the rest, too."""
         failed_ms = job.finished_at_ms or job.created_at_ms
         return (
             (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
@@ -72,17 +72,17 @@ class DeadLetterFilter:
         )
 
     def confined(self, principal: Principal) -> DeadLetterFilter:
-        """The same, of the tenants alone that somebody may touch."""
+        """The filter restricted to the caller's tenants."""
         return replace(self, tenants=principal.tenants_for(self.tenants))
 
-    def told(self) -> dict[str, Any]:
-        """What it says, as far as it says anything."""
-        said = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in said.items() if value not in (None, ())}
+    def detail(self) -> dict[str, Any]:
+        """Its restrictions, as the audit log has them."""
+        detail = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in detail.items() if value not in (None, ())}
 
 
 class DeadLetterGroup(NamedTuple):
-    """Dead letters of a type whose errors are of one kind. `key` and `error` are those of the latest one."""
+    """Dead letters of a type with the same kind of error. `key` and `error` are those of the latest one."""
 
     type: str
     fingerprint: str
@@ -94,7 +94,7 @@ class DeadLetterGroup(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """The groups with the most dead letters, how many were looked at, whether that was all, and groups left out."""
+    """The largest groups, how many jobs were scanned, whether older ones were not, and how many groups are left out."""
 
     groups: list[DeadLetterGroup]
     looked_at: int
@@ -103,57 +103,57 @@ class Grouped(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What a look at the newest dead letters has found: how many match, their groups, and the newest themselves."""
+    """A scan of the newest dead letters: how many match, their groups, and the newest themselves."""
 
     matched: int
     grouped: Grouped
     newest: list[Job]
 
 
-async def grouped(desk: Jobs, wanted: DeadLetterFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
-    """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are looked at."""
+async def grouped(jobs: Jobs, filter_: DeadLetterFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
+    """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are scanned."""
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     looked_at = read = 0
-    async for page in _pages(desk, wanted):
-        for job in page[: LOOKED_AT_MAX - looked_at]:
-            if wanted.shows(job):
+    async for page in _pages(jobs, filter_):
+        for job in page[: SCANNED_MAX - looked_at]:
+            if filter_.matches(job):
                 _add(found, job)
         read += sum(len(job.variables) for job in page)
         looked_at += len(page)
-        if looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX:
+        if looked_at > SCANNED_MAX or read > READ_CHARS_MAX:
             break
-    is_cut = looked_at > LOOKED_AT_MAX or read > READ_CHARS_MAX
-    return _most_frequent(found, limit, min(looked_at, LOOKED_AT_MAX), is_cut)
+    is_cut = looked_at > SCANNED_MAX or read > READ_CHARS_MAX
+    return _most_frequent(found, limit, min(looked_at, SCANNED_MAX), is_cut)
 
 
-async def survey(desk: Jobs, wanted: DeadLetterFilter, look_max: int, newest_max: int = 0) -> Survey:
-    """`grouped` for whoever waits for a page: in few steps, however many there are and however few match."""
+async def survey(jobs: Jobs, filter_: DeadLetterFilter, scan_max: int, newest_max: int = 0) -> Survey:
+    """`grouped` for a page: in few steps, however many there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[Job] = []
     matched = looked_at = read = 0
     cursor: int | None = None
-    until = time.monotonic() + max(SURVEY_SECONDS, look_max * SURVEY_SECONDS / 1_000)
-    for _ in range(max(SURVEY_STEPS_MAX, look_max // SURVEY_JOBS)):
-        page = await desk.look(wanted.jobs, min(SURVEY_JOBS, look_max - looked_at), cursor)
-        meant = [job for job in page.jobs if wanted.shows(job)]
-        for job in meant:
+    until = time.monotonic() + max(SURVEY_SECONDS, scan_max * SURVEY_SECONDS / 1_000)
+    for _ in range(max(SURVEY_STEPS_MAX, scan_max // SURVEY_JOBS)):
+        page = await jobs.find_step(filter_.job_filter, min(SURVEY_JOBS, scan_max - looked_at), cursor)
+        matching = [job for job in page.jobs if filter_.matches(job)]
+        for job in matching:
             _add(found, job)
-        newest += meant[: newest_max - len(newest)]
-        matched, looked_at, cursor = matched + len(meant), looked_at + len(page.jobs), page.next
+        newest += matching[: newest_max - len(newest)]
+        matched, looked_at, cursor = matched + len(matching), looked_at + len(page.jobs), page.next
         read += sum(len(job.variables) for job in page.jobs)
-        is_enough = looked_at >= look_max or read > SURVEY_CHARS_MAX or time.monotonic() > until
+        is_enough = looked_at >= scan_max or read > SURVEY_CHARS_MAX or time.monotonic() > until
         if cursor is None or is_enough:
             break
     return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
 
 
-async def newest(desk: Jobs, kind: str, limit: int) -> list[Job]:
-    """The newest dead letters with a fingerprint; there must be one."""
-    wanted = DeadLetterFilter(fingerprint=require_fingerprint(kind))
+async def newest(jobs: Jobs, kind: str, limit: int) -> list[Job]:
+    """The newest dead letters with a fingerprint; `NothingMatches` if there are none."""
+    filter_ = DeadLetterFilter(fingerprint=require_fingerprint(kind))
     found: list[Job] = []
-    async for page in _pages(desk, wanted):
-        found += [job for job in page if wanted.shows(job)]
+    async for page in _pages(jobs, filter_):
+        found += [job for job in page if filter_.matches(job)]
         if len(found) >= limit:
             break
     if not found:
@@ -161,34 +161,34 @@ async def newest(desk: Jobs, kind: str, limit: int) -> list[Job]:
     return found[:limit]
 
 
-async def in_steps(
-    desk: Jobs, act: DeadLetterAction, wanted: DeadLetterFilter, *, all: bool = False, dry_run: bool = False
+async def change_in_steps(
+    jobs: Jobs, action: DeadLetterAction, filter_: DeadLetterFilter, *, all: bool = False, dry_run: bool = False
 ) -> AsyncIterator[BulkChange]:
-    """Bring back or remove the dead letters that a filter shows; after each step, what has been done so far.
+    """Requeue or purge all dead letters that match; yields the totals so far after each step.
 
-    Nothing to do is `NothingMatches`. Without a filter `all` must be said.
+    Raises `NothingMatches` if there are none. An empty filter needs `all`.
     """
-    desk.principal.require(Permission.JOBS)
-    _require_meant(wanted, all=all)
+    jobs.principal.require(Permission.JOBS)
+    _require_filter(filter_, all=all)
     matched = changed = 0
-    async for page in _pages(desk, wanted):
-        keys = [job.key for job in page if wanted.shows(job)]
+    async for page in _pages(jobs, filter_):
+        keys = [job.key for job in page if filter_.matches(job)]
         matched += len(keys)
         if keys and not dry_run:
-            changed += sum(one.ok for one in await _done(desk, act)(keys))
+            changed += sum(one.ok for one in await _change(jobs, action)(keys))
         yield BulkChange(matched, changed)
     if not matched:
         raise NothingMatches("no dead letter matches")
 
 
-async def change_one(desk: Jobs, act: DeadLetterAction, key: int) -> State:
-    """Bring back or remove one dead letter; a job in any other state is refused."""
-    if act is DeadLetterAction.REQUEUE:
-        return await desk.requeue(key)
-    job = await desk.get(key)
+async def change_one(jobs: Jobs, action: DeadLetterAction, key: int) -> State:
+    """Requeue or purge a dead letter; a job in any other state is refused."""
+    if action is DeadLetterAction.REQUEUE:
+        return await jobs.requeue(key)
+    job = await jobs.get(key)
     if job.state is not State.FAILED:
         raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters are purged")
-    return await desk.delete(key)
+    return await jobs.delete(key)
 
 
 def require_fingerprint(text: object, field: str = "fingerprint") -> str:
@@ -217,22 +217,22 @@ def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
     found[kind] = more
 
 
-async def _pages(desk: Jobs, wanted: DeadLetterFilter) -> AsyncIterator[list[Job]]:
+async def _pages(jobs: Jobs, filter_: DeadLetterFilter) -> AsyncIterator[list[Job]]:
     cursor: int | None = None
     while True:
-        page = await desk.find(wanted.jobs, LIST_LIMIT_MAX, cursor)
+        page = await jobs.find(filter_.job_filter, LIST_LIMIT_MAX, cursor)
         yield page.jobs
         cursor = page.next
         if cursor is None:
             return
 
 
-def _done(desk: Jobs, act: DeadLetterAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
-    return desk.requeue_many if act is DeadLetterAction.REQUEUE else desk.delete_many
+def _change(jobs: Jobs, action: DeadLetterAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
+    return jobs.requeue_many if action is DeadLetterAction.REQUEUE else jobs.delete_many
 
 
-def _require_meant(wanted: DeadLetterFilter, *, all: bool) -> None:
-    if wanted.is_empty and not all:
+def _require_filter(filter_: DeadLetterFilter, *, all: bool) -> None:
+    if filter_.is_empty and not all:
         raise InvalidInput("all", "must be said if every dead letter is meant; else give a filter")
-    if all and not wanted.is_empty:
+    if all and not filter_.is_empty:
         raise InvalidInput("all", "must not be given together with a filter")

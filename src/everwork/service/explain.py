@@ -1,4 +1,4 @@
-"""Why a job, or a whole type, is not running: what only the service knows, beside the engine's answer."""
+"""Why a job, or a whole type, is not running: what the service adds to the engine's answer."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import WorkerEntry, WorkerView
 
 TYPED_CHARS_MAX: Final = 60
-"""The longest title that people are asked to type."""
+"""The longest title that a suggested command contains."""
 BROKEN_CHARS_MAX: Final = 300
-"""Of the reason why a worker does not start: the list of workers has all of it."""
+"""Of the reason why a worker does not start; the list of workers shows all of it."""
 
 
-def absent(explanation: Explanation, takers: Sequence[WorkerView]) -> Explanation:
-    """Why a job waits, if all those for whom it waits are off or broken; as it was if there are none or some work."""
-    text = _takers_text(takers)
+def with_workers(explanation: Explanation, workers: Sequence[WorkerView]) -> Explanation:
+    """The explanation with the reason that all workers of the job are off or broken, if they are."""
+    text = _workers_text(workers)
     if text is None:
         return explanation
-    # Others may take such jobs, too: whoever asks for them by the API, say.
+    # Other clients may take such jobs, too, for example through the API.
     return replace(explanation, text=text if explanation.reason is Reason.NOT_ASKED else f"{explanation.text}; {text}")
 
 
-def _takers_text(takers: Sequence[WorkerView]) -> str | None:
-    off = [view.entry for view in takers if not view.is_on]
-    broken = [view for view in takers if view.is_on and view.broken and not view.processes]
-    if not takers or len(off) + len(broken) < len(takers):
+def _workers_text(workers: Sequence[WorkerView]) -> str | None:
+    off = [view.entry for view in workers if not view.is_on]
+    broken = [view for view in workers if view.is_on and view.broken and not view.processes]
+    if not workers or len(off) + len(broken) < len(workers):
         return None
     return "; ".join([*([_switched_off(off)] if off else []), *map(_broken, broken)])
 
 
 def _switched_off(workers: Sequence[WorkerEntry]) -> str:
     names = " and ".join(shown(entry.title) for entry in workers)
-    commands = "; ".join(f"everwork workers on {_in_a_shell(entry)}" for entry in workers)
+    commands = "; ".join(f"everwork workers on {_shell_name(entry)}" for entry in workers)
     these, are, them = ("worker", "is", "it") if len(workers) == 1 else ("workers", "are", "them")
     return f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
 
@@ -54,8 +54,8 @@ def _short(why: str) -> str:
     return line if len(line) <= BROKEN_CHARS_MAX else f"{line[:BROKEN_CHARS_MAX]}..."
 
 
-def _in_a_shell(entry: WorkerEntry) -> str:
-    """What names a worker on a command line: its id, if its title could not be typed as it is."""
+def _shell_name(entry: WorkerEntry) -> str:
+    """A worker on a command line: its title or, if that is hard to type, its id."""
     is_plain = entry.title.isprintable() and not entry.title.startswith("-") and len(entry.title) <= TYPED_CHARS_MAX
     return quote(entry.title) if is_plain else entry.id
 
@@ -64,7 +64,7 @@ FRESH_SECONDS: Final = 1.0
 
 
 class BlockedTypes:
-    """The paused types and the breakers that let nothing through, read at most once a second whoever asks."""
+    """The paused types and open breakers, read at most once a second."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -72,8 +72,8 @@ class BlockedTypes:
         self._types: Mapping[str, TypeInfo] = {}
         self._read_at = float("-inf")
 
-    async def of(self, type: str) -> str | None:
-        """What keeps a type from being given out, and until when; None if nothing does."""
+    async def reason(self, type: str) -> str | None:
+        """Why no job of a type is leased, and until when; None if nothing prevents it."""
         async with self._reading:
             now = asyncio.get_running_loop().time()
             if now - self._read_at > FRESH_SECONDS:

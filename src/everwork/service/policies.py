@@ -1,4 +1,4 @@
-"""The policies that programs and files declare for types, kept in the store so that every process decides alike."""
+"""The policies that programs and settings files declare for types, kept in the store for all processes."""
 
 from __future__ import annotations
 
@@ -24,67 +24,67 @@ from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Engine
 from everwork.exceptions import BadConfiguration, InvalidInput
 
-Said = Mapping[str, Any]
-"""What somebody says of a policy, field by field. None: as usual, whatever was said before."""
+PolicyFields = Mapping[str, Any]
+"""The given fields of a policy. None resets a field to its default."""
 OFF: Final = "off"
-"""How files, variables and commands take a field back: they have no null."""
+"""Resets a field in files, variables and commands, which have no null."""
 DEFAULTED: Final = ("failed_job_retry_hours", "failed_job_retry_rounds")
-"""What settings may say for every type that a program or a file declares."""
+"""Fields that settings may give for every declared type."""
 PAUSED: Final = "paused"
 
 
 class Declared(NamedTuple):
-    """What settings say of types: their policies, which are paused and which are not, and what holds for all."""
+    """What settings declare for types: policies, which are paused or resumed, and defaults for all."""
 
-    types: Mapping[str, Said] = MappingProxyType({})
+    types: Mapping[str, PolicyFields] = MappingProxyType({})
     paused: Mapping[str, bool] = MappingProxyType({})
-    defaults: Said = MappingProxyType({})
+    defaults: PolicyFields = MappingProxyType({})
 
 
 NOTHING_DECLARED: Final = Declared()
 
 
-async def declare_policies(engine: Engine, policies: Mapping[str, Said]) -> None:
-    """Let the store know what a program says of types, and over that what the settings of its process say."""
-    declared = {type: with_defaults(policies.get(type, {})) for type in (*policies, *_held.types)}
-    await _put(engine, {type: {**said, **_held.types.get(type, {})} for type, said in declared.items()})
-    await _pause(engine, _held)
+async def declare_policies(engine: Engine, policies: Mapping[str, PolicyFields]) -> None:
+    """Store the policies that a program declares, overridden by the settings of its process."""
+    declared = {type: with_defaults(policies.get(type, {})) for type in (*policies, *_process_settings.types)}
+    await _put(engine, {type: {**given, **_process_settings.types.get(type, {})} for type, given in declared.items()})
+    await _pause(engine, _process_settings)
 
 
 async def declare_settings(engine: Engine, declared: Declared) -> None:
-    """Let the store know what settings say of types."""
-    await _put(engine, {type: {**declared.defaults, **said} for type, said in declared.types.items()})
+    """Store the policies that settings declare."""
+    await _put(engine, {type: {**declared.defaults, **given} for type, given in declared.types.items()})
     await _pause(engine, declared)
 
 
 def hold_settings(declared: Declared) -> None:
-    """Let these settings hold for the program that this process will run."""
-    global _held  # noqa: PLW0603 - as a process has one environment, it has one settings file
-    _held = declared
+    """Apply these settings to the program that this process will run."""
+    global _process_settings  # noqa: PLW0603 - as a process has one environment, it has one settings file
+    _process_settings = declared
 
 
-async def _put(engine: Engine, policies: Mapping[str, Said]) -> None:
-    """Put these fields over what the store says of each type; what is not mentioned stays."""
+async def _put(engine: Engine, policies: Mapping[str, PolicyFields]) -> None:
+    """Update the stored policy of each type; fields that are not given are kept."""
     stored = {info.type: info.policy for info in await engine.types()} if any(policies.values()) else {}
-    for type, said in policies.items():
-        before = said_of_stored(stored.get(type))
-        after = put_over(before, said)
+    for type, given in policies.items():
+        before = stored_fields(stored.get(type))
+        after = merged_fields(before, given)
         if after != before:
             _require_whole(type, after)
             await put_policy(engine, type, stored.get(type), encode_policy_fields(after) if after else None)
 
 
 async def put_policy(engine: Engine, type: str, before: str | None, after: str | None) -> None:
-    """Set a policy. With its rule a breaker goes, too: one that stayed open would stop a type that has none."""
+    """Set a policy. A breaker without a rule is reset: left open, it would stop the type."""
     await engine.set_policy(type, after)
     if decode_policy(before).breaker is not None and decode_policy(after).breaker is None:
         await engine.reset_breaker(type)
 
 
-def _require_whole(type: str, said: Said) -> None:
-    """What was said before and what is said now must go together."""
+def _require_whole(type: str, given: PolicyFields) -> None:
+    """Stored and new fields must be valid together."""
     try:
-        policy_from(said)
+        policy_from(given)
     except InvalidInput as error:
         raise InvalidInput(f"types.{checks.shown(type)}.{error.field}", error.problem) from None
 
@@ -94,74 +94,74 @@ async def _pause(engine: Engine, declared: Declared) -> None:
         await engine.pause(type, is_paused)
 
 
-def put_over(before: Said, said: Said) -> dict[str, Any]:
-    """What is said of a policy after somebody has said more."""
-    return {name: value for name, value in {**before, **said}.items() if value is not None}
+def merged_fields(before: PolicyFields, given: PolicyFields) -> dict[str, Any]:
+    """The stored fields updated with the given ones."""
+    return {name: value for name, value in {**before, **given}.items() if value is not None}
 
 
-def said_of_stored(text: str | None) -> dict[str, Any]:
-    """What a stored policy says; nothing, if it cannot be read."""
+def stored_fields(text: str | None) -> dict[str, Any]:
+    """The fields of a stored policy; none if it cannot be read."""
     try:
         return decode_policy_fields(text)
     except (ValueError, TypeError):
         return {}
 
 
-def said_in_code(
+def fields_in_code(
     retry: RetryPolicy | None, breaker: CircuitBreaker | None, policy: TypePolicy | None
 ) -> dict[str, Any]:
-    """What code says of a type: its policy where that differs from the usual one; `retry` and `breaker` beat it.
+    """The fields that code gives for a type: those of its policy that differ from the default, then `retry`, `breaker`.
 
-    The one `DEFAULT_POLICY` says nothing, any other that is equal to it says that the usual shall hold.
+    `DEFAULT_POLICY` itself gives nothing; another policy that equals it resets the fields to their defaults.
     """
-    said = {} if policy is None else changed_fields(policy)
+    given = {} if policy is None else changed_fields(policy)
     usual = fields_of(DEFAULT_TYPE_POLICY)
     if retry is not None and retry is not DEFAULT_POLICY:
         fields = fields_of(TypePolicy(retry=retry))
-        said |= {name: None if fields[name] == usual[name] else fields[name] for name in RETRY_FIELDS}
+        given |= {name: None if fields[name] == usual[name] else fields[name] for name in RETRY_FIELDS}
     if breaker is not None:
-        said |= {"breaker_failures": breaker.failures, "breaker_seconds": breaker.seconds}
-    return said
+        given |= {"breaker_failures": breaker.failures, "breaker_seconds": breaker.seconds}
+    return given
 
 
 def retry_in_code(
     retry: RetryPolicy | None, policy: TypePolicy | None, unsaid: RetryPolicy | None
 ) -> RetryPolicy | None:
-    """The retries that code asks for: those of its policy, if `retry` is what stands for nothing said."""
+    """The retry policy that code gives: that of its policy, if `retry` is the `unsaid` default."""
     if retry is unsaid and policy is not None and policy.retry is not DEFAULT_POLICY:
         return policy.retry
     return retry
 
 
-def attempts_in_code(type: str, said: Said) -> int | None:
-    """How many attempts code allows, or over it the settings of this process; None: they say nothing."""
-    both = {**said, **_held.types.get(type, {})}
+def attempts_in_code(type: str, given: PolicyFields) -> int | None:
+    """How many attempts code allows, overridden by the settings of this process; None if neither says."""
+    both = {**given, **_process_settings.types.get(type, {})}
     return (both["max_attempts"] or DEFAULT_POLICY.max_attempts) if "max_attempts" in both else None
 
 
-# What settings say ------------------------------------------------------------------------------------
+# Settings ---------------------------------------------------------------------------------------------
 
 
-def with_defaults(said: Said) -> dict[str, Any]:
-    """What code says of a type; where it says nothing, what the settings or the environment say for all."""
-    return {**defaults_in(os.environ), **_held.defaults, **said}
+def with_defaults(given: PolicyFields) -> dict[str, Any]:
+    """The fields that code gives, with the defaults of settings and environment."""
+    return {**defaults_in(os.environ), **_process_settings.defaults, **given}
 
 
 def defaults_in(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the environment says for every type that is declared; an empty variable says nothing."""
-    said: dict[str, Any] = {}
+    """The defaults that the environment gives for every declared type; empty variables are ignored."""
+    given: dict[str, Any] = {}
     for name in DEFAULTED:
         variable = f"EVERWORK_{name.upper()}"
         if text := environ.get(variable):
             try:
-                said[name] = default_from(name, checks.typed(text))
+                given[name] = default_from(name, checks.typed(text))
             except InvalidInput as error:
                 raise BadConfiguration(f"{name} (environment variable {variable}): {error.problem}") from None
-    return said
+    return given
 
 
 def default_from(name: str, value: object) -> Any:
-    """The checked value of a field that holds for all types; None: it is off."""
+    """The checked default of a field; None if it is off."""
     if value == OFF:
         return None
     policy_from({name: value})
@@ -169,25 +169,25 @@ def default_from(name: str, value: object) -> Any:
 
 
 def types_from(value: object) -> Declared:
-    """The tables of a settings file, one for each type that it names; each mistake is named by its place."""
+    """The tables of a settings file, one per type; errors name the field."""
     if not isinstance(value, Mapping):
         raise InvalidInput("types", f'must be tables, such as [types."email-send"], not {checks.shown(value)}')
-    types: dict[str, Said] = {}
+    types: dict[str, PolicyFields] = {}
     paused: dict[str, bool] = {}
     for type, table in value.items():
         try:
-            said = _table(type, table)
-            if PAUSED in said:
-                paused[type] = _flag(said.pop(PAUSED))
-            types[type] = said_of_texts(said)
+            given = _table(type, table)
+            if PAUSED in given:
+                paused[type] = _flag(given.pop(PAUSED))
+            types[type] = fields_from_texts(given)
         except InvalidInput as error:
             raise InvalidInput(f"types.{checks.shown(type)}.{error.field}", error.problem) from None
     return Declared(types, paused)
 
 
-def said_of_texts(said: Said) -> dict[str, Any]:
-    """What a file or a command says of a policy, checked: `off` takes a field back, a number takes its time with it."""
-    given = {name: None if value == OFF else value for name, value in said.items()}
+def fields_from_texts(texts: PolicyFields) -> dict[str, Any]:
+    """The checked fields of a file or command: `off` resets a field, and with a number its period."""
+    given = {name: None if value == OFF else value for name, value in texts.items()}
     for number, seconds in (("breaker_failures", "breaker_seconds"), ("rate_jobs", "rate_seconds")):
         if number in given and given[number] is None:
             given.setdefault(seconds, None)
@@ -202,8 +202,8 @@ def _table(type: object, table: object) -> dict[str, Any]:
     allowed = (*POLICY_FIELDS, PAUSED)
     for name in table:
         if name not in allowed:
-            meant = get_close_matches(name, allowed, 1)
-            hint = f"did you mean {meant[0]}? " if meant else ""
+            close = get_close_matches(name, allowed, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
             raise InvalidInput(name[:80], f"is no field of a policy; {hint}allowed are {', '.join(allowed)}")
     return dict(table)
 
@@ -214,4 +214,4 @@ def _flag(value: object) -> bool:
     return value
 
 
-_held = NOTHING_DECLARED
+_process_settings = NOTHING_DECLARED

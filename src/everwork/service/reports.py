@@ -34,7 +34,7 @@ from everwork.service.triggers.fires import TriggerFire
 def job_report(
     job: Job, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
 ) -> dict[str, Any]:
-    """A job as a JSON object: the key as text, times in RFC 3339. `read` makes what stands there of a JSON text."""
+    """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts."""
     report: dict[str, Any] = {
         "key": str(job.key),
         "type": job.type,
@@ -84,7 +84,7 @@ def explanation_report(explanation: Explanation) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What workers did in a stretch of time."""
+    """What workers did in some hours."""
 
     completed: int
     failed: int
@@ -94,7 +94,7 @@ class Performance:
 
     @property
     def success_rate(self) -> float:
-        """Completed jobs in a hundred that ended."""
+        """Completed jobs as a percentage of finished ones."""
         ended = self.completed + self.failed
         return 100.0 * self.completed / ended if ended else 0.0
 
@@ -159,7 +159,7 @@ def _time(instant_ms: int | None) -> str | None:
 
 
 def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
-    """An API key, without anything secret."""
+    """An API key, without its secret."""
     return {
         "id": key.id,
         "name": key.name,
@@ -192,8 +192,8 @@ def type_report(view: TypeView) -> dict[str, Any]:
 
 
 def policy_report(type: str, view: PolicyView) -> dict[str, Any]:
-    """The policy in force for a type; `default` says that the type has none of its own, `set` what was set."""
-    return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.said)}
+    """The policy in force for a type; `default`: it has none of its own, `set`: its own fields."""
+    return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.fields)}
 
 
 def group_report(view: GroupView) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def group_report(view: GroupView) -> dict[str, Any]:
 
 
 def dead_report(found: Grouped) -> dict[str, Any]:
-    """Dead letters in groups; `cut` says that older ones were not looked at, `left_out` how many groups are missing."""
+    """Dead letters in groups; `cut`: older ones were not scanned, `left_out`: how many groups are missing."""
     return {
         "groups": [_dead_group(group) for group in found.groups],
         "looked_at": found.looked_at,
@@ -229,34 +229,34 @@ def _dead_group(group: DeadLetterGroup) -> dict[str, Any]:
 
 
 def worker_report(view: WorkerView) -> dict[str, Any]:
-    """A worker class as it stands."""
-    card = view.entry
+    """A worker class."""
+    entry = view.entry
     return {
-        "id": card.id,
-        "title": card.title,
-        "description": card.description,
+        "id": entry.id,
+        "title": entry.title,
+        "description": entry.description,
         "on": view.is_on,
         "processes": view.processes,
         "broken": list(view.broken),
-        "sources": sorted(card.types),
-        "concurrency": card.concurrency,
-        "execution_timeout_ms": card.execution_timeout_ms,
-        "retries": card.has_retry,
+        "sources": sorted(entry.types),
+        "concurrency": entry.concurrency,
+        "execution_timeout_ms": entry.execution_timeout_ms,
+        "retries": entry.has_retry,
     }
 
 
 def trigger_report(view: TriggerView) -> dict[str, Any]:
-    """A trigger as it stands: `last` is the last time point that has passed, `next` the one to come, if known."""
-    card = view.entry
+    """A trigger: `last` is the last time point that has passed, `next` the next one, if known."""
+    entry = view.entry
     return {
-        **_trigger(card),
-        "description": card.description,
+        **_trigger(entry),
+        "description": entry.description,
         "on": view.is_on,
-        "schedule": card.schedule,
-        "type": card.type,
-        "variables": _variables(card),
-        "catch_up": card.is_catchup,
-        "lifetime_ms": card.lifetime_ms,
+        "schedule": entry.schedule,
+        "type": entry.type,
+        "variables": _variables(entry),
+        "catch_up": entry.is_catchup,
+        "lifetime_ms": entry.lifetime_ms,
         "began": _time(view.began_ms),
         "last": _time(view.last_ms),
         "next": _time(view.next_ms),
@@ -265,9 +265,9 @@ def trigger_report(view: TriggerView) -> dict[str, Any]:
     }
 
 
-def fires_report(card: TriggerEntry, fires: Sequence[TriggerFire]) -> dict[str, Any]:
+def fires_report(entry: TriggerEntry, fires: Sequence[TriggerFire]) -> dict[str, Any]:
     """The latest jobs of a trigger; `point` is null for one that was fired by hand."""
-    return {**_trigger(card), "fires": [_fire(fire) for fire in fires]}
+    return {**_trigger(entry), "fires": [_fire(fire) for fire in fires]}
 
 
 def _fire(fire: TriggerFire) -> dict[str, Any]:
@@ -279,47 +279,47 @@ def _fire(fire: TriggerFire) -> dict[str, Any]:
     }
 
 
-def manager_report(card: ManagerEntry) -> dict[str, Any]:
-    """A manager that lives."""
+def manager_report(entry: ManagerEntry) -> dict[str, Any]:
+    """A running manager."""
     return {
-        "name": card.name,
-        "uuid": card.uuid,
-        "host": card.host,
-        "pid": card.pid,
-        "version": card.version,
-        "started_at": utc_text(card.started_at_ms),
-        "workers": list(card.workers),
+        "name": entry.name,
+        "uuid": entry.uuid,
+        "host": entry.host,
+        "pid": entry.pid,
+        "version": entry.version,
+        "started_at": utc_text(entry.started_at_ms),
+        "workers": list(entry.workers),
     }
 
 
 def process_report(view: ProcessView) -> dict[str, Any]:
-    """A process that lives."""
-    card = view.entry
+    """A running process."""
+    entry = view.entry
     return {
-        "name": card.name,
-        "manager": card.manager,
-        "host": card.host,
-        "pid": card.pid,
-        "state": card.state,
-        "workers": list(card.workers),
-        "broken": dict(card.broken),
-        "started_at": utc_text(card.started_at_ms),
-        "running": card.running,
-        "ended": card.ended,
-        "restarts": card.restarts,
-        "memory_bytes": card.memory_bytes,
+        "name": entry.name,
+        "manager": entry.manager,
+        "host": entry.host,
+        "pid": entry.pid,
+        "state": entry.state,
+        "workers": list(entry.workers),
+        "broken": dict(entry.broken),
+        "started_at": utc_text(entry.started_at_ms),
+        "running": entry.running,
+        "ended": entry.ended,
+        "restarts": entry.restarts,
+        "memory_bytes": entry.memory_bytes,
         "beat": utc_text(view.beat_ms),
         "restarting": view.is_restarting,
     }
 
 
-def restart_report(card: ProcessEntry) -> dict[str, Any]:
-    """A process whose manager was asked to replace it."""
-    return {"name": card.name, "manager": card.manager, "restarting": True}
+def restart_report(entry: ProcessEntry) -> dict[str, Any]:
+    """A process whose restart was requested."""
+    return {"name": entry.name, "manager": entry.manager, "restarting": True}
 
 
 def running_report(found: RunningJobs) -> dict[str, Any]:
-    """What is leased now; `others` holds jobs under names that are no process's, `cut` says that there are more."""
+    """What is leased now; `others` counts jobs of workers that are not processes, `cut`: there are more."""
     return {"jobs": [_running(job) for job in found.jobs], "others": found.others, "cut": found.is_cut}
 
 
@@ -346,14 +346,14 @@ def trigger_switch_report(done: TriggerSwitch) -> dict[str, Any]:
     return {**_trigger(done.entry), "on": done.is_on, "changed": done.is_changed}
 
 
-def forgotten_report(card: WorkerEntry, cancelled: int) -> dict[str, Any]:
+def forgotten_report(entry: WorkerEntry, cancelled: int) -> dict[str, Any]:
     """A worker that was forgotten, and how many of its waiting jobs were cancelled."""
-    return {**_worker(card), "cancelled": cancelled}
+    return {**_worker(entry), "cancelled": cancelled}
 
 
-def fired_report(card: TriggerEntry, key: int) -> dict[str, Any]:
-    """A trigger that was fired by hand, and the job that it has made."""
-    return {**_trigger(card), "key": str(key)}
+def fired_report(entry: TriggerEntry, key: int) -> dict[str, Any]:
+    """A trigger that was fired by hand, and its job."""
+    return {**_trigger(entry), "key": str(key)}
 
 
 def audit_report(entry: AuditEntry) -> dict[str, Any]:
@@ -370,18 +370,18 @@ def audit_report(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-def _worker(card: WorkerEntry) -> dict[str, Any]:
-    return {"id": card.id, "title": card.title}
+def _worker(entry: WorkerEntry) -> dict[str, Any]:
+    return {"id": entry.id, "title": entry.title}
 
 
-def _trigger(card: TriggerEntry) -> dict[str, Any]:
-    return {"worker": card.worker_id, "id": card.id, "title": card.title}
+def _trigger(entry: TriggerEntry) -> dict[str, Any]:
+    return {"worker": entry.worker_id, "id": entry.id, "title": entry.title}
 
 
-def _variables(card: TriggerEntry) -> Any:
-    """What a trigger passes on; nothing, if somebody has written what cannot be read."""
+def _variables(entry: TriggerEntry) -> Any:
+    """The variables of a trigger's job; None if they cannot be read."""
     try:
-        return require_object("variables", decode(card.variables))
+        return require_object("variables", decode(entry.variables))
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""Copy a stopped store into another, of any engine: types, registry, jobs with their keys; then compare the counts."""
+"""Copies a stopped store into another, of any engine: types, registry, jobs with keys; then compares the counts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from everwork.service.fleet.fleet import FIRING, MANAGER, PROCESS, RESTART
 from everwork.service.monitor.sampler import MINUTE_KIND
 
 IN_USE_MS: Final = 30_000
-"""Workers that wait ask at least this often, and engines remember it about as exactly."""
+"""Idle workers poll at least this often, and engines record it about as precisely."""
 LIVE_KINDS: Final = frozenset({MANAGER, PROCESS, FIRING})
-"""Entries of those who live in a store; they announce themselves anew wherever they start."""
+"""Entries of running managers, processes and applications; they register again where they start."""
 OWN_KINDS: Final = frozenset({SESSION, LINK, RESTART, MINUTE_KIND})
-"""What is good in one store alone: who may come in there, what was wished there, what was done there."""
+"""Entries that are valid in one store only: sessions, restart requests, metrics."""
 COPY_KIND: Final = "copy"
 COPY_MARK_MS: Final = 30 * 86_400_000
 STEP_JOBS_MAX: Final = 1_000
@@ -31,14 +31,14 @@ STEP_BYTES: Final = 4_000_000
 
 
 class Progress(NamedTuple):
-    """How far a copy is: jobs looked at so far, of how many."""
+    """How far a copy is: jobs processed so far, of how many."""
 
     done: int
     total: int
 
 
 class Difference(NamedTuple):
-    """Jobs that are not the same number on both sides."""
+    """A count that differs between the stores."""
 
     what: str
     source: int
@@ -47,18 +47,18 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Copied:
-    """What a copy did."""
+    """The result of a copy."""
 
     jobs: int = 0
     present: int = 0
-    """Jobs that an earlier copy had brought already."""
+    """Jobs that an earlier copy had copied already."""
     types: int = 0
     entries: int = 0
     differences: list[Difference] = field(default_factory=list)
 
 
 class StoreCopy:
-    """Copies one open store into another. Repeated after an interruption, it goes on where it was."""
+    """Copies one open store into another. Repeated after an interruption, it resumes."""
 
     def __init__(self, source: Engine, target: Engine, name: str, show: Callable[[Progress], None]) -> None:
         self._source = source
@@ -68,7 +68,7 @@ class StoreCopy:
         self._copied = Copied()
 
     async def copy(self, *, into_non_empty: bool = False, while_running: bool = False) -> Copied:
-        """Copy everything, compare, and forget in the target what the source has forgotten."""
+        """Copy everything, compare, and drop groups in the target that the source has dropped."""
         if not while_running:
             await self._require_rest()
         await self._require_two_stores()
@@ -88,7 +88,7 @@ class StoreCopy:
     # Before -----------------------------------------------------------------------------------------
 
     async def _require_rest(self) -> None:
-        """A copy is of one moment: nobody may work on the source meanwhile."""
+        """A copy is a snapshot: refuse a source that is in use."""
         now_ms = await self._source.now()
         for info in await self._source.types():
             if info.last_asked_ms is not None and now_ms - info.last_asked_ms < IN_USE_MS:
@@ -104,7 +104,7 @@ class StoreCopy:
                 raise InvalidInput("source", f"is in use by {who} '{entry.name}'; stop it first")
 
     async def _require_two_stores(self) -> None:
-        """Two URLs may lead to one store: what is written at one end must not be seen at the other."""
+        """Two URLs may lead to one store: what is written to the target must not appear in the source."""
         probe = secrets.token_hex(8)
         await self._target.register(COPY_KIND, probe, "{}", 10_000)
         seen = any(entry.name == probe for entry in await self._source.registered(COPY_KIND))
@@ -124,7 +124,7 @@ class StoreCopy:
             )
         return newest.key
 
-    # Parts ------------------------------------------------------------------------------------------
+    # Copying ----------------------------------------------------------------------------------------
 
     async def _copy_types(self, known: set[str]) -> None:
         for info in await self._source.types():
@@ -165,7 +165,7 @@ class StoreCopy:
             step = _next_step(records)
 
     async def _require_same(self, records: Sequence[JobRecord]) -> None:
-        """A key that exists was left as it is: it must be the same job, or this one would be lost without a word."""
+        """Existing keys are not overwritten: they must be the same jobs, or one would be lost silently."""
         present = await self._target.get([record.job.key for record in records])
         for record, job in zip(records, present, strict=True):
             if job is not None and not _is_same(record.job, job):
@@ -178,7 +178,7 @@ class StoreCopy:
     # After ------------------------------------------------------------------------------------------
 
     async def _compare(self, before: int | None) -> list[Difference]:
-        """Where the counts differ; a target that had jobs of its own is compared by the sum."""
+        """Where the counts differ; a target that had jobs before is compared by the sum."""
         here, there = await self._source.count(), await self._target.count()
         if before is None:
             return differences(here, there)
@@ -189,41 +189,41 @@ class StoreCopy:
         return [Difference("all jobs", expected + missing, found)]
 
     async def _drop_groups(self, known: set[str]) -> None:
-        """A group that was dropped has appeared again with its finished jobs: new jobs must not get copies for it."""
-        wanted = {info.type: set(info.groups) for info in await self._source.types()}
+        """A dropped group reappears with its finished jobs: drop it, so that new jobs get no copies for it."""
+        groups = {info.type: set(info.groups) for info in await self._source.types()}
         for info in await self._target.types():
-            if info.type in wanted and info.type not in known:
-                for group in set(info.groups) - wanted[info.type]:
+            if info.type in groups and info.type not in known:
+                for group in set(info.groups) - groups[info.type]:
                     await self._target.drop_group(info.type, group)
 
 
 def differences(source: Sequence[Count], target: Sequence[Count]) -> list[Difference]:
-    """The places whose counts are not the same."""
+    """The counts that differ."""
     here = {count._replace(jobs=0): count.jobs for count in source}
     there = {count._replace(jobs=0): count.jobs for count in target}
-    places = sorted(here.keys() | there.keys())
+    counted = sorted(here.keys() | there.keys())
     return [
-        Difference(_words(place), here.get(place, 0), there.get(place, 0))
-        for place in places
-        if here.get(place) != there.get(place)
+        Difference(_words(count), here.get(count, 0), there.get(count, 0))
+        for count in counted
+        if here.get(count) != there.get(count)
     ]
 
 
-def _words(place: Count) -> str:
-    more = f", group '{place.group}'" if place.group else ""
-    more += f", tenant '{place.tenant}'" if place.tenant != DEFAULT_TENANT else ""
-    return f"{place.state.label} jobs of '{place.type}'{more}"
+def _words(count: Count) -> str:
+    more = f", group '{count.group}'" if count.group else ""
+    more += f", tenant '{count.tenant}'" if count.tenant != DEFAULT_TENANT else ""
+    return f"{count.state.label} jobs of '{count.type}'{more}"
 
 
 def _is_same(one: Job, other: Job) -> bool:
-    """Whether two stores speak of the same job, whatever has become of it since."""
+    """Whether two records are of the same job, whatever its state."""
     return (one.key, one.type, one.tenant, one.group, one.created_at_ms, one.variables) == (
         other.key, other.type, other.tenant, other.group, other.created_at_ms, other.variables,
     )  # fmt: skip
 
 
 def _next_step(records: Sequence[JobRecord]) -> int:
-    """How many jobs to take next: great ones in small steps, so that no step is huge."""
+    """How many jobs to copy next: large ones in small steps, so that no step is huge."""
     size = sum(len(r.job.variables) + len(r.job.result or "") + 200 + 200 * len(r.history) for r in records)
     return max(1, min(STEP_JOBS_MAX, STEP_BYTES * len(records) // size))
 

@@ -32,7 +32,7 @@ async def ask(server: RunningServer, name: str, request: Any) -> Any:
 async def ended(server: RunningServer, error: str = "") -> int:
     """A job that is completed or, with an error, a dead letter."""
     [created] = await server.service.create([NewJob(TYPE)])
-    [job] = await server.service.lease(Demand(TYPE, "w1", 1))
+    [job] = await server.service.activate(Demand(TYPE, "w1", 1))
     outcome = Failed(job.key, job.attempt, error, final=True) if error else Complete(job.key, job.attempt)
     await server.service.settle([outcome])
     return created.key

@@ -78,7 +78,7 @@ async def test_a_caller_who_goes_away_during_a_large_answer_hands_it_back(rest: 
 
 async def test_an_answer_that_cannot_be_written_hands_its_jobs_back(rest: Rest) -> None:
     job = await rest.job()
-    leased = await rest.service.lease(DEMAND)
+    leased = await rest.service.activate(DEMAND)
 
     async def receive() -> dict[str, Any]:
         return await asyncio.Future()
@@ -93,7 +93,7 @@ async def test_an_answer_that_cannot_be_written_hands_its_jobs_back(rest: Rest) 
 
 async def test_an_answer_to_somebody_who_has_just_gone_hands_its_jobs_back(rest: Rest) -> None:
     job = await rest.job()
-    leased: list[LeasedJob] = await rest.service.lease(DEMAND)
+    leased: list[LeasedJob] = await rest.service.activate(DEMAND)
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

@@ -148,7 +148,7 @@ async def _delays(engine: Engine, service: JobService, seconds: float) -> list[f
     while not delays or (len(delays) < ROUNDS and time.perf_counter() < ends):
         started = time.perf_counter()
         await engine.create([_job()])
-        leased = await service.lease(Demand(TYPE, TYPE, 1), WAIT_MS)
+        leased = await service.activate(Demand(TYPE, TYPE, 1), WAIT_MS)
         delays.append((time.perf_counter() - started) * 1_000)
         await service.settle([Complete(job.key, job.attempt) for job in leased])
     return delays

@@ -280,7 +280,7 @@ def _change_letters(
         try:
             with shown_progress() as show_step:
                 admin = admin_of(service)
-                return await admin.change_dead(action, query, all=all, dry_run=dry_run, told=on_step)
+                return await admin.change_dead(action, query, all=all, dry_run=dry_run, progress=on_step)
         except asyncio.CancelledError:
             write_stderr("interrupted: nothing was changed" if dry_run else _interrupted(action, done.changed, total))
             raise

@@ -17,7 +17,7 @@ from everwork.core.states import State
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, load
 from everwork.service.access.api_key import KeyState
-from everwork.service.monitor.doctor import MEANING, Diagnosis, Finding, examine
+from everwork.service.doctor import MEANING, Diagnosis, Finding, examine
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -19,7 +19,7 @@ from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from everwork.service.admin import PolicyView, TypeView
-from everwork.service.policies import OFF, said_of_stored, said_of_texts
+from everwork.service.policies import OFF, fields_from_texts, stored_fields
 from everwork.service.reports import policy_report, type_report
 
 COLUMNS = (
@@ -108,7 +108,7 @@ def policy(  # noqa: PLR0913 - the fields of a policy
     else:
         own = "" if view.is_own else " (the default)"
         retry = {name: getattr(view.policy.retry, name) for name in RETRY_FIELDS}
-        write(f"{one_line(type)}: {policy_text(retry | dict(view.said))}{own}\n")
+        write(f"{one_line(type)}: {policy_text(retry | dict(view.fields))}{own}\n")
 
 
 @app.command("list")
@@ -182,7 +182,7 @@ def _write_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> 
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
     last_asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
-    own = "" if info.policy is None else policy_text(said_of_stored(info.policy))
+    own = "" if info.policy is None else policy_text(stored_fields(info.policy))
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
     return one_line(info.type), _status(view), *counts, last_asked, own
 
@@ -243,7 +243,7 @@ def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear
         return PolicyView(DEFAULT_TYPE_POLICY, {})
     if given:
         checks.name("type", type)
-        fields = said_of_texts(given)
+        fields = fields_from_texts(given)
         # A policy may precede the first job and even the store, which a mistake must not create: hence checked first.
         return use_admin(engine, lambda admin: admin.set_policy(type, fields, changes_only=True), creates=True)
     return use_admin(engine, lambda admin: admin.policy(type))

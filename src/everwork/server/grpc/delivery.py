@@ -25,7 +25,7 @@ async def deliver(
             written += carried
     finally:
         if written < len(jobs):
-            service.hand_back(jobs[written:])
+            service.release_undelivered(jobs[written:])
 
 
 def wait_ms(context: Context, seconds_max: float) -> int:

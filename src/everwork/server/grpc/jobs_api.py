@@ -79,7 +79,9 @@ class JobsApi:
         if leased:
             messages = self._gateway.while_live(jobs, _messages(leased, demand, fetched))
             await deliver(self._gateway.service, context, leased, messages)
-        elif not self._gateway.stopping.is_set() and (reason := await self._gateway.service.blockade(demand.type)):
+        elif not self._gateway.stopping.is_set() and (
+            reason := await self._gateway.service.blocked_reason(demand.type)
+        ):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=reason).SerializeToString())
 
     async def complete(self, jobs: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:

@@ -12,7 +12,7 @@ from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
-from everwork.service.jobs import Jobs, foreign_job
+from everwork.service.jobs import Jobs, foreign_job_error
 from everwork.service.service import JobService
 
 MESSAGE_CHARS_MAX: Final = 200
@@ -80,7 +80,7 @@ def _without_foreign(batch: Batch, foreign: set[int]) -> Batch:
     kept = Batch([], [], batch.refusals)
     for number, outcome in zip(batch.numbers, batch.outcomes, strict=True):
         if outcome.key in foreign:
-            message = str(foreign_job(outcome.key))
+            message = str(foreign_job_error(outcome.key))
             kept.refusals.append(_refusal(number, outcome, work_pb2.PERMISSION_DENIED, message))
         else:
             kept.numbers.append(number)

@@ -80,7 +80,7 @@ class Verbs:
         try:
             self._gateway.require_live(jobs)
         except BaseException:
-            service.hand_back(leased)
+            service.release_undelivered(leased)
             raise
         await deliver(service, context, leased, _messages(leased))
 

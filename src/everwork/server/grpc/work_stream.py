@@ -105,7 +105,7 @@ class WorkStream:
         for feed in self._feeds.values():
             feed.task.cancel()
         self._feeds.clear()
-        self._service.hand_back(self._outbox.take_waiting())
+        self._service.release_undelivered(self._outbox.take_waiting())
         if closing:
             self._is_closing = True
             self._outbox.closing()
@@ -316,7 +316,7 @@ class WorkStream:
         unwritten = self._outbox.unwritten()
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
-        self._service.hand_back(unwritten)
+        self._service.release_undelivered(unwritten)
         self._streams.finish(self.jobs, [*self._settling, *self._unjudged])
 
 

@@ -1,4 +1,4 @@
-"""An API key as it is kept: who it is for, what it allows and until when; of its text only a hash."""
+"""An API key as stored: name, permissions, tenants, expiry; of its text only a hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = get_logger("everwork")
 
 
 class KeyState(Enum):
-    """Whether a key opens anything."""
+    """Whether a key is accepted."""
 
     LIVE = "live"
     EXPIRED = "expired"
@@ -32,7 +32,7 @@ class KeyState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key without anything secret. No tenants means all of them."""
+    """A key without its secret. No tenants means all of them."""
 
     id: str
     name: str
@@ -44,14 +44,14 @@ class ApiKey:
     rate_per_second: float | None = None
 
     def state(self, now_ms: int) -> KeyState:
-        """What has become of the key; what somebody did to it goes before what time did."""
+        """The state at an instant; a revoked key stays revoked after its expiry."""
         if self.revoked_at_ms is not None:
             return KeyState.REVOKED
         return KeyState.EXPIRED if self.expires_at_ms is not None and self.expires_at_ms <= now_ms else KeyState.LIVE
 
 
 class NewKey(NamedTuple):
-    """A key that was just made: `text` is shown once."""
+    """A key that was just created: `text` is shown once."""
 
     text: str
     key: ApiKey
@@ -69,22 +69,22 @@ class StoredKey:
 
     @cached_property
     def principal(self) -> Principal:
-        """Whoever holds the key: made once, because every call asks for it."""
+        """The holder of the key; cached, because every call needs it."""
         key = self.key
         allowed = frozenset(key.permissions)
         return Principal(key.id, key.name, allowed, key.tenants, key.expires_at_ms, key.rate_per_second)
 
     def state(self, now_ms: int) -> KeyState:
-        """What has become of the key."""
+        """The state of the key at an instant."""
         return self.key.state(now_ms)
 
     def revoked(self, now_ms: int) -> StoredKey:
-        """The same key, of no use any more; one that was revoked before keeps its time."""
+        """The key as revoked; one that was revoked before keeps its time."""
         since = now_ms if self.key.revoked_at_ms is None else self.key.revoked_at_ms
         return StoredKey(replace(self.key, revoked_at_ms=since), self.digest)
 
     def body(self) -> str:
-        """The entry of the registry."""
+        """The body of the registry entry."""
         key = self.key
         return orjson.dumps(
             {
@@ -100,39 +100,39 @@ class StoredKey:
         ).decode()
 
 
-def new_key(id: str, now_ms: int, wished: Mapping[str, Any]) -> ApiKey:
-    """A checked key: each failure names the field and what is allowed."""
-    expires_at_ms = wished["expires_at_ms"]
+def new_key(id: str, now_ms: int, given: Mapping[str, Any]) -> ApiKey:
+    """A checked key; errors name the field and what is allowed."""
+    expires_at_ms = given["expires_at_ms"]
     return ApiKey(
         id,
-        checks.name("name", wished["name"]),
-        _permissions(wished["permissions"]),
-        _tenants(wished["tenants"]),
+        checks.name("name", given["name"]),
+        _permissions(given["permissions"]),
+        _tenants(given["tenants"]),
         now_ms,
         None if expires_at_ms is None else _expiry(expires_at_ms, now_ms),
         None,
-        _rate(wished["rate_per_second"]),
+        _rate(given["rate_per_second"]),
     )
 
 
 @lru_cache(maxsize=10_000)
 def stored_key(id: str, body: str) -> StoredKey | None:
-    """The key of an entry; None, and told once, if somebody has written what is none."""
+    """The key of a registry entry; None, logged once, if it cannot be read."""
     try:
-        said = orjson.loads(body)
+        stored = orjson.loads(body)
         key = ApiKey(
             id,
-            checks.name("name", said["name"]),
-            _permissions(said["permissions"]),
-            _tenants(said["tenants"]),
-            _instant("created_at_ms", said["created_at_ms"]) or 0,
-            _instant("expires_at_ms", said["expires_at_ms"]),
-            _instant("revoked_at_ms", said["revoked_at_ms"]),
-            _rate(said["rate_per_second"]),
+            checks.name("name", stored["name"]),
+            _permissions(stored["permissions"]),
+            _tenants(stored["tenants"]),
+            _instant("created_at_ms", stored["created_at_ms"]) or 0,
+            _instant("expires_at_ms", stored["expires_at_ms"]),
+            _instant("revoked_at_ms", stored["revoked_at_ms"]),
+            _rate(stored["rate_per_second"]),
         )
-        return StoredKey(key, bytes.fromhex(said["sha256"]))
+        return StoredKey(key, bytes.fromhex(stored["sha256"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # Its body is not told: it holds a hash.
+        # The body is not logged: it holds a hash.
         log.error("a stored API key cannot be read and opens nothing", id=id, error=type(error).__name__)
         return None
 

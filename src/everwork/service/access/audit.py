@@ -1,4 +1,4 @@
-"""The audit log: who did what to the whole store, when and from where. Entries are kept for ninety days."""
+"""The audit log: who did what, when and from where. Entries are kept for ninety days."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TARGET_CHARS_MAX: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One administrative action. `name` is the entry's own, and the cursor of what is older."""
+    """One administrative action. `name` identifies the entry, and is the cursor to older ones."""
 
     name: str
     at_ms: int
@@ -38,7 +38,7 @@ class AuditEntry:
 
 
 class Audit:
-    """Writes and reads the log of one store."""
+    """Writes and reads the audit log of one store."""
 
     def __init__(self, engine: Engine, clock: Clock = host_clock) -> None:
         self._engine = engine
@@ -55,9 +55,9 @@ class Audit:
         *,
         name: str | None = None,
     ) -> None:
-        """Note an action that has been done; with a `name` that was used before, in the place of that entry."""
+        """Record an action that was done; a `name` that was used before replaces that entry."""
         at_ms = self._clock()
-        said = {
+        entry = {
             "at_ms": at_ms,
             "key_id": who.id,
             "who": _line(who.name, NAME_CHARS_MAX),
@@ -66,7 +66,7 @@ class Audit:
             "origin": _line(origin, NAME_CHARS_MAX),
             "detail": _bounded(detail or {}),
         }
-        await self._engine.register(AUDIT_KIND, name or self.new_name(), orjson.dumps(said).decode(), AUDIT_KEEP_MS)
+        await self._engine.register(AUDIT_KIND, name or self.new_name(), orjson.dumps(entry).decode(), AUDIT_KEEP_MS)
 
     async def last(self, limit: int, below: str | None = None) -> list[AuditEntry]:
         """The newest entries, or those older than the entry `below`; newest first."""
@@ -76,35 +76,35 @@ class Audit:
         return [_entry(found) for found in await self._engine.last_registered(AUDIT_KIND, limit, below)]
 
     def new_name(self) -> str:
-        """Sorts by time, then by the order inside a process; the rest makes it one of a kind."""
+        """A unique name that sorts by time, then by order within a process."""
         return f"{self._clock():015d}-{next(self._number) % 1_000_000:06d}-{secrets.token_hex(4)}"
 
 
 def _line(text: str, chars_max: int) -> str:
-    """What came from outside must not stop an entry, nor fill it."""
+    """One printable line of bounded length: external text must neither break an entry nor fill it."""
     return "".join(c if c.isprintable() else "?" for c in text[:chars_max])
 
 
 def _bounded(detail: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return detail if len(orjson.dumps(detail)) <= AUDIT_DETAIL_BYTES_MAX else {"cut": "too long to keep"}
-    except TypeError:  # A text that is no Unicode, for example.
+    except TypeError:  # Such as a text that is not valid Unicode.
         return {"cut": "cannot be kept"}
 
 
 def _entry(found: Registered) -> AuditEntry:
-    """What an entry says. One that somebody has spoilt is shown as such: a gap would be worse."""
+    """A stored entry. One that cannot be read is shown as such: a gap would be worse."""
     try:
-        said = orjson.loads(found.body)
+        stored = orjson.loads(found.body)
         return AuditEntry(
             found.name,
-            checks.whole_number("at_ms", said["at_ms"], 0, INSTANT_MS_MAX),
-            str(said["key_id"]),
-            str(said["who"]),
-            str(said["action"]),
-            str(said["target"]),
-            str(said["origin"]),
-            dict(said["detail"]),
+            checks.whole_number("at_ms", stored["at_ms"], 0, INSTANT_MS_MAX),
+            str(stored["key_id"]),
+            str(stored["who"]),
+            str(stored["action"]),
+            str(stored["target"]),
+            str(stored["origin"]),
+            dict(stored["detail"]),
         )
     except (ValueError, TypeError, KeyError):
         return AuditEntry(found.name, 0, "", "", UNREADABLE, "", "")
@@ -114,7 +114,7 @@ T = TypeVar("T")
 
 
 class AuditedCaller:
-    """Who calls, and where the call came from."""
+    """A caller whose changes are audited, and where its call came from."""
 
     __slots__ = ("_audit", "origin", "principal")
 
@@ -134,10 +134,10 @@ class AuditedCaller:
             self.principal.require(Permission.JOBS_READ)
         self.principal.require_unbound()
 
-    async def _noted(
+    async def _audited(
         self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
     ) -> T:
-        """Do something and write it down. What was refused has not been done."""
+        """Perform an action and record it. What was refused is not recorded."""
 
         async def act_and_record() -> T:
             result = await act()

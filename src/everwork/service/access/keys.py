@@ -1,4 +1,4 @@
-"""API keys: made, kept as hashes in the registry, known to every server within a second, asked for at every call."""
+"""API keys: kept as hashes in the registry, known to every server within a second, checked at every call."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _REFUSALS: Final = {
 
 
 def host_clock() -> int:
-    """The host's now, in milliseconds: when a key ends was said by a person who looked at a clock like it."""
+    """The host's time in milliseconds: expiries are given by people, who read clocks like it."""
     return time.time_ns() // 1_000_000
 
 
 class KeyRing:
-    """The keys of a store. `authenticate` never waits: what it knows is at most a second old."""
+    """The keys of a store. `authenticate` does not wait for the store: its copy is at most a second old."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class KeyRing:
         self._refreshing: BackgroundLoop | None = None
 
     async def open(self) -> None:
-        """Learn the keys, and go on learning them in the background."""
+        """Load the keys, and refresh them in the background."""
         await self._refresh()
         self._refreshing = BackgroundLoop("everwork-keys", self._refresh, REFRESH_SECONDS)
         self._refreshing.start()
 
     async def close(self) -> None:
-        """Stop learning. A second close does nothing."""
+        """Stop refreshing. A second close does nothing."""
         if self._refreshing is not None:
             await self._refreshing.abort()
             self._refreshing = None
@@ -71,13 +71,13 @@ class KeyRing:
     # Every call ---------------------------------------------------------------------------------
 
     def admit(self, text: str | None) -> Principal:
-        """Who calls, if the key is good and has not called too often."""
+        """The holder of a valid key that is within its rate limit."""
         principal = self.authenticate(text)
         self.spend(principal)
         return principal
 
     def authenticate(self, text: str | None) -> Principal:
-        """Who holds this key. What is wrong with a key is told to none but whoever knows its secret."""
+        """The holder of a key. Only callers that know its secret learn why it is refused."""
         if not text:
             raise Unauthenticated(MISSING)
         if len(text) > API_KEY_CHARS_MAX:
@@ -94,18 +94,18 @@ class KeyRing:
         return key.principal
 
     def is_live(self, principal: Principal) -> bool:
-        """Whether a key that was good still is, for calls that last."""
+        """Whether a key is still valid, for long calls."""
         if principal is ENVIRONMENT:
             return self._environment is not None
         key = self._known.get(principal.id)
         return key is not None and key.state(self._clock()) is KeyState.LIVE
 
     def badge(self, principal: Principal) -> str:
-        """What a session remembers of the key that it began with; that of the environment may be another tomorrow."""
+        """What a session stores of the key that it began with; the environment's key may change."""
         return f"{ENVIRONMENT_ID}-{self._environment_mark}" if principal is ENVIRONMENT else principal.id
 
     def holder(self, badge: str) -> Principal | None:
-        """Who holds the key that a session began with, if it is still good."""
+        """The holder of the key that a session began with, if it is still valid."""
         if badge.startswith(f"{ENVIRONMENT_ID}-"):
             return ENVIRONMENT if self._environment and badge == self.badge(ENVIRONMENT) else None
         key = self._known.get(badge)
@@ -116,7 +116,7 @@ class KeyRing:
         return sha256(self._environment or b"").hexdigest()[:16]
 
     def spend(self, principal: Principal) -> None:
-        """Count one request of a key; the key's own rate goes before the server's."""
+        """Count one request of a key; its own rate overrides the server's."""
         self._limiter.spend(principal.id, principal.rate_per_second)
 
     # Administration -----------------------------------------------------------------------------
@@ -131,18 +131,18 @@ class KeyRing:
         rate_per_second: float | None = None,
         creator: Principal = ANYBODY,
     ) -> NewKey:
-        """Make a key. Its text is in the answer and nowhere else."""
+        """Create a key. Its text is returned and stored nowhere."""
         id = secrets.token_hex(6)
         text = f"ew_{id}_{secrets.token_urlsafe(SECRET_BYTES)}"
-        wished = {"name": name, "permissions": permissions, "tenants": tenants}
+        given = {"name": name, "permissions": permissions, "tenants": tenants}
         limits = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
-        key = new_key(id, self._clock(), wished | limits)
+        key = new_key(id, self._clock(), given | limits)
         require_may_grant(creator, key)
         await self._write(StoredKey(key, _digest(text)))
         return NewKey(text, key)
 
     async def revoke(self, id: str) -> ApiKey:
-        """Refuse a key from now on: here at once, elsewhere within a second. Its entry stays, for the audit."""
+        """Revoke a key: here immediately, elsewhere within a second. Its entry stays, for the audit."""
         checks.name("id", id)
         for stored in await self._stored():
             if stored.key.id == id:
@@ -152,7 +152,7 @@ class KeyRing:
         raise NotFound("API key", id)
 
     async def _write(self, stored: StoredKey) -> None:
-        # A refresh that began before must not end after, and forget what this one has brought.
+        # A refresh that began before must not end after, and drop this key.
         async with self._changing:
             await self._engine.register(KEY_KIND, stored.key.id, stored.body())
             self._known = self._known | {stored.key.id: stored}
@@ -163,46 +163,46 @@ class KeyRing:
         return False
 
     async def _stored(self) -> Sequence[StoredKey]:
-        """The keys of the registry; one that cannot be read opens nothing."""
+        """The stored keys that can be read."""
         entries = await self._engine.registered(KEY_KIND)
         found = [stored_key(entry.name, entry.body) for entry in entries]
         return [stored for stored in found if stored is not None]
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
+    # Last in the class, because its name shadows the builtin in the annotations below it.
 
     async def list(self) -> Sequence[ApiKey]:
-        """Every key that was ever made, oldest first, without anything secret."""
+        """Every key, oldest first, without secrets."""
         return sorted((stored.key for stored in await self._stored()), key=lambda key: (key.created_at_ms, key.id))
 
 
 class NoAuthentication(KeyRing):
-    """The keys of a server that asks nobody for one."""
+    """The keys of a server without authentication."""
 
     async def open(self) -> None:
-        """There is nothing to learn."""
+        """Nothing to load."""
 
     def authenticate(self, text: str | None) -> Principal:  # noqa: ARG002 - the signature is the key ring's
-        """Anybody may come in, with a key or without."""
+        """Every caller is accepted, with a key or without."""
         return ANYBODY
 
     def is_live(self, principal: Principal) -> bool:  # noqa: ARG002 - the signature is the key ring's
-        """Nobody is sent away."""
+        """Always."""
         return True
 
     def holder(self, badge: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
-        """Anybody."""
+        """Always the anonymous principal."""
         return ANYBODY
 
     def spend(self, principal: Principal) -> None:
-        """Nobody is counted."""
+        """No limit."""
 
 
 ENVIRONMENT: Final = Principal(ENVIRONMENT_ID, "EVERWORK_API_KEY", frozenset([Permission.ALL]))
-"""Whoever holds the key that the server was started with."""
+"""The holder of the key that the server was started with."""
 
 
 def require_environment_key(text: str) -> str:
-    """The key that EVERWORK_API_KEY brings: long enough to be a secret, and such that a header can carry it."""
+    """The checked EVERWORK_API_KEY: long enough for a secret, and valid in a header."""
     if not API_KEY_CHARS_MIN <= len(text) <= API_KEY_CHARS_MAX:
         allowed = f"{API_KEY_CHARS_MIN} to {API_KEY_CHARS_MAX} characters, not {len(text):,}"
         raise BadConfiguration(f"EVERWORK_API_KEY (environment): must have {allowed}")
@@ -215,7 +215,7 @@ def require_environment_key(text: str) -> str:
 
 
 def require_may_grant(creator: Principal, key: ApiKey) -> None:
-    """Nobody makes a key that may do more than administration allows: `*` comes from `*` only."""
+    """Refuse to create a key with more permissions than its creator may grant: `*` needs `*`."""
     creator.require(Permission.ADMIN)
     creator.require_unbound()
     if Permission.ALL in key.permissions and Permission.ALL not in creator.permissions:
@@ -227,18 +227,18 @@ def _digest(text: str) -> bytes:
 
 
 def _id_in(text: str) -> str:
-    """The part of a key's text that is no secret; anything else has none."""
+    """The id in a key's text, which is not secret; empty if it has none."""
     return text[3:].partition("_")[0] if text.startswith("ew_") else ""
 
 
 Seconds = Callable[[], float]
-"""A clock that never goes back."""
+"""A monotonic clock."""
 
 
 class RateLimiter:
-    """Token buckets that hold one second's worth of requests, at least one.
+    """Token buckets of one second's worth of requests, at least one.
 
-    Of each bucket only the time at which it will be full again is kept; one that is full needs no entry.
+    Of each bucket only the time at which it will be full again is kept; a full one needs no entry.
     """
 
     __slots__ = ("_clock", "_full_at", "_per_second")
@@ -249,21 +249,21 @@ class RateLimiter:
         self._full_at: dict[str, float] = {}
 
     def spend(self, id: str, per_second: float | None = None) -> None:
-        """Take one token, by the key's own rate or by the default one; 0 is no limit."""
+        """Take one token at the key's own rate or the default one; 0 is no limit."""
         rate = self._per_second if per_second is None else per_second
         if rate <= 0:
             return
         now = self._clock()
         full_at = max(self._full_at.get(id, now), now)
         wait = full_at - now - (max(rate, 1.0) - 1.0) / rate
-        if wait > 1e-9:  # Sums of fractions are not exact, and nobody is to wait for that.
+        if wait > 1e-9:  # Sums of fractions are not exact.
             raise _refused(rate, wait)
         if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
-            self._make_room(now)
+            self._evict(now)
         self._full_at[id] = full_at + 1.0 / rate
 
-    def _make_room(self, now: float) -> None:
-        """Forget full buckets; if all are in use, the one that has been here longest."""
+    def _evict(self, now: float) -> None:
+        """Drop full buckets; if all are in use, the oldest."""
         self._full_at = {id: full_at for id, full_at in self._full_at.items() if full_at > now}
         if len(self._full_at) >= RATE_BUCKETS_MAX:
             del self._full_at[next(iter(self._full_at))]

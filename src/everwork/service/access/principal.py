@@ -1,4 +1,4 @@
-"""Who calls, and what the key allows: permissions, and the tenants that it is bound to (G13)."""
+"""The caller, and what its key allows: permissions, and the tenants that it is bound to (G13)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everwork.exceptions import InvalidInput, PermissionDenied
 
 
 class Permission(Enum):
-    """What a key may allow."""
+    """The permissions of keys."""
 
     ALL = "*"
     JOBS = "jobs"
@@ -41,42 +41,42 @@ class Principal:
     rate_per_second: float | None = None
 
     def allows(self, permission: Permission) -> bool:
-        """Whether the key grants a permission, by itself or by a larger one."""
+        """Whether the key has a permission, directly or through a larger one."""
         return not self.permissions.isdisjoint(_GRANTED_BY[permission])
 
     def require(self, permission: Permission) -> None:
-        """Refuse whoever lacks a permission."""
+        """Refuse a caller that lacks a permission."""
         if not self.allows(permission):
             needed = " or ".join(sorted(repr(one.value) for one in _GRANTED_BY[permission]))
             raise PermissionDenied(f"key '{self.name}' lacks the permission {needed}")
 
     def require_tenant(self, tenant: str) -> None:
-        """Refuse whoever is bound to other tenants."""
+        """Refuse a caller that is bound to other tenants."""
         if self.tenants and tenant not in self.tenants:
             raise PermissionDenied(f"key '{self.name}' is not allowed to act for tenant {checks.shown(tenant)}")
 
     def require_unbound(self) -> None:
-        """Refuse keys that are bound to tenants: what is asked for concerns them all."""
+        """Refuse keys that are bound to tenants: the call concerns all of them."""
         if self.tenants:
             raise PermissionDenied(f"key '{self.name}' is bound to tenants, and this concerns all of them")
 
-    def tenant_for_create(self, asked: str | None) -> str:
-        """The owner of a new job: as asked, else the default one, else the only one that the key has."""
-        if asked:
-            self.require_tenant(asked)
-            return asked
+    def tenant_for_create(self, requested: str | None) -> str:
+        """The tenant of a new job: as requested, else the default one, else the only one of the key."""
+        if requested:
+            self.require_tenant(requested)
+            return requested
         if not self.tenants or DEFAULT_TENANT in self.tenants:
             return DEFAULT_TENANT
         if len(self.tenants) == 1:
             return self.tenants[0]
         raise InvalidInput("tenant", f"must be given: key '{self.name}' has {len(self.tenants)} tenants")
 
-    def tenants_for(self, asked: Sequence[str] = ()) -> tuple[str, ...]:
-        """The tenants that a search or a demand is confined to; empty means all."""
-        for tenant in asked:
+    def tenants_for(self, requested: Sequence[str] = ()) -> tuple[str, ...]:
+        """The tenants that a search or a demand is restricted to; empty means all."""
+        for tenant in requested:
             self.require_tenant(tenant)
-        return tuple(asked) or self.tenants
+        return tuple(requested) or self.tenants
 
 
 ANYBODY: Final = Principal("anybody", "anybody", frozenset([Permission.ALL]))
-"""Whoever calls a server without authentication, and whoever uses the engine directly."""
+"""Callers of a server without authentication, and those that use the engine directly."""

@@ -1,4 +1,4 @@
-"""Sessions of people at the dashboard: begun with an API key or a one-time link, kept as hashes in the registry."""
+"""Dashboard sessions: started with an API key or a one-time link, kept as hashes in the registry."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ LINK: Final = "login-link"
 TOKEN_BYTES: Final = 32
 TOKEN_CHARS_MAX: Final = 100
 OPERATOR: Final = Principal("login-link", "login link", frozenset([Permission.ALL]))
-"""Whoever has come by a link that was printed on the server's own terminal."""
+"""A user that logged in by a link that was printed on the server's own terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has come in. `token` is known to nobody but the browser; `badge` names the key (`KeyRing.badge`)."""
+    """A logged-in user. Only the browser knows the `token`; `badge` names the key (`KeyRing.badge`)."""
 
     token: str
     badge: str
 
     @property
     def csrf(self) -> str:
-        """What every form of the session must bring: other sites cannot know it."""
+        """The CSRF token that every form of the session must send: other sites cannot know it."""
         return hmac.new(self.token.encode(), b"everwork form", sha256).hexdigest()
 
 
 class Sessions:
-    """The sessions of one store: good on every server that works on it."""
+    """The sessions of one store, valid on all of its servers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def begin(self, badge: str) -> Session:
-        """Let the holder of a key in; the session ends by itself after a while, or with the key."""
+        """Start a session for the holder of a key; it expires, or ends with the key."""
         session = Session(secrets.token_urlsafe(TOKEN_BYTES), badge)
         body = orjson.dumps(asdict(replace(session, token=""))).decode()
         await self._engine.register(SESSION, _name(session.token), body, SESSION_MS)
         return session
 
     async def find(self, token: str) -> Session | None:
-        """The session of a browser, as long as it lasts."""
+        """The session of a token; None if there is none or it has expired."""
         if not token or len(token) > TOKEN_CHARS_MAX:
             return None
         name = _name(token)
@@ -65,23 +65,23 @@ class Sessions:
         await self._engine.unregister(SESSION, _name(session.token))
 
     async def new_link(self) -> str:
-        """The token of a link that lets its first user in, as an operator; not for long."""
+        """The token of a short-lived link that logs its first user in as an operator."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         await self._engine.register(LINK, _name(token), "{}", LOGIN_LINK_MS)
         return token
 
     async def follow(self, token: str) -> Session:
-        """Let in whoever brings a link's token; the link is used up."""
+        """Start a session with the token of a link, which is used up."""
         if len(token) > TOKEN_CHARS_MAX or not await self._engine.unregister(LINK, _name(token)):
             raise Unauthenticated("this link was used already, or is too old; make another with: everwork login")
         return await self.begin(OPERATOR.id)
 
 
 def holder_of(session: Session, keys: KeyRing) -> Principal | None:
-    """Who holds a session; None if the key that it began with is good no more."""
+    """The principal of a session; None if the key that it began with is no longer valid."""
     return OPERATOR if session.badge == OPERATOR.id else keys.holder(session.badge)
 
 
 def _name(token: str) -> str:
-    """What the store knows a token by: whoever reads the store cannot come in with it."""
+    """The hash under which a token is stored: reading the store does not help to log in."""
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

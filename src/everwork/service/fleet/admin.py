@@ -1,4 +1,4 @@
-"""What administrators ask of workers, triggers and processes, and do to them."""
+"""Administration of workers, triggers and processes for one caller."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from everwork.service.fleet.entries import (
     WorkerView,
 )
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, at_work
+from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, running_jobs
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
 
 FIRES_DEFAULT: Final = 5
 
 
 class WorkerSwitch(NamedTuple):
-    """A worker that was switched; `is_changed` False: it was like that before."""
+    """A worker that was switched on or off; `is_changed` is False if it was already."""
 
     entry: WorkerEntry
     is_on: bool
@@ -37,7 +37,7 @@ class WorkerSwitch(NamedTuple):
 
 
 class TriggerSwitch(NamedTuple):
-    """The same of a trigger."""
+    """A trigger that was switched on or off, likewise."""
 
     entry: TriggerEntry
     is_on: bool
@@ -45,7 +45,7 @@ class TriggerSwitch(NamedTuple):
 
 
 class FleetAdmin(AuditedCaller):
-    """The part of an administration that concerns those who work."""
+    """What the holder of a key may do to workers, triggers and processes."""
 
     __slots__ = ("_engine", "_fleet")
 
@@ -55,7 +55,7 @@ class FleetAdmin(AuditedCaller):
         self._fleet = Fleet(engine)
 
     async def workers(self) -> list[WorkerView]:
-        """Every worker that a manager has ever declared, by title."""
+        """Every worker that a manager has declared, by title."""
         self._may_read()
         return await self._fleet.workers()
 
@@ -65,21 +65,21 @@ class FleetAdmin(AuditedCaller):
         return await self._fleet.triggers()
 
     async def managers(self) -> list[ManagerEntry]:
-        """The managers that live."""
+        """The running managers."""
         self._may_read()
         return await self._fleet.managers()
 
     async def processes(self) -> list[ProcessView]:
-        """The processes that live, and when each was last heard of."""
+        """The running processes, each with its last heartbeat."""
         self._may_read()
         return await self._fleet.process_views()
 
     async def running(self, limit: int = RUNNING_JOBS_MAX) -> RunningJobs:
-        """The jobs that are leased now, by whom, and since when."""
+        """The jobs that are leased now, with their worker and start."""
         self._may_read()
         checks.whole_number("limit", limit, 1, RUNNING_JOBS_MAX)
         names = {entry.name for entry in await self._fleet.processes()}
-        return await at_work(self._engine, names, limit)
+        return await running_jobs(self._engine, names, limit)
 
     async def trigger(self, trigger: str) -> TriggerView:
         """One trigger, by name or title."""
@@ -91,50 +91,50 @@ class FleetAdmin(AuditedCaller):
         return found
 
     async def fires(self, trigger: str, limit: int = FIRES_DEFAULT) -> list[TriggerFire]:
-        """The latest jobs that a trigger, by name or title, has made; newest first."""
+        """The latest jobs of a trigger, by name or title; newest first."""
         self._may_read()
         checks.whole_number("limit", limit, 1, FIRES_MAX)
         return await self._fleet.last_fires(checks.text("trigger", trigger, TITLE_CHARS_MAX), limit)
 
     async def fires_of_many(self, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
-        """The same of several triggers, by name, as far as there is time for it."""
+        """The latest jobs of several triggers, by name, as far as a time limit allows."""
         self._may_read()
         return await self._fleet.fires_of_many(entries, limit)
 
     async def restart_process(self, name: str) -> ProcessEntry:
-        """Ask the manager of a process to let another take its place; what it runs it may finish."""
+        """Request that a process is replaced; it may finish what it runs."""
         self._may_change(process=name)
         entry = await self._fleet.process(name)
-        return await self._noted(
+        return await self._audited(
             "processes.restart", name, lambda: self._fleet.restart(name), {"manager": entry.manager}
         )
 
     async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
-        """Let a worker, by id or title, take jobs or not; what runs goes on."""
-        entry = await self._meant_worker(worker)
+        """Switch a worker, by id or title, on or off; running jobs are not affected."""
+        entry = await self._worker_to_change(worker)
         action = "workers.on" if is_on else "workers.off"
-        is_changed = await self._noted(
+        is_changed = await self._audited(
             action, entry.id, lambda: self._fleet.switch_worker(entry.id, is_on), _title(entry)
         )
         return WorkerSwitch(entry, is_on, is_changed)
 
     async def forget_worker(self, worker: str) -> tuple[WorkerEntry, int]:
-        """Forget a worker that nobody runs, with its triggers; how many waiting jobs were cancelled."""
+        """Forget a worker that no process runs, with its triggers; returns how many pending jobs were cancelled."""
         self._may_change()
         entry = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
-        forget = self._noted("workers.forget", entry.id, lambda: self._fleet.forget_worker(entry.id), _title(entry))
+        forget = self._audited("workers.forget", entry.id, lambda: self._fleet.forget_worker(entry.id), _title(entry))
         return entry, await forget
 
     async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
-        """Let a trigger, by name or title, fire or not."""
-        entry = await self._meant_trigger(trigger)
+        """Switch a trigger, by name or title, on or off."""
+        entry = await self._trigger_to_change(trigger)
         action = "triggers.on" if is_on else "triggers.off"
-        switch = self._noted(action, entry.name, lambda: self._fleet.switch_trigger(entry.name, is_on), _title(entry))
+        switch = self._audited(action, entry.name, lambda: self._fleet.switch_trigger(entry.name, is_on), _title(entry))
         return TriggerSwitch(entry, is_on, await switch)
 
     async def fire_trigger(self, trigger: str) -> tuple[TriggerEntry, int]:
-        """Let a trigger, by name or title, create its job now, besides its time points; the job's key."""
-        entry = await self._meant_trigger(trigger)
+        """Fire a trigger, by name or title, in addition to its schedule; returns the job's key."""
+        entry = await self._trigger_to_change(trigger)
 
         async def fire() -> int:
             key = await self._fleet.fire(entry.name)
@@ -143,11 +143,11 @@ class FleetAdmin(AuditedCaller):
 
         return entry, await shielded(fire())
 
-    async def _meant_worker(self, reference: str) -> WorkerEntry:
+    async def _worker_to_change(self, reference: str) -> WorkerEntry:
         self._may_change()
         return await self._fleet.worker(checks.text("worker", reference, TITLE_CHARS_MAX))
 
-    async def _meant_trigger(self, reference: str) -> TriggerEntry:
+    async def _trigger_to_change(self, reference: str) -> TriggerEntry:
         self._may_change()
         return await self._fleet.trigger(checks.text("trigger", reference, TITLE_CHARS_MAX))
 

@@ -1,4 +1,4 @@
-"""What the registry says of workers, triggers, managers and processes: cards, and how they are written and read."""
+"""The registry entries of workers, triggers, managers and processes: their fields, and how they are stored."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 PROBLEM_CHARS_MAX: Final = 2_000
-"""Of the reason why a worker does not start: it stands in the registry, and is written with every beat."""
+"""Of the reason why a worker does not start: it is written to the registry with every heartbeat."""
 
-# Every field that was added after the first version needs a default: cards of other versions are read, too.
+# Every field that was added after the first version needs a default: entries of other versions are read, too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEntry:
-    """A worker class: what it takes and how."""
+    """A worker class: its sources and settings."""
 
     id: str
     title: str
@@ -36,7 +36,7 @@ class WorkerEntry:
 
     @property
     def types(self) -> frozenset[str]:
-        """The job types that it takes: its sources, and the one of its own."""
+        """The job types that it takes: its sources, and its own one."""
         return frozenset((*self.sources, own_source(self.id)))
 
 
@@ -44,7 +44,7 @@ class WorkerEntry:
 class TriggerEntry:
     """A trigger: when it fires (`schedule`, for people) and what (a job of `type` with `variables`, a JSON text).
 
-    `interval_ms`, or `cron` with `timezone`, say it to programs; `is_foreign`: only code of its own program can tell.
+    `interval_ms`, or `cron` with `timezone`, are for programs; `is_foreign`: only its own program knows the schedule.
     """
 
     worker_id: str
@@ -69,7 +69,7 @@ class TriggerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerEntry:
-    """A manager that lives. `workers` are the ids of those that it runs, also while their processes do not live."""
+    """A running manager. `workers` are the ids of its workers, also while their processes are down."""
 
     name: str
     uuid: str = ""
@@ -82,10 +82,10 @@ class ManagerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEntry:
-    """A process that lives. `workers` are ids; `broken` says which of them could not start, and why.
+    """A running process. `workers` are ids; `broken` has those that could not start, with the reason.
 
-    Its name is also the one under which it leases jobs. `quiet_ms`: how long it had given no sign of life when its
-    manager wrote this; `is_replaced`: another is to take its place.
+    It leases jobs under the same name. `quiet_ms`: how long it had sent no heartbeat when its manager wrote this;
+    `is_replaced`: another process takes its place.
     """
 
     name: str
@@ -105,7 +105,7 @@ class ProcessEntry:
 
 
 class ProcessView(NamedTuple):
-    """A process as it stands: `beat_ms` is its last sign of life, `is_restarting` that another takes its place."""
+    """A process: `beat_ms` is its last heartbeat, `is_restarting` that it is being replaced."""
 
     entry: ProcessEntry
     beat_ms: int
@@ -113,7 +113,7 @@ class ProcessView(NamedTuple):
 
 
 class WorkerView(NamedTuple):
-    """A worker as it stands: `processes` run it; `broken` tells those that could not start it, with the reason."""
+    """A worker: `processes` run it; `broken` are those that could not start it, with the reason."""
 
     entry: WorkerEntry
     is_on: bool
@@ -122,15 +122,15 @@ class WorkerView(NamedTuple):
 
     @property
     def status(self) -> str:
-        """On or off, as people say it."""
+        """On or off, for people."""
         return "on" if self.is_on else "off"
 
 
 class TriggerView(NamedTuple):
-    """A trigger as it stands: since when it is known, and the last time point that has passed; None: none yet.
+    """A trigger: since when it is known, and its last time point that has passed; None: none yet.
 
-    `next_ms` is the next time point, None if there is none or nobody here can tell, as `next_unknown` says. If it is
-    not served, nobody lives who would fire it.
+    `next_ms` is the next time point; None if there is none or it is unknown here, as `next_unknown` explains. If it is
+    not served, no running manager or application would fire it.
     """
 
     entry: TriggerEntry
@@ -143,7 +143,7 @@ class TriggerView(NamedTuple):
 
     @property
     def status(self) -> str:
-        """On or off, as people say it."""
+        """On or off, for people."""
         return "on" if self.is_on else "off"
 
 
@@ -154,22 +154,22 @@ class Off(NamedTuple):
     triggers: frozenset[str]
 
 
-Card = WorkerEntry | TriggerEntry | ManagerEntry | ProcessEntry
-C = TypeVar("C", WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
+Entry = WorkerEntry | TriggerEntry | ManagerEntry | ProcessEntry
+E = TypeVar("E", WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 
 
 def own_source(worker_id: str) -> str:
-    """The source that every worker has, besides those that it names."""
+    """The source that every worker has, in addition to its declared ones."""
     return f"worker:{worker_id}:source"
 
 
-def card_body(card: Card) -> str:
-    """The entry of the registry, whatever stands in the texts of the card."""
-    return orjson.dumps({name: _storable(value) for name, value in asdict(card).items()}).decode()
+def entry_body(entry: Entry) -> str:
+    """The body in the registry, whatever characters its texts contain."""
+    return orjson.dumps({name: _storable(value) for name, value in asdict(entry).items()}).decode()
 
 
 def _storable(value: Any) -> Any:
-    """File names and users' errors may have characters that JSON does not know."""
+    """File names and users' errors may have characters that JSON does not allow."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -177,14 +177,14 @@ def _storable(value: Any) -> Any:
     return [_storable(one) for one in value] if isinstance(value, tuple) else value
 
 
-def read_entries(kind: type[C], entries: list[Registered]) -> list[C]:
-    """The cards of entries; those that cannot be read are left out."""
+def read_entries(kind: type[E], entries: list[Registered]) -> list[E]:
+    """The entries as values; those that cannot be read are left out."""
     found = [_read(kind.__name__, entry.name, entry.body) for entry in entries]
-    return [card for card in found if isinstance(card, kind)]
+    return [one for one in found if isinstance(one, kind)]
 
 
 def trigger_names(entry: Registered) -> tuple[str, ...]:
-    """The triggers that somebody fires who is no manager; none, if the entry cannot be read."""
+    """The triggers that an application without a manager fires; none if the entry cannot be read."""
     try:
         return _texts("triggers", orjson.loads(entry.body))
     except ValueError as error:
@@ -193,12 +193,12 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _read(kind: str, name: str, body: str) -> Card | None:
-    """A card; None, and told once, if somebody has written what is none. Fields of other versions are ignored."""
+def _read(kind: str, name: str, body: str) -> Entry | None:
+    """An entry; None, logged once, if it cannot be read. Fields of other versions are ignored."""
     try:
-        said = _object(orjson.loads(body))
+        stored = _object(orjson.loads(body))
         known = {one.name: one.type for one in fields(_KINDS[kind])}
-        return _KINDS[kind](**{key: _READERS[known[key]](key, value) for key, value in said.items() if key in known})
+        return _KINDS[kind](**{key: _READERS[known[key]](key, value) for key, value in stored.items() if key in known})
     except (ValueError, TypeError) as error:
         log.error("an entry of the registry cannot be read", card=kind, name=name, error=str(error))
         return None
@@ -240,7 +240,7 @@ def _text_by_name(name: str, value: object) -> Mapping[str, str]:
     return {key: _text(name, one) for key, one in _object(value).items()}
 
 
-_KINDS: Final[Mapping[str, type[Card]]] = {
+_KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.__name__: kind for kind in (WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 }
 

@@ -1,4 +1,4 @@
-"""What is leased now, by whom and since when; and which of them are processes of managers."""
+"""The jobs that are leased now, with worker and start; and which workers are processes of managers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RUNNING_JOBS_MAX: Final = 500
 
 
 class RunningJob(NamedTuple):
-    """A job that is leased: since when, until when, and under which name.
+    """A leased job.
 
-    `process` is the process of that name that lives; None: the name is that of an application, of a worker of the API,
-    or of a process that has just died.
+    `process` is the running process of the worker's name; None if that is an application, a worker of the API, or a
+    process that has just died.
     """
 
     key: int
@@ -31,19 +31,19 @@ class RunningJob(NamedTuple):
 
 
 class RunningJobs(NamedTuple):
-    """Leased jobs, those first that run longest; `is_cut`: there are more, with lower keys."""
+    """Leased jobs, the longest running first; `is_cut`: there are more, with lower keys."""
 
     jobs: list[RunningJob]
     is_cut: bool
 
     @property
     def others(self) -> dict[str, int]:
-        """How many of these jobs are held under names that are no process's, by name."""
+        """How many of these jobs are leased by workers that are not processes of managers, by name."""
         return dict(sorted(Counter(job.worker for job in self.jobs if job.process is None).items()))
 
 
-async def at_work(engine: Engine, processes: Collection[str], limit: int) -> RunningJobs:
-    """The newest leased jobs, at most so many; `processes` are the names of those that live."""
+async def running_jobs(engine: Engine, processes: Collection[str], limit: int) -> RunningJobs:
+    """The newest leased jobs, up to `limit`; `processes` are the names of the running ones."""
     page = await engine.find(JobFilter(states=frozenset([State.PROCESSING])), limit)
     jobs = [
         RunningJob(

@@ -1,4 +1,4 @@
-"""What ended in each minute, by type, out of what engines count by hour: charts, rates and percentiles."""
+"""Finished attempts by minute and type, derived from the engines' hourly counts: charts, rates, percentiles."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from everwork.core.queries import Measure, Stats
 
 MINUTE_MS: Final = 60_000
 MINUTE_TYPES_MAX: Final = 200
-"""So many types of a minute are told apart, those with the most work."""
+"""The maximum number of types in a minute, those with the most work."""
 OTHER_TYPES: Final = "(other)"
 
 Counts = Mapping[str, Mapping[str, int]]
-"""By type: how much was completed, failed, retried, and what `core.measures` names."""
+"""By type: completed, failed, retried, and the counters of `core.measures`."""
 
 
 class Work(NamedTuple):
-    """How many attempts ended in which way, and how long they ran and had waited altogether."""
+    """How attempts ended, and their total run time and queue wait."""
 
     completed: int = 0
     failed: int = 0
@@ -35,12 +35,12 @@ class Work(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """All attempts that ended."""
+        """All finished attempts."""
         return self.completed + self.failed + self.retried
 
 
 def work_of(counts: Mapping[str, int]) -> Work:
-    """The work that counts of one type tell of."""
+    """The work in the counts of one type."""
     return Work(*(counts.get(name, 0) for name in Work._fields))
 
 
@@ -53,44 +53,44 @@ class Minute:
 
     @cached_property
     def by_type(self) -> Mapping[str, Work]:
-        """What ended, by type."""
+        """Finished attempts by type."""
         return {type: work_of(counts) for type, counts in self.counts.items()}
 
     @cached_property
     def measured(self) -> Mapping[str, Measured]:
-        """How long it took and why it failed, by type."""
+        """Run times, queue waits and errors by type."""
         return {type: measured(counts.items()) for type, counts in self.counts.items()}
 
     @cached_property
     def total(self) -> Work:
-        """What ended, of all types."""
+        """Finished attempts of all types."""
         return Work(*(sum(values) for values in zip(*self.by_type.values(), strict=True))) if self.counts else Work()
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What ended in a stretch of so many seconds, of one type or of all."""
+    """Finished attempts of some seconds, of one type or of all."""
 
     seconds: float
     work: Work
     measured: Measured
 
     def execution_ms(self, share: float) -> float | None:
-        """How long attempts ran that are not among the longest: 0.95 leaves one in twenty out."""
+        """A percentile of run times: a share of 0.95 leaves the longest twentieth out."""
         return percentile_ms(self.measured.execution, share)
 
     def wait_ms(self, share: float) -> float | None:
-        """How long jobs waited that are not among the longest."""
+        """A percentile of queue waits."""
         return percentile_ms(self.measured.wait, share)
 
     @property
     def per_second(self) -> float:
-        """How many attempts ended in a second."""
+        """Finished attempts per second."""
         return self.work.ended / self.seconds if self.seconds else 0.0
 
 
 def span_of(minutes: Iterable[Minute], seconds: float, type: str | None = None) -> Span:
-    """What ended in these minutes, of one type or of all."""
+    """Finished attempts of these minutes, of one type or of all."""
     counts: Counter[str] = Counter()
     for minute in minutes:
         for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
@@ -99,7 +99,7 @@ def span_of(minutes: Iterable[Minute], seconds: float, type: str | None = None) 
 
 
 def bounded_minute(number: int, grown: Counts) -> Minute:
-    """A minute of what has grown in it, with as many types as are told apart."""
+    """A minute of counts, with at most MINUTE_TYPES_MAX types."""
     kept = dict(grown)
     if len(grown) > MINUTE_TYPES_MAX:
         by_load = sorted(grown, key=lambda name: (-work_of(grown[name]).ended, name))
@@ -112,7 +112,7 @@ def bounded_minute(number: int, grown: Counts) -> Minute:
 
 
 class Growth:
-    """Turns what engines count by hour into what was added since it was asked before."""
+    """Turns the engines' hourly counts into what was added since the previous reading."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, str, str], int] = {}
@@ -120,11 +120,11 @@ class Growth:
         self._until_hour = 0
 
     def hours(self, at_ms: int | None) -> int:
-        """How many hours must be read at this time; None if nobody knows it: then at least so many."""
+        """How many hours must be read at an instant; None if the time is not known yet."""
         if self._from_hour is None or at_ms is None:
             return 2
-        # Who began before the hour's end may end after it, so the last one is watched for another minute. What a
-        # transaction of the caller's own ends and commits still later is in the hours, and in no minute.
+        # A step that began before the hour's end may commit after it, so the last hour is read for another minute. What
+        # a caller's own transaction commits still later is in the hours, and in no minute.
         first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
         return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
 
@@ -138,7 +138,7 @@ class Growth:
         for key, jobs in now.items() if not is_first else ():
             if key[0] >= known and (more := jobs - self._before.get(key, 0)) > 0:
                 grown[key[1]][key[2]] += more
-        if hour < known:  # The clock was set back: what stands in these hours was counted in its time.
+        if hour < known:  # The clock was set back: these hours were counted before.
             known = self._until_hour = first
         self._until_hour = max(self._until_hour, hour)
         self._from_hour = max(known, self._until_hour - 1)
@@ -149,11 +149,11 @@ class Growth:
 
 
 HOURS_MAX: Final = 24
-"""Who has heard nothing of the engine for longer does not catch up with all of it."""
+"""The maximum number of hours that are caught up after an outage."""
 
 
 def _flat(stats: Stats, measures: Iterable[Measure]) -> dict[tuple[int, str, str], int]:
-    """Every number by hour, type and name; measures are there once for each, workers are added up."""
+    """Every count by hour, type and name; those of workers are added up."""
     work: dict[tuple[int, str], tuple[int, ...]] = {}
     for hour, type, _, *values in stats.hours:
         before = work.get((hour, type))
@@ -166,21 +166,21 @@ def _flat(stats: Stats, measures: Iterable[Measure]) -> dict[tuple[int, str, str
     return flat
 
 
-# How minutes are stored ---------------------------------------------------------------------------------
+# Storage -----------------------------------------------------------------------------------------------
 
 
 def minute_name(number: int) -> str:
-    """The name of a minute in the registry: in order of time."""
+    """The name of a minute in the registry; names sort by time."""
     return f"{number:010d}"
 
 
 def minute_body(minute: Minute) -> str:
-    """A minute as the registry keeps it."""
+    """The body of a minute in the registry."""
     return orjson.dumps(minute.counts).decode()
 
 
 def minute_from(name: str, body: str) -> Minute | None:
-    """A minute that the registry has kept; None if another version has written it in a way of its own."""
+    """A stored minute; None if another version has written it in another format."""
     try:
         stored = orjson.loads(body)
         counts = {str(type): {str(what): int(jobs) for what, jobs in some.items()} for type, some in stored.items()}
@@ -190,7 +190,7 @@ def minute_from(name: str, body: str) -> Minute | None:
 
 
 def merged(minutes: Sequence[Minute]) -> dict[str, Counter[str]]:
-    """Counts of several minutes, as one that goes on needs them."""
+    """The summed counts of several minutes."""
     sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for minute in minutes:
         for type, counts in minute.counts.items():

@@ -1,4 +1,4 @@
-"""The pulse of a fleet: how work flows, read from the engine every two seconds and kept by the minute."""
+"""Samples a store's metrics every two seconds, and keeps them by the minute."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from everwork.service.monitor.minutes import (
 )
 
 READ_SECONDS: Final = 2.0
-DEAR_SECONDS: Final = 0.02
-"""A reading that takes longer, for there are very many types, is dear: it is used for a while."""
+SLOW_SECONDS: Final = 0.02
+"""A reading that takes longer, because of very many types, is reused for a while."""
 READ_SHARE: Final = 0.02
-"""Which part of the time dear readings may take."""
+"""The share of time that slow readings may take."""
 RECENT_SECONDS_MAX: Final = 10.0
 MINUTES_KEPT: Final = 180
 MINUTE_KIND: Final = "minute"
@@ -43,7 +43,7 @@ FAREWELL_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The engine at one instant of its own clock. Each reading has a higher number than the one before."""
+    """The store at one instant of its own clock. Numbers increase with each reading."""
 
     number: int
     at_ms: int
@@ -53,10 +53,10 @@ class Sample:
 
 
 class MetricsSampler:
-    """The latest reading, and what ended in the last three hours by minute. It lives in one event loop.
+    """The latest reading, and the finished attempts of the last three hours by minute. Bound to one event loop.
 
-    Minutes come from what the engine counts for the whole fleet. One server at a time writes them into the registry,
-    where a server that starts finds them.
+    Minutes come from the engine's counts for the whole fleet. One server at a time writes them to the registry, where
+    a server that starts finds them.
     """
 
     def __init__(self, engine: Engine, holder: str) -> None:
@@ -78,14 +78,14 @@ class MetricsSampler:
         self.reading: Sample | None = None
 
     async def open(self) -> None:
-        """Load the minutes that are kept, read for the first time, and go on reading."""
-        with suppress(EngineError):  # The loop tries again, and says so.
+        """Load the stored minutes, take the first reading, and start the loop."""
+        with suppress(EngineError):  # The loop tries again, and logs it.
             await self._load()
             await self.fresh()
         self._loop.start()
 
     async def close(self) -> None:
-        """Stop reading, and leave the minute that has begun to whoever comes next."""
+        """Stop the loop, and store the running minute for the next server."""
         await self._loop.abort()
         if self._next is not None:
             self._next.cancel()
@@ -98,11 +98,11 @@ class MetricsSampler:
 
     @property
     def minutes(self) -> Sequence[Minute]:
-        """The last minutes, oldest first, the running one last; one in which nobody looked is not there."""
+        """The last minutes, oldest first, the running one last; minutes without a reading are missing."""
         return self._past_and_running
 
     def span(self, minutes: int, type: str | None = None) -> Span:
-        """What ended in the last so many minutes, the running one among them, of one type or of all."""
+        """Finished attempts of the last minutes, including the running one, of one type or of all."""
         if self.reading is None:
             return span_of([], 0.0)
         first = self.reading.at_ms // MINUTE_MS - minutes + 1
@@ -113,22 +113,22 @@ class MetricsSampler:
         return span_of(chosen, max(seen_ms, 0) / 1000, type)
 
     async def fresh(self) -> Sample:
-        """Read now. Whoever comes before the reading has begun shares it, so nobody sees what was before he asked."""
+        """Read now. Callers share a reading that has not begun yet, so none gets one from before its call."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-sampler-reading")
-            self._next.add_done_callback(_looked_at)
+            self._next.add_done_callback(_consume_error)
         return await asyncio.shield(self._next)
 
     async def recent(self) -> Sample:
-        """The latest reading while it is dear to read again, else a fresh one."""
-        if self.reading is not None and self._cost_seconds > DEAR_SECONDS:
+        """The latest reading while readings are slow, else a fresh one."""
+        if self.reading is not None and self._cost_seconds > SLOW_SECONDS:
             age = time.monotonic() - self._read_at
             if age < min(self._cost_seconds / READ_SHARE, RECENT_SECONDS_MAX):
                 return self.reading
         return await self.fresh()
 
     async def wait_change(self, after: int, timeout: float) -> bool:
-        """Wait for a reading with a higher number, at most so many seconds; whether there is one."""
+        """Wait for a reading with a higher number; False after the timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.reading is None or self.reading.number <= after:
@@ -147,7 +147,7 @@ class MetricsSampler:
 
     async def _read_in_turn(self) -> Sample:
         async with self._reading_in_turn:
-            self._next = None  # What is asked from now on needs a later look.
+            self._next = None  # Callers from now on need a later reading.
             began = time.monotonic()
             stats, hours = await self._stats()
             measures = await self._engine.measures(hours)
@@ -158,12 +158,12 @@ class MetricsSampler:
             self.reading = Sample(number, stats.generated_at_ms, stats.counts, types, oldest)
             self._read_at = time.monotonic()
             self._cost_seconds = self._read_at - began
-            news, self._wakeup = self._wakeup, asyncio.Event()
-            news.set()
+            wakeup, self._wakeup = self._wakeup, asyncio.Event()
+            wakeup.set()
             return self.reading
 
     async def _stats(self) -> tuple[Stats, int]:
-        """The hours that can have grown: nearly always the running one only."""
+        """The hours that can have changed: nearly always the running one only."""
         hours = self._growth.hours(None if self.reading is None else self.reading.at_ms)
         stats = await self._engine.stats(hours)
         if (needed := self._growth.hours(stats.generated_at_ms)) > hours:
@@ -171,7 +171,7 @@ class MetricsSampler:
         return stats, hours
 
     def _roll(self, at_ms: int) -> None:
-        """Close the running minute, if it is over."""
+        """Close the running minute if it is over."""
         before, number = self.reading, at_ms // MINUTE_MS
         if before is None or number < before.at_ms // MINUTE_MS:
             self._begin(at_ms, [] if before is None else [self._running_minute(before)])
@@ -181,7 +181,7 @@ class MetricsSampler:
             self._running = defaultdict(Counter)
 
     def _begin(self, at_ms: int, running: Sequence[Minute]) -> None:
-        """Go on in a minute that others have kept, or into which the clock was set back; no later one has been yet."""
+        """Continue a stored minute, or one to which the clock was set back; later ones are dropped."""
         number = at_ms // MINUTE_MS
         same = [minute for minute in self._past if minute.minute == number]
         self._began_ms = None if same else at_ms
@@ -206,10 +206,10 @@ class MetricsSampler:
     def _running_minute(self, reading: Sample) -> Minute:
         return bounded_minute(reading.at_ms // MINUTE_MS, self._running)
 
-    # Keeping ------------------------------------------------------------------------------------
+    # Storage ------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """What others have kept; those of the last three hours, because the registry forgets the rest."""
+        """Load the minutes that other servers stored; older than three hours they expire in the registry."""
         entries = await self._engine.last_registered(MINUTE_KIND, MINUTES_KEPT)
         own = {minute.minute for minute in self.minutes}
         found = [minute for one in entries if (minute := minute_from(one.name, one.body)) and minute.minute not in own]
@@ -217,7 +217,7 @@ class MetricsSampler:
         self._has_loaded = True
 
     async def _save(self) -> bool:
-        """Write what has not been written, if it is this server's turn."""
+        """Write unsaved minutes, if it is this server's turn."""
         if not await self._engine.take_turn(TURN, self._holder, TURN_MS):
             return False
         while self._unsaved:
@@ -226,12 +226,12 @@ class MetricsSampler:
         return True
 
     async def _adopt(self) -> None:
-        """Another server writes: what it has seen of a minute goes before what was seen here, maybe of a part.
+        """Another server writes: its minutes replace ours, which may be partial.
 
-        What it has passed over, for it hung or was away, it will not write any more.
+        Minutes that it skipped, because it hung or was away, are written here.
         """
-        asked = self._past[-1].minute - self._unsaved[0].minute + 2
-        entries = await self._engine.last_registered(MINUTE_KIND, min(asked, MINUTES_KEPT))
+        missing = self._past[-1].minute - self._unsaved[0].minute + 2
+        entries = await self._engine.last_registered(MINUTE_KIND, min(missing, MINUTES_KEPT))
         stored = {minute.minute: minute for one in entries if (minute := minute_from(one.name, one.body))}
         last = max(stored, default=0)
         for minute in [one for one in self._unsaved if one.minute < last and one.minute not in stored]:
@@ -243,7 +243,7 @@ class MetricsSampler:
         await self._engine.register(MINUTE_KIND, minute_name(minute.minute), minute_body(minute), MINUTE_TTL_MS)
 
 
-def _looked_at(task: asyncio.Task[Sample]) -> None:
-    """Whoever asked may have gone; Python would complain of an error that nobody has seen."""
+def _consume_error(task: asyncio.Task[Sample]) -> None:
+    """The callers may be gone; asyncio would warn of an exception that was never retrieved."""
     if not task.cancelled():
         task.exception()

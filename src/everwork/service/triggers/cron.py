@@ -1,4 +1,4 @@
-"""The instants at which a cron expression matches in a time zone, also when its clocks change."""
+"""The instants at which a cron expression matches in a time zone, across clock changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
 _SECOND: Final = timedelta(seconds=1)
 _WEEK: Final = timedelta(weeks=1)
-"""No zone changes its clocks twice within less."""
+"""No zone changes its clocks twice within a week."""
 
 
 def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
@@ -22,7 +22,7 @@ def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
 
 
 def in_words(expression: str) -> str | None:
-    """What an expression means, for people; None if it is none."""
+    """An expression in words, for people; None if it is invalid."""
     try:
         return str(CronSim(expression, EPOCH).explain())
     except CronSimError:
@@ -30,19 +30,19 @@ def in_words(expression: str) -> str | None:
 
 
 def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:
-    """What stands at fixed times runs once a day, whatever clocks do."""
+    """Fixed times match once a day, whatever the clocks do."""
     last_ms = after_ms
     for found in walk:
-        # Begun inside an hour that comes twice, it answers the first of both again.
+        # Started inside an hour that comes twice, CronSim yields the first of both again.
         if (point_ms := ms_of(found)) > last_ms:
             last_ms = point_ms
             yield point_ms
 
 
 def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """Whenever the clock shows it. From one change to the next, a clock is like any other that never changes.
+    """Whenever the clock shows it. Between two changes, a zone has a fixed offset.
 
-    CronSim itself leaves points out after a change that is no whole hour.
+    CronSim itself skips points after a change that is not a whole hour.
     """
     after = begin = at(after_ms)
     while True:
@@ -59,7 +59,7 @@ def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]
 
 
 def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
-    """The first second after one instant, up to another, at which clocks have changed; None if they do not."""
+    """The first second after `begin`, up to `end`, at which clocks have changed; None if they do not."""
     offset, early, late = _offset(zone, begin), begin.replace(microsecond=0), begin
     while late < end and _offset(zone, late) == offset:
         early, late = late.replace(microsecond=0), min(late + _WEEK, end)

@@ -1,4 +1,4 @@
-"""The jobs that triggers have made, known by their dedupe keys."""
+"""The jobs that triggers have created, recognised by their dedupe keys."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
-"""Among how many jobs of its type those are looked for that a trigger has made."""
+"""A trigger's jobs are searched among this many of its type."""
 LOOK_SECONDS_MAX: Final = 0.1
-"""How long jobs of many triggers are looked for: a store without an index by type looks at very many for each."""
+"""Time limit for the jobs of many triggers: a store without an index by type reads very many for each."""
 
 
 class TriggerFire(NamedTuple):
-    """A job that a trigger has made, and for which time point; None: it was fired by hand."""
+    """A job of a trigger, and its time point; None if it was fired by hand."""
 
     key: int
     state: State
@@ -30,22 +30,22 @@ class TriggerFire(NamedTuple):
 
 
 def fire_key(worker_id: str, trigger_id: str, occasion: int | str) -> str:
-    """The dedupe key of a trigger's job: each occasion, a time point mostly, makes one."""
+    """The dedupe key of a trigger's job for an occasion, mostly a time point."""
     return f"trigger:{worker_id}:{trigger_id}:{occasion}"
 
 
 def by_hand() -> str:
-    """An occasion that is no time point and like no other."""
+    """A unique occasion that is no time point."""
     return f"by-hand-{token_hex(8)}"
 
 
 async def last_fires(engine: Engine, entry: TriggerEntry, limit: int) -> list[TriggerFire]:
-    """The latest jobs of a trigger, newest first, as far as they are among the latest of their type."""
+    """The latest jobs of a trigger, newest first, among the latest of their type."""
     return _made(await _latest(engine, entry.type), entry, limit)
 
 
 async def fires_of_many(engine: Engine, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
-    """The same of several triggers, by name; those that were not reached in good time are not there."""
+    """The latest jobs of several triggers, by name; those beyond the time limit are missing."""
     found: dict[str, list[TriggerFire]] = {}
     until = time.monotonic() + LOOK_SECONDS_MAX
     for type in dict.fromkeys(entry.type for entry in entries):

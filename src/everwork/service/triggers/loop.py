@@ -1,4 +1,4 @@
-"""Triggers: jobs by the clock. Every program that knows a trigger tries; the store lets each time point pass once."""
+"""Triggers: scheduled jobs. Every program with a trigger tries to fire it; the store accepts each time point once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from everwork.service.triggers.fires import fire_key
 
 log = get_logger("everwork")
 
-LOOK_MS: Final = 5_000
-"""How often all triggers are looked at, however long nothing is due: clocks may be set, marks may be moved."""
-ASKED_MS: Final = 1_000
-"""How often a trigger is looked at whose schedule has not answered yet."""
+CHECK_MS: Final = 5_000
+"""How often all triggers are checked, even if none is due: clocks may be set, marks may be moved."""
+PENDING_MS: Final = 1_000
+"""How often a trigger is checked whose schedule has not answered yet."""
 LONG_MS: Final = 3_600_000
-"""Points of an absence longer than this are counted in a thread: there may be many."""
-PATIENCE_SECONDS: Final = 1.0
-"""How long all triggers wait for the answers of schedules of users; what comes later is taken up later."""
+"""The time points of a longer absence are computed in a thread: there may be many."""
+CALL_WAIT_SECONDS: Final = 1.0
+"""How long all triggers wait for users' schedules to answer; later answers are processed later."""
 BROKEN_MS_MIN: Final = 1_000
 BROKEN_MS_MAX: Final = 60_000
 
@@ -39,10 +39,10 @@ Off = Callable[[], Awaitable[frozenset[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """A trigger as the loop knows it: when it fires, and the job that each of its time points creates.
+    """A trigger in the loop: when it fires, and the job that each of its time points creates.
 
-    `cache_ms`: how long it counts as switched on after a look (None: each time it is looked again); `check_every_ms`:
-    how often it is looked whether one that is switched off is on again.
+    `cache_ms`: how long the status "on" is cached (None: it is not); `check_every_ms`: how often one that is switched
+    off is checked.
     """
 
     worker_id: str
@@ -74,18 +74,18 @@ class TriggerLoop(BackgroundLoop):
     """Fires triggers at their time points, by the engine's clock, until it is stopped."""
 
     def __init__(self, engine: Engine, triggers: Iterable[Scheduled], off: Off) -> None:
-        super().__init__("triggers", self._step, LOOK_MS / 1000)
+        super().__init__("triggers", self._step, CHECK_MS / 1000)
         self._engine = engine
         self._off = off
-        self._standings = {one.name: _Standing(one, self.wake) for one in triggers}
-        self._expected = list(self._standings)
+        self._states = {one.name: _TriggerState(one, self.wake) for one in triggers}
+        self._expected = list(self._states)
         self._now_ms = 0
         self._seconds_left: float | None = None
         self.fired = 0
 
     def start(self) -> None:
-        """Begin to fire, if there is anything to be fired."""
-        if self._standings:
+        """Start to fire, if there are triggers."""
+        if self._states:
             super().start()
 
     async def run(self) -> None:
@@ -93,62 +93,62 @@ class TriggerLoop(BackgroundLoop):
         await self._run()
 
     async def tick(self) -> float:
-        """Fire what is due; the seconds until the next time point or look, at most a few."""
+        """Fire what is due; returns the seconds until the next time point or check, at most a few."""
         now_ms = await self._read_marks()
-        due = [one for one in self._standings.values() if one.look_ms <= now_ms]
+        due = [one for one in self._states.values() if one.check_ms <= now_ms]
         for one in due:
             await one.find_points(now_ms)
-        await self._hear(due, now_ms)
-        if any(one.wants_status(now_ms) for one in due):
+        await self._await_calls(due, now_ms)
+        if any(one.needs_status(now_ms) for one in due):
             await self._read_status(now_ms)
         share = max(1, FIRES_STEP_MAX // max(1, len(due)))
         fires = [fire for one in due for fire in one.next_fires(share)]
         for start in range(0, len(fires), FIRES_STEP_MAX):
             await self._fire(fires[start : start + FIRES_STEP_MAX])
         for one in due:
-            one.plan_look(now_ms)
+            one.plan_check(now_ms)
         return self._until_next(now_ms)
 
     async def catch_up(self, steps_max: int) -> None:
-        """Fire until nothing is due, for somebody who does not stay; a bounded number of steps."""
+        """Fire until nothing is due, in at most `steps_max` steps; for callers that do not run the loop."""
         for _ in range(steps_max):
             if await self.tick() > 0:
                 return
 
     async def _read_marks(self) -> int:
-        """The engine's now; where those triggers stand that are expected to be due."""
+        """Read the marks of the triggers that are expected to be due; returns the engine's time."""
         answer = await self._engine.trigger_marks(self._expected)
         if answer.now_ms < self._now_ms:
-            for one in self._standings.values():
-                one.begin_anew()  # The clock was set back: what was planned by it does not hold.
+            for one in self._states.values():
+                one.reset()  # The clock was set back: what was planned by it does not hold.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
-            self._standings[name].adopt(mark)
+            self._states[name].adopt(mark)
         return answer.now_ms
 
-    async def _hear(self, due: Sequence[_Standing], now_ms: int) -> None:
-        """Wait a little for what schedules of users have just been asked."""
-        asked = [question.answer for one in due if (question := one.question) is not None and not question.is_awaited]
-        if asked:
-            await asyncio.wait(asked, timeout=PATIENCE_SECONDS)
+    async def _await_calls(self, due: Sequence[_TriggerState], now_ms: int) -> None:
+        """Wait a little for users' schedules that were just called."""
+        pending = [call.answer for one in due if (call := one.call) is not None and not call.is_awaited]
+        if pending:
+            await asyncio.wait(pending, timeout=CALL_WAIT_SECONDS)
         for one in due:
-            one.hear(now_ms)
+            one.collect(now_ms)
 
     async def _read_status(self, now_ms: int) -> None:
         off = await self._off()
-        for name, one in self._standings.items():
-            one.learn_status(now_ms, is_off=name in off)
+        for name, one in self._states.items():
+            one.set_status(now_ms, is_off=name in off)
 
     async def _fire(self, fires: Sequence[Fire]) -> None:
         for fire, answer in zip(fires, await self._engine.fire(fires), strict=True):
             self.fired += answer.created is not None
-            self._standings[fire.trigger].adopt(answer.mark)
+            self._states[fire.trigger].adopt(answer.mark)
 
     def _until_next(self, now_ms: int) -> float:
-        looks = [one.look_ms for one in self._standings.values()]
-        wake_ms = min([*looks, now_ms + LOOK_MS])
-        is_soon = wake_ms < now_ms + LOOK_MS
-        self._expected = [name for name, one in self._standings.items() if not is_soon or one.look_ms <= wake_ms]
+        checks = [one.check_ms for one in self._states.values()]
+        wake_ms = min([*checks, now_ms + CHECK_MS])
+        is_soon = wake_ms < now_ms + CHECK_MS
+        self._expected = [name for name, one in self._states.items() if not is_soon or one.check_ms <= wake_ms]
         return max(0, wake_ms - now_ms) / 1000
 
     async def _step(self) -> bool:
@@ -159,7 +159,7 @@ class TriggerLoop(BackgroundLoop):
         return seconds == 0
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the next time point, not earlier and hardly later; after an error, as long as any loop does."""
+        """Until the next time point, not earlier and hardly later; after an error, as in any loop."""
         if self._seconds_left is None:
             await super()._sleep(seconds)
             return
@@ -167,85 +167,85 @@ class TriggerLoop(BackgroundLoop):
             await asyncio.wait_for(self._woken.wait(), max(self._seconds_left, 0.0) + 0.001)
 
 
-class _Standing:
-    """Where one trigger stands in this process."""
+class _TriggerState:
+    """The state of one trigger in this process."""
 
-    def __init__(self, scheduled: Scheduled, hurry: Callable[[], None]) -> None:
-        self.look_ms = 0
-        self.question: IsolatedCall | None = None
-        """What its schedule is asked in a thread of its own."""
-        self._hurry = hurry
+    def __init__(self, scheduled: Scheduled, wake: Callable[[], None]) -> None:
+        self.check_ms = 0
+        self.call: IsolatedCall | None = None
+        """The running call of its schedule, in a thread of its own."""
+        self._wake = wake
         self._next_ms: int | None = None
         self._scheduled = scheduled
         self._mark = TriggerMark(0, 0)
         self._points: deque[int] = deque()
         self._pass_ms: int | None = None
-        """Points up to here are to pass without a job."""
+        """Time points up to here pass without a job."""
         self._is_off = False
         self._status_ms: int | None = None
-        self._left_ms: int | None = None
-        """Up to where points have passed when it was last seen switched off; None: it was on."""
+        self._off_at_ms: int | None = None
+        """Up to where time points had passed when it was last seen switched off; None: it was on."""
         self._broken_until_ms = 0
         self._broken_ms = BROKEN_MS_MIN
-        self._breakage = Outage(
+        self._failure = Outage(
             log, "a trigger is broken, it waits", "a trigger works again", trigger=scheduled.name, type=scheduled.type
         )
 
     def adopt(self, mark: TriggerMark) -> None:
-        """Believe the store: points that have passed are not ours to fire."""
+        """Take over the store's mark: time points that have passed are not fired here."""
         self._mark = mark
         if self._pass_ms is not None and self._pass_ms <= mark.last_ms:
             self._pass_ms = None
         while self._points and self._points[0] <= mark.last_ms:
             self._points.popleft()
 
-    def begin_anew(self) -> None:
-        """Nothing holds that was planned by the clock."""
-        self.look_ms = self._broken_until_ms = 0
+    def reset(self) -> None:
+        """Forget what was planned by the clock."""
+        self.check_ms = self._broken_until_ms = 0
 
     async def find_points(self, now_ms: int) -> None:
-        """Find out what is due, or begin to ask for it."""
-        self._leave_old(now_ms)
-        if self._is_off or self._points or self.question or now_ms < self._broken_until_ms:
+        """Compute what is due, or start a call for it."""
+        self._drop_old(now_ms)
+        if self._is_off or self._points or self.call or now_ms < self._broken_until_ms:
             return
-        self._return(now_ms)
+        self._switched_on(now_ms)
         instants = (self._mark.began_ms, max(self._mark.last_ms, self._pass_ms or 0), now_ms)
         if self._scheduled.plan.is_foreign:
-            self.question = IsolatedCall(self._scheduled.plan, instants, self._look)
+            self.call = IsolatedCall(self._scheduled.plan, instants, self._answered)
             return
         try:
-            found = await self._found(instants)
+            found = await self._outlook(instants)
         except Exception as error:  # noqa: BLE001 - one bad schedule must not stop the others
             self._fail(now_ms, error)
             return
-        self._take(found)
+        self._adopt_outlook(found)
 
-    def hear(self, now_ms: int) -> None:
-        """Take the answer to what was asked, if it has come."""
-        question = self.question
-        if question is None:
+    def collect(self, now_ms: int) -> None:
+        """Process the answer of a call, if it has arrived."""
+        call = self.call
+        if call is None:
             return
-        if not question.answer.done():
-            question.is_awaited = True
-            if question.is_late:
+        if not call.answer.done():
+            call.is_awaited = True
+            if call.is_late:
                 self._fail(now_ms, TimeoutError(f"its schedule takes longer than {ANSWER_SECONDS_MAX:g} seconds"))
             return
-        self.question, found = None, question.answer.result()
+        self.call, found = None, call.answer.result()
         if isinstance(found, Exception):
             self._fail(now_ms, found)
-        elif not question.is_stale:
-            self._take(found)
-            self._leave_old(now_ms)
+        elif not call.is_stale:
+            self._adopt_outlook(found)
+            self._drop_old(now_ms)
 
-    def _take(self, found: Outlook) -> None:
+    def _adopt_outlook(self, found: Outlook) -> None:
         self._next_ms = found.next_ms
         self._points.extend(point_ms for point_ms in found.due.points if point_ms > self._mark.last_ms)
         self._broken_ms, self._broken_until_ms = BROKEN_MS_MIN, 0
-        self._breakage.over()
+        self._failure.over()
         if found.due.skipped:
-            self._tell_skipped(found.due)
+            self._log_skipped(found.due)
 
-    def _tell_skipped(self, due: Due) -> None:
+    def _log_skipped(self, due: Due) -> None:
         log.warning(
             "a trigger has missed more time points than it catches up with, the oldest are skipped",
             trigger=self._scheduled.name,
@@ -253,39 +253,39 @@ class _Standing:
             catches_up_with=len(due.points),
         )
 
-    def _look(self) -> None:
-        """An answer has come: be looked at, if nobody waits for it."""
-        if self.question is not None and self.question.is_awaited:
-            self.look_ms = 0
-            self._hurry()
+    def _answered(self) -> None:
+        """An answer has arrived: check the trigger now, unless the loop is waiting for it."""
+        if self.call is not None and self.call.is_awaited:
+            self.check_ms = 0
+            self._wake()
 
-    def _leave_old(self, now_ms: int) -> None:
-        """Without catch-up, what could not be fired in time is not fired later."""
+    def _drop_old(self, now_ms: int) -> None:
+        """Without catch-up, what could not be fired in time is skipped."""
         while not self._scheduled.plan.is_catchup and self._points and self._points[0] < now_ms - GRACE_MS:
             self._points.popleft()
 
     def _forget_points(self) -> None:
         self._points.clear()
-        if self.question is not None:
-            self.question.is_stale = True
+        if self.call is not None:
+            self.call.is_stale = True
 
-    def _return(self, now_ms: int) -> None:
-        """Switched on again: what was missed while it was off is not caught up with.
+    def _switched_on(self, now_ms: int) -> None:
+        """Switched on again: what was missed while it was off is not caught up.
 
-        If the mark has moved, somebody else has seen to that, and may have fired since.
+        If the mark has moved, another process has done this, and may have fired since.
         """
-        if self._left_ms is not None and self._left_ms == self._mark.last_ms:
-            self._pass_ms = max(self._left_ms, now_ms - GRACE_MS)
-        self._left_ms = None
+        if self._off_at_ms is not None and self._off_at_ms == self._mark.last_ms:
+            self._pass_ms = max(self._off_at_ms, now_ms - GRACE_MS)
+        self._off_at_ms = None
 
-    async def _found(self, instants: tuple[int, int, int]) -> Outlook:
+    async def _outlook(self, instants: tuple[int, int, int]) -> Outlook:
         _, last_ms, now_ms = instants
         if now_ms - last_ms > LONG_MS:
             return await asyncio.to_thread(outlook, self._scheduled.plan, *instants)
         return outlook(self._scheduled.plan, *instants)
 
-    def wants_status(self, now_ms: int) -> bool:
-        """Whether it must be looked up if it is switched on, before it does anything."""
+    def needs_status(self, now_ms: int) -> bool:
+        """Whether its status must be read before it fires."""
         if not self._is_off and not self._points:
             return False
         if self._status_ms is None or now_ms < self._status_ms:
@@ -293,40 +293,40 @@ class _Standing:
         holds_ms = self._scheduled.check_every_ms if self._is_off else self._scheduled.cache_ms
         return holds_ms is None or now_ms - self._status_ms >= holds_ms
 
-    def learn_status(self, now_ms: int, *, is_off: bool) -> None:
-        """Take what the registry says now."""
+    def set_status(self, now_ms: int, *, is_off: bool) -> None:
+        """Set the status that the registry has now."""
         self._status_ms = now_ms
         if is_off != self._is_off:
             self._is_off = is_off
-            self.look_ms = 0
+            self.check_ms = 0
         if is_off:
-            self._pass_ms = self._left_ms = now_ms
+            self._pass_ms = self._off_at_ms = now_ms
             self._forget_points()
 
     def next_fires(self, most: int) -> list[Fire]:
-        """What is to be fired now, the oldest point first."""
+        """What is to be fired now, the oldest time point first."""
         fires = [] if self._pass_ms is None else [Fire(self._scheduled.name, self._pass_ms, None)]
         return fires + [self._scheduled.fire(point_ms) for point_ms in islice(self._points, most)]
 
-    def plan_look(self, now_ms: int) -> None:
-        """Decide when to look at it again."""
+    def plan_check(self, now_ms: int) -> None:
+        """Decide when to check it again."""
         if self._is_off:
-            self.look_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
-        elif self.question is not None and self.question.answer.done():
-            self.look_ms = now_ms  # It came while others were fired.
+            self.check_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
+        elif self.call is not None and self.call.answer.done():
+            self.check_ms = now_ms  # The answer arrived while others were fired.
         elif now_ms < self._broken_until_ms:
-            self.look_ms = self._broken_until_ms
-        elif self.question is not None:
-            # Not for its answer, see `_look`, but because it may take too long.
-            self.look_ms = now_ms + ASKED_MS
-        elif self._points or self._left_ms is not None:
-            self.look_ms = now_ms
+            self.check_ms = self._broken_until_ms
+        elif self.call is not None:
+            # Not for the answer, see `_answered`, but because the call may take too long.
+            self.check_ms = now_ms + PENDING_MS
+        elif self._points or self._off_at_ms is not None:
+            self.check_ms = now_ms
         else:
-            self.look_ms = now_ms + LOOK_MS if self._next_ms is None else self._next_ms
+            self.check_ms = now_ms + CHECK_MS if self._next_ms is None else self._next_ms
 
     def _fail(self, now_ms: int, error: Exception) -> None:
-        """It is broken: it waits, ever longer."""
-        self._breakage.report(error)
+        """It is broken: it waits, with exponential backoff."""
+        self._failure.report(error)
         self._points.clear()
-        self.look_ms = self._broken_until_ms = now_ms + self._broken_ms
+        self.check_ms = self._broken_until_ms = now_ms + self._broken_ms
         self._broken_ms = min(2 * self._broken_ms, BROKEN_MS_MAX)

@@ -1,4 +1,4 @@
-"""When triggers fire next, as far as their entries tell: the same points that those who run them come to."""
+"""When triggers fire next, computed from their entries: the same time points as in the trigger loop."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FOREIGN: Final = NextFire(None, "only the cron class of its own program knows")
 NOT_BEGUN: Final = NextFire(None, "it begins when a program with it first runs")
 OVER: Final = NextFire(None, "its lifetime is over")
 NEVER: Final = NextFire(None, "no time is left that its schedule matches")
-UNTOLD: Final = NextFire(None, "it was declared by a program that does not tell its schedule")
+UNKNOWN: Final = NextFire(None, "it was declared by a program that does not tell its schedule")
 
 
 def trigger_view(
     entry: TriggerEntry, mark: TriggerMark | None, now_ms: int, *, is_on: bool, served: frozenset[str]
 ) -> TriggerView:
-    """A trigger as it stands; `served` are the workers and triggers, by id and name, that somebody looks after."""
+    """The view of a trigger; `served` are the ids of workers and names of triggers that are being served."""
     return TriggerView(
         entry,
         is_on,
@@ -44,30 +44,30 @@ def trigger_view(
 
 
 def next_fire(entry: TriggerEntry, mark: TriggerMark | None, now_ms: int) -> NextFire:
-    """When a trigger fires next, or would if somebody ran it."""
+    """When a trigger fires next, or would if it were served."""
     if entry.is_foreign:
         return FOREIGN
     if entry.interval_ms is None and not entry.cron:
-        return UNTOLD
-    return NOT_BEGUN if mark is None else _to_come(entry, mark, now_ms)
+        return UNKNOWN
+    return NOT_BEGUN if mark is None else _next(entry, mark, now_ms)
 
 
 def upcoming(view: TriggerView, count: int) -> list[int]:
-    """Its next time points, at most so many, as far as its entry tells."""
+    """Its next time points, up to `count`, as far as they are known."""
     points: list[int] = []
     point_ms = view.next_ms
     while point_ms is not None and len(points) < count:
         points.append(point_ms)
         mark = TriggerMark(view.began_ms or 0, point_ms)
-        point_ms = _to_come(view.entry, mark, point_ms).point_ms
+        point_ms = _next(view.entry, mark, point_ms).point_ms
     return points
 
 
-def _to_come(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
+def _next(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
     try:
         point_ms = next_point(_plan(entry), mark.began_ms, mark.last_ms, now_ms)
     except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
-        # A zone that this machine does not have, or what somebody else has written.
+        # A zone that this machine does not have, or an invalid entry.
         return NextFire(None, f"its schedule cannot be read here: {shown(str(error))}")
     if point_ms is None:
         return NEVER if entry.lifetime_ms is None else OVER

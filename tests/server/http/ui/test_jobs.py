@@ -76,9 +76,9 @@ async def test_what_lies_far_below_others_is_looked_for_and_found(local: Rest) -
     for _ in range(3):
         await local.engine.create([PLAIN] * 10_000)
     desk, rare = Jobs(local.service, ANYBODY), BulkFilter(JobFilter(correlation_id="rare"))
-    short = await bulk.found(desk, rare, 50, 0, seconds=0)
+    short = await bulk.find_within(desk, rare, 50, 0, seconds=0)
     assert (short.jobs, short.next is None) == ([], False)
-    assert [job.key for job in (await bulk.found(desk, rare, 50, 0, seconds=60)).jobs] == [1]
+    assert [job.key for job in (await bulk.find_within(desk, rare, 50, 0, seconds=60)).jobs] == [1]
     async with visiting(local, "jobs", tenants=("acme",)) as somebody:
         page = await somebody.page("/ui/jobs?correlation=rare")
         while not keys_in(page):

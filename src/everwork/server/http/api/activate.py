@@ -43,7 +43,7 @@ async def activate(call: Call) -> Response:
         blocked = {} if jobs else await _blocked_reason(call, demand.type)
         return Delivery(call.context.service, jobs, orjson.dumps({"jobs": reports, **blocked}))
     except BaseException:
-        call.context.service.hand_back(jobs)
+        call.context.service.release_undelivered(jobs)
         raise
 
 
@@ -111,7 +111,7 @@ class Delivery(Response):
 
     def _hand_back(self) -> None:
         if self._jobs:
-            self._service.hand_back(self._jobs)
+            self._service.release_undelivered(self._jobs)
 
 
 def _require_live(call: Call) -> None:
@@ -122,7 +122,7 @@ def _require_live(call: Call) -> None:
 
 async def _blocked_reason(call: Call, type: str) -> dict[str, str]:
     """Why no job of the type can start, if the whole type is stopped."""
-    reason = None if call.context.stopping.is_set() else await call.context.service.blockade(type)
+    reason = None if call.context.stopping.is_set() else await call.context.service.blocked_reason(type)
     return {} if reason is None else {"reason": reason}
 
 
@@ -147,7 +147,7 @@ async def _poll(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
 def _release_untaken(service: JobService, poll: asyncio.Future[list[LeasedJob]]) -> None:
     """Release jobs that arrived just as their poll was cancelled."""
     if not poll.cancelled() and poll.exception() is None and poll.result():
-        service.hand_back(poll.result())
+        service.release_undelivered(poll.result())
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -233,7 +233,7 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     """The latest error groups, newest first; None if the visitor may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.found(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_SCAN_MAX, 0)
+    page = await bulk.find_within(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_SCAN_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)

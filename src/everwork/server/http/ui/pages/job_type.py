@@ -35,7 +35,7 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.access.principal import Permission
 from everwork.service.admin import TypeView
 from everwork.service.fleet.entries import WorkerView
-from everwork.service.policies import said_of_stored
+from everwork.service.policies import stored_fields
 
 DUE_SCAN_MAX: Final = 100
 """How many pending jobs are scanned to count those due: engines count only pending ones."""
@@ -163,7 +163,7 @@ async def _due(visit: Visit, view: TypeView) -> int | None:
     if view.counts[State.PENDING] > DUE_SCAN_MAX or not visit.may_see_jobs:
         return None
     filter_ = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
-    page = await visit.jobs.look(filter_, DUE_SCAN_MAX)
+    page = await visit.jobs.find_step(filter_, DUE_SCAN_MAX)
     return len(page.jobs) if page.next is None else None
 
 
@@ -172,7 +172,7 @@ async def _groups(visit: Visit, type: str, names: Sequence[str]) -> Sequence[Any
 
 
 def _policy(type: str, stored: str | None) -> dict[str, Any]:
-    policy, given = decode_policy(stored), said_of_stored(stored)
+    policy, given = decode_policy(stored), stored_fields(stored)
     return {
         "type": type,
         "policy": policy,

@@ -93,7 +93,7 @@ async def show(visit: Visit) -> View:
     found = JobPage([], None)
     if not problems:
         start = await _start(visit, form) if cursor is None else cursor
-        found = await bulk.found(visit.jobs, form.search, PAGE_JOBS, now_ms, start)
+        found = await bulk.find_within(visit.jobs, form.search, PAGE_JOBS, now_ms, start)
     masks = masks_of(visit)
     context = {
         "form": form,
@@ -109,7 +109,7 @@ async def show(visit: Visit) -> View:
 
 async def _start(visit: Visit, form: SearchForm) -> int | None:
     """Where to start the scan: a search for jobs of last week skips those of today."""
-    before_ms = form.search.wanted.created_before_ms
+    before_ms = form.search.filter.created_before_ms
     return None if before_ms is None else await visit.jobs.key_since(before_ms + DISORDER_MS)
 
 
@@ -134,7 +134,7 @@ async def _tabs(visit: Visit, form: SearchForm) -> dict[str, Any]:
     """The tabs, with counts where they are known, and the types to choose from."""
     counts = await visit.jobs.count()
     is_counted = form.typed.keys() <= COUNTED_BY
-    type, tenants = form.typed.get("type"), form.search.wanted.tenants
+    type, tenants = form.typed.get("type"), form.search.filter.tenants
     by_state = {state.label: 0 for state in State}
     for count in counts:
         if type in (None, count.type) and (not tenants or count.tenant in tenants):
@@ -172,7 +172,7 @@ async def change(visit: Visit) -> Done | View:
     keys = [checks.job_key(key) for key in dict.fromkeys(visit.values("key"))]
     if visit.optional("scope") != "all":
         return await _change_selected(visit, action, keys)
-    search = bulk.aimed(action, form.search)
+    search = bulk.restricted(action, form.search)
     if visit.optional("sure") is None:
         return await _confirm_all(visit, action, form, search)
     done = await visit.admin.change_matching(action, replace(form.search, below=_below(visit)))
@@ -186,7 +186,7 @@ async def _change_selected(visit: Visit, action: BulkAction, keys: Sequence[int]
         return _result(action, await visit.admin.change_jobs(action, keys))
     now_ms = await now_of(visit)
     jobs = await visit.jobs.get_many(keys[: bulk.KEYS_MAX])
-    changeable = [job.key for job in jobs if job is not None and bulk.allows(action, job, now_ms)]
+    changeable = [job.key for job in jobs if job is not None and bulk.is_allowed(action, job, now_ms)]
     details = {
         "keys": changeable,
         "selected": len(keys),
@@ -200,7 +200,7 @@ async def _change_selected(visit: Visit, action: BulkAction, keys: Sequence[int]
 
 async def _confirm_all(visit: Visit, action: BulkAction, form: SearchForm, search: BulkFilter) -> View:
     newest = await visit.jobs.newest_key()
-    count = await bulk.counted(visit.jobs, search, await now_of(visit))
+    count = await bulk.count_matching(visit.jobs, search, await now_of(visit))
     conditions = [(CONDITIONS[name], value) for name, value in form.typed.items()]
     below = "" if newest is None else newest + 1
     details = {"keys": [], "selected": 0, "scope": "all", "filter": form.query, "below": below}

@@ -16,7 +16,7 @@ from everwork.server.http.ui.visit import Visit
 from everwork.server.settings import PREFIX, Settings
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
-from everwork.service.monitor.doctor import MEANING, Diagnosis
+from everwork.service.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
 CACHE_SECONDS: Final = 10.0

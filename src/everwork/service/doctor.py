@@ -1,4 +1,4 @@
-"""Examine a store: what it is, how it answers, and what is wrong with it."""
+"""Examines a store: health, round trips, and problems."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEANING: Final = {
 
 
 class Finding(NamedTuple):
-    """Something worth knowing, with what to do about it. A problem needs somebody; a note does not."""
+    """A finding, with what to do about it. Problems need action; others are notes."""
 
     is_problem: bool
     text: str
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
 
 class RoundTrips(NamedTuple):
-    """How long the store takes to answer, in milliseconds; clock_off_ms is its clock minus the host's."""
+    """Response times in milliseconds; clock_off_ms is the store's clock minus the host's."""
 
     read_ms: float
     write_ms: float
@@ -53,7 +53,7 @@ class RoundTrips(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that an examination has found."""
+    """The result of an examination."""
 
     health: Health
     trips: RoundTrips
@@ -63,12 +63,12 @@ class Diagnosis:
 
     @property
     def is_well(self) -> bool:
-        """Whether nobody has to do anything."""
+        """Whether there are no problems."""
         return not any(finding.is_problem for finding in self.findings)
 
 
 async def examine(engine: Engine, host_clock: Clock) -> Diagnosis:
-    """Look at an open store; nothing in it changes but a short-lived entry of the registry."""
+    """Examine an open store; only a short-lived registry entry is written."""
     health = await engine.health()
     trips = await _round_trips(engine, host_clock)
     stats = await engine.stats(1)
@@ -87,7 +87,7 @@ async def examine(engine: Engine, host_clock: Clock) -> Diagnosis:
     return Diagnosis(health, trips, counts, by_state, sorted(findings, key=lambda finding: not finding.is_problem))
 
 
-# What is measured -----------------------------------------------------------------------------------
+# Measuring -----------------------------------------------------------------------------------------
 
 
 async def _round_trips(engine: Engine, host_clock: Clock) -> RoundTrips:
@@ -95,8 +95,8 @@ async def _round_trips(engine: Engine, host_clock: Clock) -> RoundTrips:
     write_ms = await _median_ms(lambda: engine.register(PROBE_KIND, "probe", "{}", ROUND_TRIPS * 1_000))
     await engine.unregister(PROBE_KIND, "probe")
     before = host_clock()
-    there = await engine.now()
-    return RoundTrips(read_ms, write_ms, there - (before + host_clock()) // 2)
+    store_ms = await engine.now()
+    return RoundTrips(read_ms, write_ms, store_ms - (before + host_clock()) // 2)
 
 
 async def _median_ms(call: Callable[[], Awaitable[object]]) -> float:
@@ -108,7 +108,7 @@ async def _median_ms(call: Callable[[], Awaitable[object]]) -> float:
     return median(taken)
 
 
-# What is found --------------------------------------------------------------------------------------
+# Findings ------------------------------------------------------------------------------------------
 
 
 def _of_settings(health: Health) -> list[Finding]:
@@ -159,16 +159,16 @@ async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
         if info.paused:
             text = f"type '{info.type}' is paused; {jobs:,} jobs wait"
             findings.append(Finding(False, text, "resume it to let them start"))
-        elif info.type in due_since and not _is_asked_for(info, stats.generated_at_ms):
-            findings.append(_of_unasked(info, jobs, due_since[info.type]))
+        elif info.type in due_since and not _is_polled(info, stats.generated_at_ms):
+            findings.append(_of_unpolled(info, jobs, due_since[info.type]))
     return findings
 
 
-def _is_asked_for(info: TypeInfo, now_ms: int) -> bool:
+def _is_polled(info: TypeInfo, now_ms: int) -> bool:
     return info.last_asked_ms is not None and now_ms - info.last_asked_ms < REQUESTED_RECENTLY_MS
 
 
-def _of_unasked(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
+def _of_unpolled(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
     asked = "yet" if info.last_asked_ms is None else f"since {utc_text(info.last_asked_ms)}"
     waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
     return Finding(True, f"{waiting}, and no worker has asked for it {asked}", "start a worker for it, or cancel them")
@@ -182,7 +182,7 @@ async def _of_copies(engine: Engine) -> list[Finding]:
 
 
 def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
-    """Keys that will end soon: whoever uses them would learn it by being refused."""
+    """Keys that expire soon: their users would notice only when they are refused."""
     advice = "make another one, let its users change over, then revoke it: everwork keys create"
     return [
         Finding(False, f"API key {key.id} ('{key.name}') expires at {utc_text(key.expires_at_ms)}", advice)
@@ -200,12 +200,12 @@ def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
     return [Finding(False, text, advice)] if dead else []
 
 
-async def _some(engine: Engine, wanted: JobFilter) -> tuple[list[Job], str]:
-    """The newest jobs that match, a bounded number of them, and what to write behind a number if there are more."""
+async def _some(engine: Engine, filter_: JobFilter) -> tuple[list[Job], str]:
+    """The newest matching jobs, up to a limit, and a suffix for their number if there are more."""
     jobs: list[Job] = []
     cursor: int | None = None
     for _ in range(PAGES_MAX):
-        page = await engine.find(wanted, LIST_LIMIT_MAX, cursor)
+        page = await engine.find(filter_, LIST_LIMIT_MAX, cursor)
         jobs += page.jobs
         cursor = page.next
         if cursor is None:
