@@ -76,7 +76,7 @@ class Everwork:
         self._is_working = False
         self._stopped: StopSignal | None = None
         self._wishes: WeakSet[StopRequest] = WeakSet()
-        forks.watch(self, Everwork._begin_anew)
+        forks.reset_in_child(self, Everwork._begin_anew)
 
     # Declare ------------------------------------------------------------------------------------
 

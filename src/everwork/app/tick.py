@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from everwork.aio.retrying import AWAY_SECONDS_MAX, pauses
+from everwork.aio.retrying import OUTAGE_SECONDS_MAX, backoff_delays
 from everwork.core import checks
 from everwork.core.leasing import Activation, Judged
 from everwork.core.limits import LIST_LIMIT_MAX, TICK_JOBS_DEFAULT, TICK_JOBS_MAX
@@ -216,8 +216,8 @@ async def _ticked(tally: Tally, service: JobService) -> TickResult:
 
 def _patience() -> Iterator[float]:
     """Nobody waits for ever for a tick: an engine that stays away is told, and leases lapse."""
-    ends = time.monotonic() + AWAY_SECONDS_MAX
-    for seconds in pauses():
+    ends = time.monotonic() + OUTAGE_SECONDS_MAX
+    for seconds in backoff_delays():
         if time.monotonic() + seconds > ends:
             return
         yield seconds

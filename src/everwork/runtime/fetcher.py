@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from everwork.aio.retrying import Pauses, engine_outage, pauses
+from everwork.aio.retrying import Delays, backoff_delays, engine_outage
 from everwork.aio.wakeup import Wakeup
 from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
@@ -46,7 +46,7 @@ class Fetcher:
         owns_name: bool = False,
         ledger: Ledger | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
-        pauses: Pauses = pauses,
+        pauses: Delays = backoff_delays,
     ) -> None:
         self._service = service
         self._worker = worker
@@ -81,7 +81,7 @@ class Fetcher:
         """Let a handler join, also while others run."""
         self._rooms[handler.name] = room = Capacity(handler)
         room.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     async def run(self) -> None:
         """Fetch and settle until stopped, and until everything that is here has been reported."""
@@ -121,7 +121,7 @@ class Fetcher:
                     spent.setdefault(name, []).append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._rooms[name].learn(sum(seconds) / len(seconds))
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     def _note_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
         """With an outcome it stays here until that is settled; without one nobody wants to hear of it any more."""
@@ -139,7 +139,7 @@ class Fetcher:
     def stop_fetching(self) -> None:
         """Ask for nothing more."""
         self._is_stopping = True
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     def stop_taking(self) -> None:
         """Ask for nothing more, and give back what has not begun."""
@@ -265,7 +265,7 @@ class Fetcher:
                     self._job_log.lost("outcomes are lost with the engine, their leases lapse", outcomes)
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
-                self._outage.tell(error)
+                self._outage.report(error)
                 self._may_have_strays = self._owns_name
                 delay = next(delays, None)
                 if delay is None:
@@ -337,7 +337,7 @@ class Fetcher:
     async def _wait(self, timeout_ms: int) -> None:
         """Wait for news from the executor, or for work that there is room for."""
         types = [] if self._is_stopping else self._types_with_room()
-        if self._wakeup.is_there or not types:
+        if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
             return
         work = asyncio.ensure_future(self._service.wait_for_jobs(types, timeout_ms, since=self._mark))
@@ -348,7 +348,7 @@ class Fetcher:
             work.cancel()
         if work.done() and not work.cancelled() and work.exception() is not None:
             # Only a wake-up is lost. The next step finds out whether more is.
-            await self._wakeup.wait(next(pauses()))
+            await self._wakeup.wait(next(backoff_delays()))
 
     def _types_with_room(self) -> list[str]:
         rooms = (room for room in self._rooms.values() if room.left > 0)
@@ -368,7 +368,7 @@ class Fetcher:
         for room in self._rooms.values():
             room.is_off = ledger.is_off(room.handler.index)
         self._hand_back([a for a in self._here.values() if self._rooms[a.handler.name].is_off])
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     def _take_back(self, now: float) -> None:
         """The handlers' loop is blocked: what it has not begun can run elsewhere. Its place here stays taken."""
@@ -379,4 +379,4 @@ class Fetcher:
         for attempt in attempts:
             if attempt.begun_at is None and attempt.take():
                 self._note_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
-                self._wakeup.tell()
+                self._wakeup.notify()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from everwork.aio.loops import first_of, new_loop
-from everwork.aio.retrying import Pauses, pauses
+from everwork.aio.retrying import Delays, backoff_delays
 from everwork.core import checks
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
@@ -88,7 +88,7 @@ class Runtime:
         owns_name: bool = False,
         ledger: Ledger | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
-        pauses: Pauses = pauses,
+        pauses: Delays = backoff_delays,
     ) -> None:
         self._portal = portal
         self._worker = worker

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.json import decode_policy, encode_said, said_in
+from everwork.codec.json import decode_policy, decode_policy_fields, encode_policy_fields
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.policy import (
@@ -71,7 +71,7 @@ async def _put(engine: Engine, policies: Mapping[str, Said]) -> None:
         after = put_over(before, said)
         if after != before:
             _require_whole(type, after)
-            await put_policy(engine, type, stored.get(type), encode_said(after) if after else None)
+            await put_policy(engine, type, stored.get(type), encode_policy_fields(after) if after else None)
 
 
 async def put_policy(engine: Engine, type: str, before: str | None, after: str | None) -> None:
@@ -102,7 +102,7 @@ def put_over(before: Said, said: Said) -> dict[str, Any]:
 def said_of_stored(text: str | None) -> dict[str, Any]:
     """What a stored policy says; nothing, if it cannot be read."""
     try:
-        return said_in(text)
+        return decode_policy_fields(text)
     except (ValueError, TypeError):
         return {}
 

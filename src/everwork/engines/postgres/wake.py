@@ -154,7 +154,7 @@ class Listener:
                 await self._listen()
                 pause = least
             except DRIVER_ERRORS as error:
-                self._outage.tell(error)
+                self._outage.report(error)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects, keeps no secret
             pause = min(pause * 2, most)
 
