@@ -118,7 +118,7 @@ class Inbox:
             try:
                 self._start_reader(type, await self._client.type(type))
             except ResponseError as error:  # This key may not be read; others may.
-                self._outage(type).tell(error)
+                self._outage(type).report(error)
 
     def _start_reader(self, type: str, key_type: bytes) -> None:
         if key_type == b"stream" and self._reads:
@@ -147,15 +147,15 @@ class Inbox:
         except (RedisError, OSError, EngineError, RuntimeError) as error:
             # uvloop raises RuntimeError when the driver writes to a connection that has just been closed.
             if not str(error).startswith("NOGROUP"):
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
             return None
         self._outage(source).over()
         return result
 
     def _outage(self, source: str) -> Outage:
         if source not in self._outages:
-            away, back = "the inbox cannot be read, trying again", "the inbox can be read again"
-            self._outages[source] = Outage(log, away, back, source=source)
+            outage_event, recovery_event = "the inbox cannot be read, trying again", "the inbox can be read again"
+            self._outages[source] = Outage(log, outage_event, recovery_event, source=source)
         return self._outages[source]
 
     async def read_new(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
@@ -214,7 +214,7 @@ class Inbox:
             try:
                 await action()
             except (RedisError, OSError, EngineError, RuntimeError) as error:
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._outage(source).over()
