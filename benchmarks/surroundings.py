@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.population import TYPES, WORKERS, type_of, worker_of
-from everwork.codec.json import encode_said
+from everwork.codec.json import encode_policy_fields
 from everwork.core import measures
 from everwork.engines.contract import Engine
 from everwork.service.access.audit import Audit
@@ -20,7 +20,7 @@ TRIGGERS = 60
 KEYS = 40
 ACTIONS = 2_000
 MINUTES = 180
-POLICY = encode_said({"breaker_failures": 5, "max_running": 50, "rate_jobs": 1_000, "rate_seconds": 60})
+POLICY = encode_policy_fields({"breaker_failures": 5, "max_running": 50, "rate_jobs": 1_000, "rate_seconds": 60})
 
 
 async def surround(engine: Engine) -> None:

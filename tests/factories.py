@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from everwork.codec.json import encode_said
+from everwork.codec.json import encode_policy_fields
 from everwork.core.job import Job, NewJob
 from everwork.core.leasing import Activation, Demand
 from everwork.core.outcome import Complete, Failed
@@ -67,7 +67,7 @@ async def a_cancelled_job(engine: Engine, *, reason: str = "not needed", **field
 
 async def a_policy(engine: Engine, *, type: str = TYPE, **said: Any) -> None:
     """Let these fields be all that is said of a type's policy."""
-    await engine.set_policy(type, encode_said(said))
+    await engine.set_policy(type, encode_policy_fields(said))
 
 
 async def the_job(engine: Engine, key: int) -> Job:

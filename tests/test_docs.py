@@ -55,7 +55,8 @@ def test_every_field_of_a_policy_is_on_the_page_about_failures() -> None:
 TERMS = """
     engine, durability, dedupe, delay, priority, tenant, limit key, group, expiry, retry, backoff, dead letter, requeue,
     fencing, attempt, worker, timeout, heartbeat, pause, explain, long poll, worker stream, api key, permission,
-    audit log, process, manager, event, trigger, catch-up, policy, classification, breaker, concurrency, rate, retention,
+    audit log, process,
+    manager, event, trigger, catch-up, policy, classification, breaker, concurrency, rate, retention,
     tick, middleware, drain, fleet
 """
 """What the feature table speaks of."""

@@ -55,7 +55,7 @@ class _Album(NamedTuple):
             return
         page = await visitor.go(path)
         if await page.locator("#pulse").count():
-            await page.locator("#sampler[data-state=live]").wait_for()
+            await page.locator("#pulse[data-state=live]").wait_for()
         await _fit(visitor)
         await page.screenshot(path=self.folder / f"{name}.png", animations="disabled")
 

@@ -1,6 +1,6 @@
-"""Everwork: a durable job engine. This module is the public door and holds nothing else.
+"""Everwork: a durable job engine. This module holds the public names and nothing else.
 
-Names are loaded when they are first used, so that a program pays only for what it takes.
+Names are loaded when they are first used, so that a program pays only for what it uses.
 """
 
 from importlib import import_module
@@ -70,7 +70,7 @@ __all__ = [
     "WorkerSettings",
 ]
 
-_HOMES = {
+_MODULES = {
     "AbstractCronSchedule": "everwork.app.schedules",
     "AbstractWorker": "everwork.manager.worker",
     "Call": "everwork.runtime.middleware",
@@ -110,9 +110,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'everwork' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

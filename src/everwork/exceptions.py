@@ -9,18 +9,18 @@ Errors say who must act:
     │   ├── WrongState            the job is in another state
     │   ├── LeaseLost             the attempt named is no longer the live one
     │   └── JobFailed             `result()` of a job that failed or was cancelled
-    ├── NotFound                  there is no such API key, group or other thing that is no job
-    │   └── NothingMatches        a filter shows nothing that could be changed
-    ├── ResultTimeout             `result()` waited as long as it was told to
+    ├── NotFound                  there is no such API key, group or other object that is not a job
+    │   └── NothingMatches        a filter matches nothing that could be changed
+    ├── ResultTimeout             `result()` waited for the given time
     ├── CallTimeout               a server did not answer within the caller's deadline
     ├── AccessError               the holder of the key
     │   ├── Unauthenticated       no key, or one that is unknown, expired or revoked
     │   ├── PermissionDenied      the key does not allow this, or not for this tenant
-    │   └── TooManyRequests       too much at once; says when to try again
+    │   └── TooManyRequests       rate limit exceeded; says when to retry
     └── EngineError               the operator
         ├── BadConfiguration      an engine URL or setting is wrong
         ├── EngineUnavailable     the store cannot be reached, opened or written
-        ├── EngineBusy            somebody else holds the store's write lock
+        ├── EngineBusy            another process holds the store's write lock
         └── SchemaMismatch        the store was written by a newer version
 
 Signals (not errors; they end an attempt):
@@ -28,7 +28,7 @@ Signals (not errors; they end an attempt):
     Signal
     ├── Fail      failed for good, kept as a dead letter
     ├── Reject    dropped: failed, marked rejected, never requeued automatically
-    └── Retry     tried again within max_attempts
+    └── Retry     retried within max_attempts
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InvalidInput(EverworkError, ValueError):
 
 
 class JobError(EverworkError):
-    """What was asked for cannot be done to this job."""
+    """The request cannot be applied to this job."""
 
     def __init__(self, key: int, message: str) -> None:
         super().__init__(message)
@@ -71,18 +71,18 @@ class LeaseLost(JobError):
 
 
 class JobFailed(JobError):
-    """The job whose result was asked for failed or was cancelled."""
+    """The job whose result was requested failed or was cancelled."""
 
 
 class NotFound(EverworkError):
-    """There is no such thing: an API key, a group; jobs have an error of their own."""
+    """There is no such object: an API key, a group; jobs have their own error."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"{what} '{name}' not found")
 
 
 class NothingMatches(NotFound):
-    """A filter shows nothing that could be changed."""
+    """A filter matches nothing that could be changed."""
 
     def __init__(self, message: str) -> None:
         EverworkError.__init__(self, message)
@@ -93,7 +93,7 @@ class ResultTimeout(EverworkError, TimeoutError):
 
 
 class CallTimeout(EverworkError, TimeoutError):
-    """A server did not answer within the caller's deadline; whether it did what was asked is unknown."""
+    """A server did not answer within the caller's deadline; whether it did what was requested is unknown."""
 
 
 class AccessError(EverworkError):
@@ -109,7 +109,7 @@ class PermissionDenied(AccessError):
 
 
 class TooManyRequests(AccessError):
-    """Too much at once."""
+    """The caller's rate limit is exceeded."""
 
     def __init__(self, message: str, retry_after_ms: int) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class TooManyRequests(AccessError):
 
 
 class EngineError(EverworkError):
-    """The store needs its operator."""
+    """The store needs the operator's attention."""
 
 
 class BadConfiguration(EngineError):
@@ -129,7 +129,7 @@ class EngineUnavailable(EngineError):
 
 
 class EngineBusy(EngineError):
-    """Somebody else holds the store's write lock."""
+    """Another process holds the store's write lock."""
 
 
 class SchemaMismatch(EngineError):
@@ -149,7 +149,7 @@ class Fail(Signal):
 
 
 class Reject(Signal):
-    """The job makes no sense: it fails, is marked rejected, and is never requeued automatically."""
+    """The job is invalid: it fails, is marked rejected, and is never requeued automatically."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
@@ -157,11 +157,11 @@ class Reject(Signal):
 
 
 class Retry(Signal):
-    """The job is tried again within its max_attempts, after `delay` seconds (default: by its policy)."""
+    """The job is retried within its max_attempts, after `delay` seconds (default: by its policy)."""
 
     def __init__(self, detail: str | float = "", *, delay: float | None = None) -> None:
         super().__init__(detail)
-        # Whoever gives a number alone means the delay.
+        # A number alone is the delay.
         is_delay = isinstance(detail, int | float) and delay is None
         self.detail: object = "" if is_delay else detail
         self.delay = float(detail) if is_delay else delay

@@ -1,4 +1,4 @@
-"""How Everwork logs: structured events, written through the standard `logging` of whoever runs it."""
+"""How Everwork logs: structured events, written through the program's standard `logging`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ import structlog
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 TEXT_CHARS_MAX: Final = 16_000
-"""Of a longer fact or exception, the beginning and the end are written."""
-TURN_SECONDS: Final = 5.0
-"""How long a line waits for that of another process: one that has been stopped must not stop the others."""
+"""Of a longer field or exception, only the beginning and the end are written."""
+LOCK_SECONDS: Final = 5.0
+"""How long a line waits for another process's line: a stopped process must not block the others."""
 
 
 def configure(format: str = "console", level: str = "INFO", *, force: bool = False) -> bool:
-    """Let everything that is logged go to standard error, one write per line; whether that was done.
+    """Log everything to standard error, one write per line; returns whether that was configured.
 
     "json" writes one object per line, "console" is for people. A program that has given `logging` handlers of its own
-    is left alone, unless `force` is said. Facts that are bound with `structlog.contextvars` stand in every line, and so
-    does the job whose handler writes it.
+    is left alone, unless `force` is given. Fields that are bound with `structlog.contextvars` are in every line, and
+    so is the job whose handler writes it.
     """
     if format not in _FORMATS:
         raise ValueError(f"format: must be one of {', '.join(_FORMATS)}, not {format!r}")
@@ -43,18 +43,18 @@ def configure(format: str = "console", level: str = "INFO", *, force: bool = Fal
         return False
     logging.basicConfig(handlers=[_Stderr(_FORMATS[format])], level=level.upper(), force=True)
     if force or not structlog.is_configured():
-        # Loggers that users get from structlog itself go the same way.
+        # Loggers that users get from structlog itself write the same way.
         structlog.configure([_render], logger_factory=structlog.stdlib.LoggerFactory(), **_BOUND)
     return True
 
 
 def get_logger(name: str) -> Any:
-    """A structured logger. Nothing is printed that the program's own `logging` settings do not want."""
+    """Return a structured logger; the program's own `logging` settings decide what is printed."""
     return structlog.wrap_logger(logging.getLogger(name), processors=[_render], **_BOUND)
 
 
 class JobFacts(Protocol):
-    """What a line tells of the job that it was written for."""
+    """The job's fields that are added to log lines."""
 
     @property
     def key(self) -> int:
@@ -70,28 +70,28 @@ class JobFacts(Protocol):
 
 
 job_here: Final[ContextVar[JobFacts | None]] = ContextVar("everwork-job", default=None)
-"""The job that is worked at in this context. Set for each job; what it tells is made up only for lines."""
+"""The job that runs in this context. Set for each job; its fields are read only when a line is logged."""
 
 
 class Outage:
-    """Few words about something that is away, however often it is tried; and one when it is back."""
+    """Logs an outage sparingly, however often the call is retried, and its end once."""
 
-    def __init__(self, log: Any, away: str, back: str, **facts: str) -> None:
+    def __init__(self, log: Any, outage_event: str, recovery_event: str, **facts: str) -> None:
         self._log = log.bind(**facts)
-        self._away = away
-        self._back = back
+        self._outage_event = outage_event
+        self._recovery_event = recovery_event
         self.errors = 0
 
-    def tell(self, error: Exception) -> None:
-        """It did not work: told the first, second, fourth, eighth time, and so on."""
+    def report(self, error: Exception) -> None:
+        """A call failed; logged the first, second, fourth, eighth time, and so on."""
         self.errors += 1
         if self.errors & (self.errors - 1) == 0:
-            self._log.error(self._away, error=str(error) or type(error).__name__, times=self.errors)
+            self._log.error(self._outage_event, error=str(error) or type(error).__name__, times=self.errors)
 
     def over(self) -> None:
-        """It has worked."""
+        """A call succeeded; logged if there was an outage."""
         if self.errors:
-            self._log.warning(self._back, errors=self.errors)
+            self._log.warning(self._recovery_event, errors=self.errors)
             self.errors = 0
 
 
@@ -99,19 +99,19 @@ _BOUND: Final[Mapping[str, Any]] = {"wrapper_class": structlog.stdlib.BoundLogge
 
 
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The event and its facts as one line; an exception goes the way of `logging`.
+    """The event and its fields as one line; an exception is formatted by `logging`.
 
-    Who formats the record himself finds both apart, in `everwork_event` and `everwork_facts`.
+    A custom formatter finds both separately, in `everwork_event` and `everwork_facts`.
     """
     text = str(event.pop("event"))
     error = event.pop("exc_info", None)
-    apart = {"everwork_event": text, "everwork_facts": dict(event)}
-    facts = _told(event)
-    return (f"{text}: {facts}" if facts else text,), {"exc_info": error, "extra": apart}
+    extra = {"everwork_event": text, "everwork_facts": dict(event)}
+    facts = _field_text(event)
+    return (f"{text}: {facts}" if facts else text,), {"exc_info": error, "extra": extra}
 
 
 class _Stderr(logging.Handler):
-    """Writes each record to standard error at once: lines of processes that share it, and log like this, do not mix."""
+    """Writes each record to standard error in one piece: lines of processes that share it do not mix."""
 
     def __init__(self, form: Callable[[logging.LogRecord], str]) -> None:
         super().__init__()
@@ -136,11 +136,11 @@ def _write(line: str) -> None:
         return
     try:
         descriptor = sys.stderr.fileno()
-    except (OSError, AttributeError, io.UnsupportedOperation):  # Somebody has put a text buffer in its place.
+    except (OSError, AttributeError, io.UnsupportedOperation):  # It was replaced by a text buffer.
         sys.stderr.write(line)
         return
     sys.stderr.flush()
-    with _turn(descriptor):
+    with _locked(descriptor):
         _write_all(descriptor, line.encode(errors="backslashreplace"))
 
 
@@ -153,24 +153,24 @@ def _write_all(descriptor: int, left: bytes) -> None:
 
 
 @contextmanager
-def _turn(descriptor: int) -> Iterator[None]:
-    """Keep other processes from writing: what is long goes into a pipe or a socket in parts; a file takes it whole."""
+def _locked(descriptor: int) -> Iterator[None]:
+    """Keep other processes from writing: pipes and sockets take long lines in parts; a file takes them whole."""
     mode = os.fstat(descriptor).st_mode
-    is_taken = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and _take_turn(descriptor)
+    is_locked = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and _lock(descriptor)
     try:
         yield
     finally:
-        if is_taken:
+        if is_locked:
             with suppress(OSError):
                 fcntl.lockf(descriptor, fcntl.LOCK_UN)
 
 
-def _take_turn(descriptor: int) -> bool:
-    """Lock what a descriptor leads to; not if it cannot be locked, or is not let go of."""
-    deadline = time.monotonic() + TURN_SECONDS
+def _lock(descriptor: int) -> bool:
+    """Lock the file behind a descriptor; False if it cannot be locked, or not in time."""
+    deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            # Not `flock`: processes that have inherited a descriptor hold such a lock together.
+            # Not `flock`: processes that inherited a descriptor share such a lock.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             if time.monotonic() >= deadline:
@@ -183,33 +183,33 @@ def _take_turn(descriptor: int) -> bool:
 
 
 def _json(record: logging.LogRecord) -> str:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "time": _time(record),
         "level": record.levelname.lower(),
         "logger": record.name,
         "event": _event(record),
     }
     for name, fact in _facts(record).items():
-        said[f"{name}_" if name in said or name == "exception" else name] = _value(fact)
+        fields[f"{name}_" if name in fields or name == "exception" else name] = _value(fact)
     if trace := _trace(record):
-        said["exception"] = trace
-    return orjson.dumps({_kept(name): value for name, value in said.items()}).decode()
+        fields["exception"] = trace
+    return orjson.dumps({_kept(name): value for name, value in fields.items()}).decode()
 
 
 def _value(fact: object) -> Any:
-    """A fact as JSON takes it; as a text, if it is too long or is none of JSON's."""
+    """A field as a JSON value; as a text if it is too long or not a JSON value."""
     if isinstance(fact, str):
         return _kept(fact)
     try:
         text = orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except (TypeError, ValueError, RecursionError):  # A number over 64 bits, a lone surrogate, a circle.
+    except (TypeError, ValueError, RecursionError):  # A number over 64 bits, a lone surrogate, a cycle.
         return _kept(_repr(fact))
     kept = _kept(text)
     return orjson.Fragment(text) if kept == text else kept
 
 
 def _console(record: logging.LogRecord) -> str:
-    facts, trace = _told(_facts(record)), _trace(record)
+    facts, trace = _field_text(_facts(record)), _trace(record)
     line = f"{_time(record)} {record.levelname:<8} {record.name}: {_event(record)}"
     return f"{line}{f'  {facts}' if facts else ''}{chr(10) if trace else ''}{trace}"
 
@@ -240,7 +240,7 @@ def _trace(record: logging.LogRecord) -> str:
     return _kept("\n".join(part for part in (trace, record.stack_info) if part))
 
 
-def _told(facts: Mapping[str, Any]) -> str:
+def _field_text(facts: Mapping[str, Any]) -> str:
     return " ".join(
         f"{name}={_kept(fact)!r}" if isinstance(fact, str) else _other(name, fact) for name, fact in facts.items()
     )
@@ -258,17 +258,17 @@ def _repr(fact: object) -> str:
 
 
 def _kept(text: str) -> str:
-    """What is written of a text. Secrets first: one that is cut through would not be known."""
-    left_out, looked_at, half = len(text) - TEXT_CHARS_MAX, 8 * TEXT_CHARS_MAX, TEXT_CHARS_MAX // 2
-    if left_out > 2 * looked_at:
-        text = f"{text[:looked_at]}{text[-looked_at:]}"
+    """A text as it is written, masked and cut. Masked first: a secret that is cut would not be recognised."""
+    left_out, examined, half = len(text) - TEXT_CHARS_MAX, 8 * TEXT_CHARS_MAX, TEXT_CHARS_MAX // 2
+    if left_out > 2 * examined:
+        text = f"{text[:examined]}{text[-examined:]}"
     text = _without_secrets(text).encode(errors="backslashreplace").decode()
     if len(text) <= TEXT_CHARS_MAX:
         return text
     return f"{text[:half]} [... about {max(left_out, 1):,} characters left out ...] {text[-half:]}"
 
 
-# Each of these looks at a place of the text a bounded number of times: texts of errors come from anywhere.
+# Each of these examines a position a bounded number of times: error texts come from anywhere.
 _ADDRESS: Final = re.compile(r'://(?:\\.|[^\s"\\])+')
 _USER: Final = re.compile(r"://[^:/?#@]*:")
 _BLANKS: Final = re.compile(r'(://[^\s:/?#@"]*:)(?!\d*(?:[\s/?#]|$))[^\s"@]{0,100}(?: [^\s"@]{0,60}){1,3}@')
@@ -280,14 +280,14 @@ _PARAMETER: Final = re.compile(
 
 
 def _without_secrets(text: str) -> str:
-    """The text with passwords hidden, wherever they stand: drivers put them into their errors."""
+    """The text with passwords hidden, wherever they are: drivers put them into their errors."""
     if "://" in text:
         text = _BLANKS.sub(r"\1***@", _ADDRESS.sub(_without_password, text))
     return _PARAMETER.sub(r"\1***", text) if "=" in text else text
 
 
 def _without_password(address: re.Match[str]) -> str:
-    """What stands between a user's name and the last "@" is the password, whatever it consists of."""
+    """Everything between a user's name and the last "@" is the password."""
     text = address[0]
     last = text.rfind("@")
     user = _USER.search(text, 0, max(last, 0))

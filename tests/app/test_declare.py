@@ -8,7 +8,7 @@ import pytest
 
 import everwork
 from everwork import CircuitBreaker, Everwork, JobFunction, RetryPolicy, TypePolicy
-from everwork.codec.json import encode_said, said_in
+from everwork.codec.json import decode_policy_fields, encode_policy_fields
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, InvalidInput
 from tests.stores import VirtualClock
@@ -139,7 +139,7 @@ async def test_working_without_any_handler_is_refused(app: Everwork) -> None:
 async def test_what_a_function_does_not_say_of_its_type_stays_as_the_store_says(url: str, clock: VirtualClock) -> None:
     engine = open_engine(url, clock=clock)
     await engine.open()
-    await engine.set_policy("work", encode_said({"max_attempts": 2, "max_running": 7}))
+    await engine.set_policy("work", encode_policy_fields({"max_attempts": 2, "max_running": 7}))
 
     async def created_by(**said: Any) -> int | None:
         app = Everwork(url, clock=clock)
@@ -153,4 +153,4 @@ async def test_what_a_function_does_not_say_of_its_type_stays_as_the_store_says(
     assert await created_by(retry=RetryPolicy()) == 5
     (known,) = await engine.types()
     await engine.close()
-    assert said_in(known.policy) == {"max_running": 7, "breaker_failures": 4, "breaker_seconds": 30}
+    assert decode_policy_fields(known.policy) == {"max_running": 7, "breaker_failures": 4, "breaker_seconds": 30}

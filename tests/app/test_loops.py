@@ -112,7 +112,7 @@ def test_a_child_forked_in_the_middle_of_a_write_to_a_file_may_enqueue(tmp_path:
         begun.set()
         never.wait(0.5)
 
-    sync_app.loop.call_soon_threadsafe(engine._parts.writer.submit, write_for_a_while)
+    sync_app.loop.call_soon_threadsafe(engine._store.writer.submit, write_for_a_while)
     assert begun.wait(DEADLINE_S)
     assert in_child(lambda: sync_app.sync.enqueue("email-send")) == 0
     sync_app.sync.close()

@@ -35,7 +35,7 @@ async def looked_at(operator: Visitor, path: str) -> str:
     """The text of a page on which nothing has grown; its live part was merged in once more."""
     page = await operator.go(path)
     if await page.locator("#pulse").count():
-        await page.locator("#sampler[data-state=live]").wait_for()
+        await page.locator("#pulse[data-state=live]").wait_for()
     assert await page.evaluate(GROWN) == [], path
     return flat(await page.evaluate("document.body.textContent"))
 

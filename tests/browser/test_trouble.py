@@ -34,7 +34,7 @@ async def test_a_session_that_ends_while_a_page_is_open_is_said_so_and_can_be_be
     visitor: Visitor, whole: Whole
 ) -> None:
     page = await visitor.log_in(KEY, "/ui/jobs")
-    await page.locator("#sampler[data-state=live]").wait_for()
+    await page.locator("#pulse[data-state=live]").wait_for()
     for session in await whole.service._engine.registered("session"):
         await whole.service._engine.unregister("session", session.name)
     await page.locator("#trouble").get_by_text("Your session is over").wait_for()
@@ -67,12 +67,12 @@ async def test_a_page_says_that_the_engine_is_away_and_goes_on_when_it_is_back(
         visitor = await visit(whole)
         visitor.watch.allow(UNREACHABLE)
         page = await visitor.log_in(KEY)
-        await page.locator("#sampler[data-state=live]").wait_for()
+        await page.locator("#pulse[data-state=live]").wait_for()
         redis.kill()
         await page.locator("#trouble").get_by_text("engine").wait_for(timeout=LATE_MS)
         await page.goto(f"{visitor.url}/ui/jobs")
         await page.get_by_role("heading", name="The engine is away").wait_for(timeout=LATE_MS)
         redis.start()
         await page.get_by_role("heading", name="Jobs").wait_for(timeout=LATE_MS)
-        await page.locator("#sampler[data-state=live]").wait_for(timeout=LATE_MS)
+        await page.locator("#pulse[data-state=live]").wait_for(timeout=LATE_MS)
         await visitor.context.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everwork import Everwork
-from everwork.cli.target import Target, Users
+from everwork.cli.target import Target, UserCode
 from everwork.exceptions import BadConfiguration, EverworkError, InvalidInput
 
 APP = 'from everwork import Everwork\napp = Everwork("sqlite:///jobs.db")\n'
@@ -29,10 +29,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(folder: Path, code: str, target: str = "shop") -> object:
     """What is run of a module with this code."""
     (folder / "shop.py").write_text(code)
-    users = Users(Target.parse(target), folder)
-    found = users.found()
+    users = UserCode(Target.parse(target), folder)
+    found = users.load()
     with asyncio.Runner() as runner:
-        return users.made_by(found, runner) if callable(found) else found
+        return users.call_factory(found, runner) if callable(found) else found
 
 
 @pytest.mark.parametrize(

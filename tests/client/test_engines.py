@@ -65,14 +65,14 @@ async def test_a_life_from_creation_to_deletion(any_client: Client) -> None:
 
 @pytest.mark.parametrize("any_client", ["remote"], indirect=True)
 async def test_a_number_that_no_attempt_can_have_is_refused_by_name(any_client: Client) -> None:
-    line: Any = any_client.transport
+    transport: Any = any_client.transport
     number = 2**32 - 1
     outcome = pb.Outcome(key=1, attempt=number, complete=pb.Complete())
     hello = pb.Hello(worker="w", resumed=[pb.Lease(key=1, attempt=number)])
     calls = [
-        line.calls.Settle(pb.SettleRequest(outcomes=[outcome]), metadata=line.metadata),
-        line.calls.Extend(pb.ExtendRequest(key=1, attempt=number, lease_ms=1_000), metadata=line.metadata),
-        line.work.Work(iter([pb.FromWorker(hello=hello)]), metadata=line.metadata).read(),
+        transport.calls.Settle(pb.SettleRequest(outcomes=[outcome]), metadata=transport.metadata),
+        transport.calls.Extend(pb.ExtendRequest(key=1, attempt=number, lease_ms=1_000), metadata=transport.metadata),
+        transport.work.Work(iter([pb.FromWorker(hello=hello)]), metadata=transport.metadata).read(),
     ]
     for call in calls:
         with pytest.raises(grpc.aio.AioRpcError, match="attempt: must be a whole number from 0 to 2147") as raised:

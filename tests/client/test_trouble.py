@@ -158,10 +158,10 @@ async def test_attempts_that_run_on_in_another_stream_outlive_the_old_one(server
         old.grant("s", 2)
         while old.held < 2:
             await anext(old)
-        # A worker whose line is dead comes back by another one before the server has noticed.
+        # A worker whose connection is dead reconnects before the server has noticed.
         new._held[created[0].key] = old._held[created[0].key]
         async with new:
-            await until(lambda: getattr(new, "_is_welcome", False))
+            await until(lambda: getattr(new, "_is_welcomed", False))
             assert old._task is not None
             old._task.cancel()
             await until(lambda: has_error(client, created[1].key))

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from everwork.client import Client, SyncClient, new_job
-from everwork.codec.views import stats_view
-from everwork.codec.wire import stats_of
+from everwork.codec.proto_replies import stats_message, stats_of
 from everwork.core.leasing import Created, Judged, Verdict
 from everwork.core.outcome import Complete, Failed, Outcome, Release
 from everwork.core.queries import Count, Reason, Stats
@@ -257,10 +256,10 @@ async def test_statistics_count_jobs_and_what_workers_did(client: Client) -> Non
 
 async def test_statistics_that_are_too_large_for_a_message_say_that_something_is_missing() -> None:
     counts = [Count("t" * 250, f"{n:0250}", "", State.PENDING, n) for n in range(10_000)]
-    sent = stats_view(Stats(counts, [], 1)).SerializeToString()
+    sent = stats_message(Stats(counts, [], 1)).SerializeToString()
     heard = stats_of(StatsResponse.FromString(sent))
     assert (heard.partial, heard.counts[0]) == (True, counts[-1])
-    assert not stats_of(stats_view(Stats(counts[:10], [], 1))).partial
+    assert not stats_of(stats_message(Stats(counts[:10], [], 1))).partial
 
 
 async def test_an_explanation_says_why_a_job_does_not_run(client: Client) -> None:

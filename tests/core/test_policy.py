@@ -16,11 +16,11 @@ from everwork.core.policy import (
     POLICY_FIELDS,
     Rate,
     TypePolicy,
+    changed_fields,
     fields_of,
     policy_from,
     require_breaker,
     require_type_policy,
-    said_of,
     with_retry,
 )
 from everwork.core.retry import RetryPolicy
@@ -57,13 +57,13 @@ def test_a_policy_of_which_nothing_is_said_is_the_usual_one() -> None:
         None,
         False,
     )
-    assert (DEFAULT_TYPE_POLICY.failed_job_retry_ms, said_of(DEFAULT_TYPE_POLICY)) == (None, {})
+    assert (DEFAULT_TYPE_POLICY.failed_job_retry_ms, changed_fields(DEFAULT_TYPE_POLICY)) == (None, {})
 
 
 def test_every_field_may_be_said_and_is_told_back() -> None:
     assert set(FULL) == set(POLICY_FIELDS)
     policy = policy_from(FULL)
-    assert fields_of(policy) == said_of(policy) == FULL
+    assert fields_of(policy) == changed_fields(policy) == FULL
     assert policy == TypePolicy(
         retry=RetryPolicy(7, 1.5, 3.0, 60.0, 0.1),
         breaker=CircuitBreaker(4, 30.0),
@@ -82,7 +82,7 @@ def test_every_field_may_be_said_and_is_told_back() -> None:
 @given(names=st.sets(st.sampled_from([name for name in POLICY_FIELDS if name != "rate_seconds"])))
 def test_whatever_is_said_comes_back_from_what_differs(names: set[str]) -> None:
     policy = policy_from({name: FULL[name] for name in names})
-    assert policy_from(said_of(policy)) == policy == policy_from(fields_of(policy))
+    assert policy_from(changed_fields(policy)) == policy == policy_from(fields_of(policy))
 
 
 def test_half_a_breaker_has_the_usual_other_half() -> None:

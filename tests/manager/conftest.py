@@ -41,10 +41,10 @@ def managers() -> Iterator[list[Manager]]:
 def start(url: str, said: Said, managers: list[Manager]) -> Start:
     """Starts managers, and waits until their workers have started."""
 
-    async def start_one(*crews: str, **settings: Any) -> Manager:
-        wanted = sum(name not in MUTE for crew in crews for name in crew.split(","))
+    async def start_one(*processes: str, **settings: Any) -> Manager:
+        wanted = sum(name not in MUTE for workers in processes for name in workers.split(","))
         before = len(said.lines("startup"))
-        managers.append(manager := Manager(url, said, crews, settings))
+        managers.append(manager := Manager(url, said, processes, settings))
 
         def have_started() -> bool:
             assert manager.is_running, manager.log()

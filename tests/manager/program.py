@@ -1,6 +1,6 @@
 """A manager in a process of its own: `python -m tests.manager.program URL SETTINGS-AS-JSON WORKER[,WORKER]...`.
 
-Each argument after the settings is one process with these workers in it; one that is not of the crew is named with its
+Each argument after the settings is one process with these workers in it; one that is not in `workers` is named with its
 module, as in `fragile.Fragile`.
 """
 
@@ -28,11 +28,11 @@ def sides_of(url: str) -> tuple[AbstractBackend, AbstractBroker]:
 def worker_of(name: str) -> type[AbstractWorker]:
     """A worker class by its name, or by its module and name."""
     module, _, name = name.rpartition(".")
-    found: type[AbstractWorker] = getattr(import_module(f"tests.manager.{module or 'crew'}"), name)
+    found: type[AbstractWorker] = getattr(import_module(f"tests.manager.{module or 'workers'}"), name)
     return found
 
 
-def manager_of(url: str, settings: dict[str, Any], crews: list[str]) -> ProcessManager:
+def manager_of(url: str, settings: dict[str, Any], workers: list[str]) -> ProcessManager:
     """A manager with one process for each list of workers."""
     backend, broker = sides_of(url)
     recycle = Recycle(jobs=int(settings["recycle"])) if "recycle" in settings else Recycle()
@@ -44,7 +44,7 @@ def manager_of(url: str, settings: dict[str, Any], crews: list[str]) -> ProcessM
             reconnect=Reconnect(delays=(0.1,), give_up_after=settings.get("give_up")),
             middleware=[partial(FailTypes, settings["fail"])] if "fail" in settings else [],
         )
-        for names in crews
+        for names in workers
     ]
     lease = settings.get("lease", 30)
     method = settings.get("start_method")

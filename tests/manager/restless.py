@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from everwork import JobContext, WorkerSettings
-from tests.manager.crew import LOG, Told, say
+from tests.manager.workers import LOG, Told, say
 
 
 def trouble() -> Path:

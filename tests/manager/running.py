@@ -18,7 +18,7 @@ from everwork.core.queries import JobFilter
 from everwork.engines.open import open_engine
 from everwork.service.service import JobService
 from tests.app.waiting import until
-from tests.manager.crew import INBOX, LOG
+from tests.manager.workers import INBOX, LOG
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LATE_S: Final = 30.0
@@ -52,11 +52,11 @@ class Said:
 class Manager:
     """A manager and its processes: a process group of their own."""
 
-    def __init__(self, url: str, said: Said, crews: Iterable[str], settings: dict[str, Any]) -> None:
+    def __init__(self, url: str, said: Said, processes: Iterable[str], settings: dict[str, Any]) -> None:
         self.err = said.path.with_name(f"err-{len(list(said.path.parent.glob('err-*')))}")
         with self.err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.manager.program", url, json.dumps(settings), *crews],
+                [sys.executable, "-m", "tests.manager.program", url, json.dumps(settings), *processes],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=err, stderr=err, start_new_session=True,
                 env={**os.environ, LOG: str(said.path), INBOX: f"inbox-{inbox_word(said.path)}"},
             )  # fmt: skip

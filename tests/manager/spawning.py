@@ -9,19 +9,19 @@ from everwork import Reconnect
 from everwork.manager.child import ChildSpec
 from everwork.manager.process_handle import ProcessHandle
 from everwork.manager.worker_pool import WorkerSpec
-from tests.manager.crew import Echo
+from tests.manager.workers import Echo
 
 
 def a_process(folder: Path) -> ProcessHandle:
     """A real one, which nobody waits for."""
-    orders = ChildSpec(
+    spec = ChildSpec(
         url=f"sqlite:///{folder}/jobs.db",
         name="process",
-        posts=(WorkerSpec(worker=Echo, places=(), index=0, id="echo", is_final=True),),
+        workers=(WorkerSpec(worker=Echo, queues=(), index=0, id="echo", is_final=True),),
         shutdown_timeout=1,
         reconnect=Reconnect(),
         lease_ms=1_000,
         log_format=None,
         log_level="INFO",
     )
-    return ProcessHandle(multiprocessing.get_context("spawn"), orders, slots=8, off=set(), tell=lambda: None)
+    return ProcessHandle(multiprocessing.get_context("spawn"), spec, slots=8, off=set(), on_change=lambda: None)

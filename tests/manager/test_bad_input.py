@@ -26,8 +26,8 @@ from everwork import (
     WorkerSettings,
 )
 from everwork.exceptions import BadConfiguration, InvalidInput
-from tests.manager.crew import Echo
 from tests.manager.running import LATE_S, ROOT
+from tests.manager.workers import Echo
 
 URL = "sqlite:///jobs.db"
 

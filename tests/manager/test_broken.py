@@ -17,8 +17,8 @@ from everwork.manager.worker_pool import WorkerPool, WorkerSpec
 from everwork.service.fleet.fleet import Fleet
 from tests.app.waiting import until
 from tests.manager.conftest import Start
-from tests.manager.crew import LOG, Echo, Endless
 from tests.manager.running import LATE_S, Outside, Said
+from tests.manager.workers import LOG, Echo, Endless
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
@@ -47,17 +47,17 @@ async def test_a_worker_whose_startup_does_not_end_is_shown_as_broken_and_not_wa
     monkeypatch.setenv(LOG, str(said.path))
     monkeypatch.setattr(worker_pool, "RUNNING_SECONDS", 0.05)
     classes: list[type[AbstractWorker]] = [Endless, Echo]
-    posts = [
-        WorkerSpec(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
+    specs = [
+        WorkerSpec(worker=worker, queues=(), index=index, id=worker.__name__, is_final=True)
         for index, worker in enumerate(classes)
     ]
-    told: dict[str, list[str | None]] = {post.id: [] for post in posts}
+    told: dict[str, list[str | None]] = {spec.id: [] for spec in specs}
     ready: list[str] = []
-    workers = WorkerPool(posts, get_logger("test"))
+    workers = WorkerPool(specs, get_logger("test"))
     starting = asyncio.ensure_future(
         workers.start(lambda handler: ready.append(handler.name), lambda worker, problem: told[worker].append(problem))
     )
-    await workers.tried(0.05)
+    await workers.wait_first_round(0.05)
     await until(lambda: told["Endless"][:2] == [f"startup() has not ended for {seconds} s" for seconds in (0.05, 0.1)])
     assert (ready, told["Echo"]) == (["Echo"], [None])
     starting.cancel()
@@ -89,16 +89,16 @@ async def test_a_cancellation_of_a_workers_own_is_neither_a_stop_nor_its_neighbo
 ) -> None:
     monkeypatch.setenv(LOG, str(said.path))
     classes: list[type[AbstractWorker]] = [Polling, CancelledStart, Echo]
-    posts = [
-        WorkerSpec(worker=worker, places=(), index=index, id=worker.__name__, is_final=True)
+    specs = [
+        WorkerSpec(worker=worker, queues=(), index=index, id=worker.__name__, is_final=True)
         for index, worker in enumerate(classes)
     ]
     told: dict[str, str | None] = {}
-    workers = WorkerPool(posts, get_logger("test"))
+    workers = WorkerPool(specs, get_logger("test"))
     starting = asyncio.ensure_future(
         workers.start(lambda _: None, lambda worker, problem: told.update({worker: problem}))
     )
-    await until(lambda: len(told) == len(posts))
+    await until(lambda: len(told) == len(specs))
     starting.cancel()
     await workers.shutdown()
     assert told == {"Polling": None, "CancelledStart": "CancelledError: ", "Echo": None}

@@ -7,9 +7,9 @@ import pytest
 from everwork import Process, ProcessManager, Reconnect, State
 from everwork.exceptions import EngineUnavailable
 from tests.app.waiting import stubbornly
-from tests.manager.crew import Echo
 from tests.manager.program import sides_of
 from tests.manager.running import Manager, Outside, Said
+from tests.manager.workers import Echo
 from tests.servers import LOOPBACK, RedisServer, free_port
 
 

@@ -14,9 +14,9 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from tests.app.waiting import until
 from tests.manager.conftest import Start
-from tests.manager.crew import EVENTS_MAX
 from tests.manager.program import sides_of
 from tests.manager.running import LATE_S, Outside, Said, inbox_word
+from tests.manager.workers import EVENTS_MAX
 
 
 async def test_every_door_reaches_each_class_and_leaves_other_types_to_others(

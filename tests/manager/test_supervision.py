@@ -18,16 +18,16 @@ from everwork import Process, ProcessManager, State
 from everwork.exceptions import BadConfiguration
 from tests.app.waiting import until
 from tests.manager.conftest import Start
-from tests.manager.crew import LOG, Echo
 from tests.manager.program import sides_of
 from tests.manager.running import LATE_S, ROOT, Outside, Said
 from tests.manager.spawning import a_process
+from tests.manager.workers import LOG, Echo
 
 WORDS = 5_000
 PROGRAM = """
 import asyncio
 from everwork import Process, ProcessManager, SqliteBackend, SqliteBroker
-from tests.manager.crew import Echo
+from tests.manager.workers import Echo
 url = "sqlite:///{folder}/jobs.db"
 manager = ProcessManager(
     uuid="m", processes=[Process(workers=[Echo])], backend=SqliteBackend(url), broker=SqliteBroker(url)
@@ -52,7 +52,7 @@ async def test_a_process_that_does_not_listen_does_not_hold_up_its_manager(tmp_p
 
     def talk() -> None:
         for _ in range(WORDS):
-            process.look()
+            process.notify()
 
     talking = threading.Thread(target=talk, daemon=True)
     talking.start()

@@ -129,7 +129,7 @@ class Watched(Connections):
         """One statement, and the server's own counters before and after it."""
 
         async def watched(connection: asyncpg.Connection) -> T:
-            await connection.execute("BEGIN" if self._address.notify else "SAVEPOINT s")
+            await connection.execute("BEGIN" if self._url.notify else "SAVEPOINT s")
             before = await self._counters(connection)
             answer = await act(connection)
             after = await self._counters(connection)
@@ -142,7 +142,7 @@ class Watched(Connections):
     def _end(self) -> str:
         if self.keeps:
             return "COMMIT"
-        return "ROLLBACK" if self._address.notify else "ROLLBACK TO s"
+        return "ROLLBACK" if self._url.notify else "ROLLBACK TO s"
 
     def _note(self, before: Counters, after: Counters) -> None:
         for name, (scans, entries) in after.items():
@@ -150,7 +150,7 @@ class Watched(Connections):
             self.entries[name] += entries - before[name][1]
 
     async def _counters(self, connection: asyncpg.Connection) -> Counters:
-        rows = await connection.fetch(_COUNTERS, self._address.schema)
+        rows = await connection.fetch(_COUNTERS, self._url.schema)
         return {name: (scans, entries) for name, scans, entries in rows}
 
 
@@ -160,9 +160,9 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 
 
 def watch(engine: PostgresEngine) -> Watched:
     """Let an open engine run its statements on connections that tell."""
-    watched = Watched(engine._address)
+    watched = Watched(engine._url)
     watched.scans, watched.entries = Counter(), Counter()
-    engine._parts.connections = watched
+    engine._store.connections = watched
     return watched
 
 

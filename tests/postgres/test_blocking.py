@@ -82,7 +82,7 @@ async def test_everything_else_goes_on_while_another_transaction_is_open(
 
 
 async def test_a_new_lane_in_an_open_transaction_holds_up_no_claim(engine: PostgresEngine, url: str) -> None:
-    await engine._parts.connections.rows(f"UPDATE {engine._address.schema}.queue SET asked_at_ms = NULL")
+    await engine._store.connections.fetch(f"UPDATE {engine._url.schema}.queue SET asked_at_ms = NULL")
     own = await asyncpg.connect(without_options(url))
     transaction = own.transaction()
     await transaction.start()
@@ -99,7 +99,7 @@ async def test_the_sweep_folds_counts_around_an_open_transaction(
     monkeypatch.setattr(sweep, "FOLD_FROM", 1)
     await soon(engine.create([a_new_job() for _ in range(5)]))
     await soon(engine.sweep("s"))
-    folded = await engine._parts.connections.look(f"SELECT sum(pending)::int FROM {engine._address.schema}.count_total")
+    folded = await engine._store.connections.read(f"SELECT sum(pending)::int FROM {engine._url.schema}.count_total")
     assert folded[0][0] == 5
     assert await count_of(engine, State.PENDING) == 5
 
@@ -111,7 +111,7 @@ async def test_who_wants_the_same_new_name_waits_for_the_open_transaction(
     sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def is_blocked() -> bool:
-        return bool((await engine._parts.connections.look(sql))[0][0])
+        return bool((await engine._store.connections.read(sql))[0][0])
 
     await until(is_blocked)
     await soon(engine.create([a_new_job(dedupe_key="another")]))

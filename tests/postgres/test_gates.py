@@ -54,7 +54,7 @@ async def test_who_finds_every_lane_full_waits_at_no_gate_the_next_time(url: str
     await engine.create([a_new_job(limit_key=key) for key in "aabb"])
     assert len(await leased_keys(engine)) == 2
     assert await leased_keys(engine) == []
-    gate = f"{engine._parts.address.schema}.gate"
+    gate = f"{engine._store.url.schema}.gate"
     holder = await asyncpg.connect(without_options(url))
     async with holder.transaction():
         await holder.fetch(f"SELECT * FROM {gate} FOR UPDATE")
@@ -69,10 +69,10 @@ async def test_a_client_of_version_1_is_told_only_what_it_knows(url: str, engine
     job = await a_processing_job(engine)
     await engine.create([a_new_job()])
     claims = [{"o": 0, "t": TYPE, "g": "", "n": 1, "w": [WORKER], "l": [1_000], "c": 0}]
-    document = {"done": {str(job.key): [1, None]}, "claims": claims, "now": engine._parts.now_ms()}
+    document = {"done": {str(job.key): [1, None]}, "claims": claims, "now": engine._store.now_ms()}
     holder = await asyncpg.connect(without_options(url))
     old = await notes(holder, engine, document)
-    await holder.execute(f"DELETE FROM {engine._parts.address.schema}.finished")
+    await holder.execute(f"DELETE FROM {engine._store.url.schema}.finished")
     again = await a_second_life(engine)
     new = await notes(holder, engine, {**document, "done": {str(again): [1, None]}, "v": 2})
     await holder.close()
@@ -90,7 +90,7 @@ async def a_second_life(engine: PostgresEngine) -> int:
 
 async def notes(holder: Any, engine: PostgresEngine, document: dict[str, Any]) -> list[str]:
     """What a step tells beside jobs."""
-    sql = engine._parts.sql("activate")["step"]
+    sql = engine._store.sql("activate")["step"]
     return [row["type"] for row in await holder.fetch(sql, json.dumps(document)) if row["attempt"] is None]
 
 

@@ -120,4 +120,4 @@ async def test_a_point_that_has_passed_writes_nothing(engine: Engine, own: async
 
 def schema_of(engine: Engine) -> str:
     assert isinstance(engine, PostgresEngine)
-    return engine._address.schema
+    return engine._url.schema

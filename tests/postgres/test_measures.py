@@ -26,7 +26,7 @@ async def counted_as(engine: PostgresEngine) -> dict[str, int]:
 
 
 async def rows_of(engine: PostgresEngine, table: str) -> int:
-    [[rows]] = await engine._parts.connections.look(f"SELECT count(*) FROM {engine._address.schema}.{table}")
+    [[rows]] = await engine._store.connections.read(f"SELECT count(*) FROM {engine._url.schema}.{table}")
     return int(rows)
 
 
@@ -96,7 +96,7 @@ async def test_a_failure_that_a_client_of_version_2_reports_has_no_sort(engine: 
     job = await a_processing_job(engine)
     ended = {"a": 1, "n": 1, "m": job.max_attempts, "s": 4, "b": 0, "x": 5, "i": "reject", "e": "boom", "c": None}
     document = json.dumps({"v": 2, "now": START_MS, "ended": {str(job.key): ended}}).encode()
-    await engine._parts.connections.rows(engine._parts.sql("activate")["step"], document)
+    await engine._store.connections.fetch(engine._store.sql("activate")["step"], document)
     assert await counted_as(engine) == {**COMPLETED, measures.failure(measures.UNCLASSIFIED): 1}
 
 

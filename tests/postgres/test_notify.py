@@ -27,30 +27,30 @@ class Counting(Connections):
 
     flying = most = sent = 0
 
-    async def rows(self, sql: str, *parameters: object) -> list[Any]:
+    async def fetch(self, sql: str, *parameters: object) -> list[Any]:
         """Run a statement; a notification is held back for a few turns of the loop, so that others may meet it."""
         if "pg_notify" not in sql:
-            return await super().rows(sql, *parameters)
+            return await super().fetch(sql, *parameters)
         self.flying += 1
         self.sent += 1
         self.most = max(self.most, self.flying)
         try:
-            return await super().rows(sql, *parameters)
+            return await super().fetch(sql, *parameters)
         finally:
             self.flying -= 1
 
 
 def count_notifications(engine: PostgresEngine) -> Counting:
     """Let an open engine notify through connections that count."""
-    counting = Counting(engine._address)
-    engine._parts.connections = engine._parts.notifier._connections = counting
+    counting = Counting(engine._url)
+    engine._store.connections = engine._store.notifier._connections = counting
     return counting
 
 
 async def told(engine: PostgresEngine) -> None:
     """Every notification has gone out."""
-    while engine._parts.notifier._task is not None:
-        await asyncio.wait([engine._parts.notifier._task])
+    while engine._store.notifier._task is not None:
+        await asyncio.wait([engine._store.notifier._task])
 
 
 async def test_at_most_one_notification_is_under_way_however_many_create(url: str) -> None:
@@ -104,7 +104,7 @@ async def test_a_create_in_the_users_transaction_is_heard_after_the_commit_and_o
     heard = asyncio.Event()
     ear = await asyncpg.connect(without_options(url))
     own = await asyncpg.connect(without_options(url))
-    await ear.add_listener(channel(engine._address), lambda *_: heard.set())
+    await ear.add_listener(channel(engine._url), lambda *_: heard.set())
     transaction = own.transaction()
     await transaction.start()
     await engine.create_in(own, [a_new_job()])
@@ -120,7 +120,7 @@ async def test_after_a_rollback_nobody_hears_of_it(engine: PostgresEngine, url: 
     heard: list[object] = []
     ear = await asyncpg.connect(without_options(url))
     own = await asyncpg.connect(without_options(url))
-    await ear.add_listener(channel(engine._address), lambda *said: heard.append(said[-1]))
+    await ear.add_listener(channel(engine._url), lambda *said: heard.append(said[-1]))
     transaction = own.transaction()
     await transaction.start()
     await engine.create_in(own, [a_new_job()])
@@ -150,7 +150,7 @@ async def test_two_stores_of_one_database_do_not_wake_each_other(url: str, tmp_p
         mark = engine.mark()
         await a_pending_job(other)
         await told(other)
-        await engine._parts.connections.rows("SELECT pg_notify($1, 'last')", channel(engine._address))
+        await engine._store.connections.fetch("SELECT pg_notify($1, 'last')", channel(engine._url))
         assert await asyncio.wait_for(engine.wait(["last"], 60_000, mark), DEADLINE_S)
         assert engine.mark() == mark + 1
 
@@ -165,17 +165,17 @@ async def interrupted(engine: PostgresEngine) -> None:
 
 async def unreachable(engine: PostgresEngine) -> None:
     """A wait while the store is away."""
-    connections = engine._parts.connections
-    engine._parts.connections = Away(engine._address)
+    connections = engine._store.connections
+    engine._store.connections = Away(engine._url)
     with pytest.raises(EngineUnavailable):
         await engine.wait([TYPE], 60_000)
-    engine._parts.connections = connections
+    engine._store.connections = connections
 
 
 class Away(Connections):
     """Reaches nothing."""
 
-    async def rows(self, sql: str, *parameters: object) -> list[Any]:
+    async def fetch(self, sql: str, *parameters: object) -> list[Any]:
         raise EngineUnavailable("it is away")
 
 

@@ -135,17 +135,17 @@ async def test_outcomes_under_way_when_the_server_is_killed_count_once(server: P
 
 async def renewed(engine: PostgresEngine, since: int | None = None) -> None:
     """The engine listens, on a connection that was made after this call, or after so many rings."""
-    rings = engine._parts.done.rings if since is None else since
+    rings = engine._store.finished.count if since is None else since
     async with asyncio.timeout(DEADLINE_S):
-        while engine._parts.done.rings == rings:
-            await engine._parts.done.wait((), 1_000, None)
+        while engine._store.finished.count == rings:
+            await engine._store.finished.wait((), 1_000, None)
 
 
 async def test_an_engine_whose_connections_were_all_cut_at_once_goes_on(server: PostgresServer, own_url: str) -> None:
     async with opened(own_url) as engine:
         await asyncio.gather(*(engine.create([a_new_job()]) for _ in range(20)))
         await engine.wait([TYPE], 1)
-        rings = engine._parts.done.rings  # It may listen again before the jobs are there.
+        rings = engine._store.finished.count  # It may listen again before the jobs are there.
         assert cut(own_url) >= 2
         assert len((await stubbornly(lambda: asked(engine, 50))).jobs) == 20
         await renewed(engine, rings)
@@ -278,7 +278,7 @@ async def test_a_caller_that_gives_up_leaves_room_for_the_next(url: str) -> None
                 call.cancel()
             answers = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(answer, list) for answer in answers[1::2])
-        assert len(engine._parts.connections._idle) <= 2
+        assert len(engine._store.connections._idle) <= 2
 
 
 @pytest.mark.parametrize("notify", ["on", "off"])

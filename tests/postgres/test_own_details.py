@@ -284,7 +284,7 @@ async def test_a_session_with_a_name_for_our_schema_leaves_it_alone(engine: Post
 async def test_a_store_that_was_made_anew_under_the_same_name_is_not_taken_for_the_old_one(
     engine: PostgresEngine, url: str, own: asyncpg.Connection
 ) -> None:
-    await own.execute(f"UPDATE {engine._address.schema}.store SET id = gen_random_uuid()")
+    await own.execute(f"UPDATE {engine._url.schema}.store SET id = gen_random_uuid()")
     async with own.transaction():
         with pytest.raises(InvalidInput, match=r"^tx: .*not to another store"):
             await engine.create_in(own, [a_new_job()])
@@ -294,7 +294,7 @@ async def test_a_connection_without_our_schema_is_refused_with_its_name(url: str
     closed = PostgresEngine.from_url(url_of("postgres", tmp_path / "never opened"))
     own = await asyncpg.connect(without_options(url))
     async with own.transaction():
-        with pytest.raises(InvalidInput, match=f"^tx: .*{closed._address.schema}"):
+        with pytest.raises(InvalidInput, match=f"^tx: .*{closed._url.schema}"):
             await closed.create_in(own, [a_new_job()])
     await own.close()
 
@@ -324,6 +324,6 @@ async def blocked(engine: PostgresEngine) -> None:
     sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def is_blocked() -> bool:
-        return bool((await engine._parts.connections.look(sql))[0][0])
+        return bool((await engine._store.connections.read(sql))[0][0])
 
     await until(is_blocked)

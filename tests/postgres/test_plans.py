@@ -36,10 +36,10 @@ class Hot(NamedTuple):
 
 
 async def claim_behind_a_mark(engine: PostgresEngine) -> None:
-    place = (0, START_MS, READY[500])
-    engine._parts.marks[TYPE, "", ()] = Mark(place=place, front_from=1e15)
+    position = (0, START_MS, READY[500])
+    engine._store.marks[TYPE, "", ()] = Mark(position=position, front_from=1e15)
     jobs = (await asked(engine, 100)).jobs
-    engine._parts.marks.clear()
+    engine._store.marks.clear()
     assert [job.key for job in jobs] in ([], list(READY[501:601]))
 
 
@@ -121,10 +121,10 @@ async def test_plans_that_were_made_when_the_store_was_empty_stay_good(url: str,
 
 async def read_by(engine: PostgresEngine, hot: Hot) -> Watched:
     """What a call has read; the connection stays the same, with the plans that it remembers."""
-    before = engine._parts.connections
+    before = engine._store.connections
     watched = watch(engine)
     watched._idle, before._idle = before._idle, []
-    engine._parts.broom.after = (0, 0, 0)
+    engine._store.sweep_state.after = (0, 0, 0)
     await hot.call(engine)
     return watched
 

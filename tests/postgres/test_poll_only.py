@@ -75,7 +75,7 @@ async def test_a_statement_that_is_refused_leaves_the_connection_fit_for_the_nex
     async with opened(f"{pooled}&pool=1") as engine:
         for _ in range(3):
             with pytest.raises(Exception, match="division by zero"):
-                await engine._parts.connections.rows("SELECT 1 / 0")
+                await engine._store.connections.fetch("SELECT 1 / 0")
             assert (await a_pending_job(engine)).state is State.PENDING
 
 
@@ -83,7 +83,7 @@ async def test_a_waiter_without_notifications_looks_for_itself(pooled: str) -> N
     async with opened(pooled) as engine, opened(pooled) as other:
         await other.create([a_new_job()])
         assert await asyncio.wait_for(engine.wait([TYPE], 60_000), 10)
-        assert engine._parts.listener._task is None
+        assert engine._store.listener._task is None
 
 
 async def test_workers_work_behind_a_pooler(pooled: str) -> None:

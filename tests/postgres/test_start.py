@@ -252,8 +252,8 @@ async def test_a_store_that_becomes_read_only_in_the_middle_of_work_is_told(
     url = database(server, "freezing")
     async with opened(f"{url}?pool=1") as engine:
         admin.execute("ALTER DATABASE freezing SET default_transaction_read_only = on")
-        await engine._parts.connections.close()
-        engine._parts.connections = Connections(engine._parts.address)
+        await engine._store.connections.close()
+        engine._store.connections = Connections(engine._store.url)
         with pytest.raises(EngineUnavailable, match="is read-only; name the primary server"):
             await engine.create([a_new_job()])
 

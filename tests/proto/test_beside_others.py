@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everwork.proto import PROTO_PATH
-from tests.server.grpc.place import KEY, opened_place
+from tests.server.grpc.running import KEY, running_server
 from tests.stores import url_of
 
 PROGRAM = '''
@@ -60,8 +60,8 @@ async def test_all_three_live_in_one_process(order: list[str], tmp_path: Path) -
     await run("-m", "grpc_tools.protoc", f"-I{PROTO_PATH}", *out, "jobs.proto")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    async with opened_place(url_of("sqlite", tmp_path)) as place:
-        printed = await run(str(program), str(place.port), KEY, *order)
+    async with running_server(url_of("sqlite", tmp_path)) as server:
+        printed = await run(str(program), str(server.port), KEY, *order)
     assert printed == "True {'a': '1'} 1\n"
 
 

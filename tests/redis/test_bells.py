@@ -43,8 +43,8 @@ class Ear:
 @pytest.fixture
 def ear(engine: RedisEngine) -> Iterator[Ear]:
     """Somebody who listens beside the engine."""
-    with redis.Redis.from_url(engine._place.text) as client:
-        yield Ear(client, f"{engine._place.tag}:work")
+    with redis.Redis.from_url(engine._url.text) as client:
+        yield Ear(client, f"{engine._url.tag}:work")
 
 
 async def test_whoever_got_nothing_is_told_of_the_next_job_once(engine: RedisEngine, ear: Ear) -> None:

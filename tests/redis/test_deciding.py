@@ -73,9 +73,9 @@ def act_after_the_first_read(monkeypatch: pytest.MonkeyPatch, act: object) -> No
     sound = settle._decided
     is_first = True
 
-    async def decided(link: Connection, outcomes: object) -> object:
+    async def decided(connection: Connection, outcomes: object) -> object:
         nonlocal is_first
-        answer = await sound(link, outcomes)  # type: ignore[arg-type]
+        answer = await sound(connection, outcomes)  # type: ignore[arg-type]
         if is_first:
             is_first = False
             await act()

@@ -19,7 +19,7 @@ from everwork.core.queries import JobFilter
 from everwork.engines.redis import connection
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.redis.inbox import BATCH_BYTES_MAX, GROUP, Inbox, job_of_entry, portions
+from everwork.engines.redis.inbox import BATCH_BYTES_MAX, GROUP, Inbox, batches, job_of_entry
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.exceptions import InvalidInput
 from tests.app.waiting import until
@@ -167,14 +167,14 @@ async def test_who_dies_between_job_and_acknowledgement_makes_no_second_job(
     for n in range(3):
         client.xadd(source, said(n=n))
     dying, heir = an_inbox(url, source), an_inbox(url, source)
-    await dying.look()
-    assert await dying.abandoned(source) == []
-    entries = await dying.fresh(source)
+    await dying.find_streams()
+    assert await dying.claim_abandoned(source) == []
+    entries = await dying.read_new(source)
     await dying.create(source, [job_of_entry(source, id.decode(), fields or {}) for id, fields in entries])
     await dying.close()
-    await heir.look()
-    claimed = await heir.abandoned(source)
-    await heir.bring(source, claimed)
+    await heir.find_streams()
+    claimed = await heir.claim_abandoned(source)
+    await heir.take(source, claimed)
     await heir.close()
     assert [len(entries), len(claimed), client.xlen(source)] == [3, 3, 0]
     assert len(await every_job(engine, JobFilter(type=source))) == 3
@@ -183,8 +183,8 @@ async def test_who_dies_between_job_and_acknowledgement_makes_no_second_job(
 async def test_a_key_of_another_kind_is_left_alone(engine: RedisEngine, client: Any, source: str) -> None:
     client.set(source, "mine")
     inbox = an_inbox(str(url_text(engine)), source)
-    await inbox.look()
-    await inbox.look()
+    await inbox.find_streams()
+    await inbox.find_streams()
     await inbox.close()
     assert client.get(source) == b"mine"
 
@@ -215,7 +215,7 @@ async def test_a_stream_that_may_not_be_read_is_told_a_few_times_and_stops_no_ot
     inbox.types.add("foreign")
     server.ask("SET", "mine", "no stream")
     for _ in range(20):
-        await inbox.look()
+        await inbox.find_streams()
     await inbox.close()
     told = [record.message for record in caplog.records]
     assert sum("source='foreign'" in one for one in told) == 5
@@ -226,9 +226,9 @@ async def test_while_the_server_is_away_little_is_said(server: RedisServer, capl
     inbox = an_inbox(server.url, "mine")
     server.kill()
     for _ in range(20):
-        await inbox.look()
+        await inbox.find_streams()
     server.start()
-    await inbox.look()
+    await inbox.find_streams()
     await inbox.close()
     told = [record.message for record in caplog.records]
     assert ["read again" in one for one in told] == [False] * 5 + [True]
@@ -270,13 +270,13 @@ async def test_an_entry_that_is_too_large_is_set_aside_and_the_others_go_on(
 
 def test_portions_keep_the_order_and_a_limit_of_bytes() -> None:
     jobs = [NewJob("t", "x" * size) for size in (10, BATCH_BYTES_MAX, 10, 10, BATCH_BYTES_MAX - 20, 1)]
-    assert [[len(job.variables) for job in portion] for portion in portions(jobs)] == [
+    assert [[len(job.variables) for job in portion] for portion in batches(jobs)] == [
         [10],
         [BATCH_BYTES_MAX],
         [10, 10, BATCH_BYTES_MAX - 20],
         [1],
     ]
-    assert list(portions([])) == []
+    assert list(batches([])) == []
 
 
 @pytest.mark.parametrize(
@@ -309,19 +309,19 @@ def an_inbox(url: str, source: str) -> Inbox:
 
 
 def url_text(engine: RedisEngine) -> str:
-    place = engine._place
+    place = engine._url
     return f"{place.text}?namespace={place.namespace}"
 
 
 def test_a_connection_that_is_closed_under_the_drivers_hands_does_not_end_the_looking(tmp_path: Path) -> None:
     async def look_twice() -> None:
         async with opened(url_of("redis", tmp_path)) as engine:
-            inbox = engine._parts.inbox
+            inbox = engine._store.inbox
             inbox.types.add("orders")
-            await inbox.look()
+            await inbox.find_streams()
             for connection in inbox._client.connection_pool._available_connections:
                 connection._writer.transport.abort()
-            await inbox.look()
+            await inbox.find_streams()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(look_twice())

@@ -164,7 +164,7 @@ async def test_a_first_limit_that_a_dead_process_left_uncounted_is_counted_by_a_
 ) -> None:
     keys = await running(engine, MANY)
     words = (TYPE, '{"max_running_per_key":1}', 3, "- - - 1 - - - - - -")
-    assert await engine._link.call("registry", "set_policy", *words) == 1
+    assert await engine._connection.call("registry", "set_policy", *words) == 1
     await engine.settle([Complete(keys.pop(), 1)])
     while (await engine.sweep("h")).more:
         pass

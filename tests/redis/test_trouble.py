@@ -92,7 +92,7 @@ async def test_a_waiter_hears_again_after_its_connection_was_cut(server: RedisSe
 async def test_what_may_have_rung_while_nobody_listened_is_not_missed(server: RedisServer) -> None:
     async with opened(server.url) as engine:
         await engine.wait([TYPE], 1)
-        mark, wire = engine.mark(), engine._parts.bells._wire
+        mark, wire = engine.mark(), engine._store.wakeups._wire
         server.ask("CLIENT", "KILL", "TYPE", "pubsub")
         assert wire is not None
         await asyncio.wait_for(wire.ended, DEADLINE_S)

@@ -22,7 +22,7 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def often_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection is tried every quarter of a second."""
-    for name in ("PING_SECONDS", "_LOOK_SECONDS"):
+    for name in ("PING_SECONDS", "_CHECK_SECONDS"):
         monkeypatch.setattr(wires, name, getattr(wires, name) / 60)
 
 
@@ -52,8 +52,8 @@ def swallow_everything(proxy: Proxy) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_connection_that_only_listens_is_given_up_when_nothing_comes_through(proxy: Proxy) -> None:
-    link = Connection(StoreUrl.from_url(f"redis://127.0.0.1:{await proxy.start()}"), None)
-    wire = await link.connect(lambda _: None)
+    connection = Connection(StoreUrl.from_url(f"redis://127.0.0.1:{await proxy.start()}"), None)
+    wire = await connection.connect(lambda _: None)
     swallow_everything(proxy)
     await asyncio.wait_for(wire.ended, DEADLINE_S)
 
@@ -71,9 +71,9 @@ async def test_a_connection_that_only_listens_is_kept_while_the_server_answers(s
 async def test_an_engine_listens_again_after_its_network_has_swallowed_everything(proxy: Proxy) -> None:
     async with opened(f"redis://127.0.0.1:{await proxy.start()}") as engine:
         await engine.wait([TYPE], 1)
-        deaf = engine._parts.bells._wire
+        deaf = engine._store.wakeups._wire
         waiter = asyncio.ensure_future(engine.wait([TYPE], 600_000, engine.mark()))
         swallow_everything(proxy)
         assert await asyncio.wait_for(waiter, DEADLINE_S)
         await engine.wait([TYPE], 1)
-        assert engine._parts.bells._wire is not deaf
+        assert engine._store.wakeups._wire is not deaf

@@ -16,7 +16,7 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Count, Oldest, TypeInfo
 from everwork.core.states import State
-from everwork.server.metrics import OTHER_TYPES, TYPES_MAX, Metrics, Seen
+from everwork.server.metrics import OTHER_TYPES, TYPES_MAX, FleetState, Metrics
 from everwork.server.readiness import UPKEEP_SECONDS
 from everwork.service.monitor.sampler import Sample
 from tests.app.waiting import until
@@ -36,7 +36,7 @@ def a_reading(jobs: dict[str, int], **said: Any) -> Sample:
     return Sample(1, AT_MS, counts, types, [Oldest(type, "", AT_MS - 1_500) for type in jobs])
 
 
-def samples(metrics: Metrics, seen: Seen | None = None) -> dict[tuple[str, ...], float]:
+def samples(metrics: Metrics, seen: FleetState | None = None) -> dict[tuple[str, ...], float]:
     """Every number by its name and the values of its labels, in order of their names."""
     return parsed(metrics.text(seen).decode())
 
@@ -93,7 +93,7 @@ def test_steps_and_polls_of_this_process_are_told() -> None:
 def test_what_the_engine_has_counted_is_told_by_type() -> None:
     reading = a_reading({"a": 2}, paused=True, breaker=BreakerState.OPEN)
     total = {"completed": 3, "failed": 1, "execution_ms": 2_500, "e00": 3, "e07": 1, "w00": 4, "f:lapsed": 1}
-    found = samples(Metrics(), Seen(reading, {"a": total}, 1, 2))
+    found = samples(Metrics(), FleetState(reading, {"a": total}, 1, 2))
     assert found["everwork_jobs", "pending", "a"] == 2
     assert found["everwork_oldest_waiting_seconds", "a"] == 1.5
     assert [found["everwork_attempts_total", one, "a"] for one in ("completed", "failed", "retried")] == [3, 1, 0]
@@ -111,19 +111,19 @@ def test_what_the_engine_has_counted_is_told_by_type() -> None:
 
 def test_a_state_that_runs_empty_is_shown_as_0_and_long_waits_to_the_millisecond() -> None:
     reading = replace(a_reading({"a": 2}), oldest=[Oldest("a", "", AT_MS - 2_000_000_123)])
-    found = samples(Metrics(), Seen(reading, {}))
+    found = samples(Metrics(), FleetState(reading, {}))
     assert [found["everwork_jobs", state.label, "a"] for state in State] == [2, 0, 0, 0, 0]
     assert found["everwork_oldest_waiting_seconds", "a"] == 2_000_000.123
 
 
 def test_a_type_that_has_gone_is_shown_no_longer() -> None:
     metrics = Metrics()
-    assert ("everwork_jobs", "pending", "a") in samples(metrics, Seen(a_reading({"a": 1}), {}))
-    assert ("everwork_jobs", "pending", "a") not in samples(metrics, Seen(a_reading({"b": 1}), {}))
+    assert ("everwork_jobs", "pending", "a") in samples(metrics, FleetState(a_reading({"a": 1}), {}))
+    assert ("everwork_jobs", "pending", "a") not in samples(metrics, FleetState(a_reading({"b": 1}), {}))
 
 
 def test_a_hostile_name_of_a_type_stays_a_name() -> None:
-    found = samples(Metrics(), Seen(a_reading({HOSTILE: 1}), {HOSTILE: {"completed": 1, "e00": 1, "f:<b>": 1}}))
+    found = samples(Metrics(), FleetState(a_reading({HOSTILE: 1}), {HOSTILE: {"completed": 1, "e00": 1, "f:<b>": 1}}))
     assert found["everwork_jobs", "pending", HOSTILE] == 1
     assert found["everwork_execution_seconds_bucket", "0.005", HOSTILE] == 1
     assert {key[-1] for key in found if key[0].startswith(("everwork_jobs", "everwork_exec"))} == {HOSTILE}
@@ -132,8 +132,8 @@ def test_a_hostile_name_of_a_type_stays_a_name() -> None:
 def test_more_types_than_a_store_of_figures_bears_are_shown_as_one() -> None:
     metrics = Metrics()
     names = [f"t{number:05}" for number in range(TYPES_MAX + 5)]
-    samples(metrics, Seen(a_reading(dict.fromkeys(names[1:], 1)), {}))
-    found = samples(metrics, Seen(a_reading(dict.fromkeys(names, 1)), {name: {"completed": 2} for name in names}))
+    samples(metrics, FleetState(a_reading(dict.fromkeys(names[1:], 1)), {}))
+    found = samples(metrics, FleetState(a_reading(dict.fromkeys(names, 1)), {name: {"completed": 2} for name in names}))
     assert found["everwork_jobs", "pending", OTHER_TYPES] == 5
     assert found["everwork_attempts_total", "completed", OTHER_TYPES] == 10
     assert len([key for key in found if key[:2] == ("everwork_jobs", "pending")]) == TYPES_MAX + 1

@@ -15,7 +15,7 @@ import pytest
 
 from everwork.engines.open import open_engine
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import NETWORK_FILE_SYSTEMS, StoreUrl, check_place, refuse_network_file_system
+from everwork.engines.sqlite.store_url import NETWORK_FILE_SYSTEMS, StoreUrl, check_file, refuse_network_file_system
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, SchemaMismatch
 from tests.factories import a_new_job, a_pending_job, the_job
@@ -249,8 +249,8 @@ async def test_the_durability_class_is_what_the_writer_is_set_to(
 ) -> None:
     engine = SqliteEngine.from_url(f"sqlite:///{file}{query}")
     await engine.open()
-    parts = engine._parts
-    set_to = await parts.writer.ask(lambda cursor, _: cursor.execute("PRAGMA synchronous").fetchone()[0])
+    store = engine._store
+    set_to = await store.writer.query(lambda cursor, _: cursor.execute("PRAGMA synchronous").fetchone()[0])
     health = await engine.health()
     await engine.close()
     assert (engine.durability, health.durability, set_to) == (durability, durability, pragma)
@@ -267,7 +267,7 @@ async def test_a_store_in_memory_works_and_promises_nothing() -> None:
 
 
 def test_an_acceptable_place_is_not_touched_by_the_check(file: Path) -> None:
-    check_place(StoreUrl(str(file)))
+    check_file(StoreUrl(str(file)))
     assert list(file.parent.iterdir()) == []
 
 

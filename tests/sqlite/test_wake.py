@@ -164,7 +164,7 @@ def test_a_process_that_only_reads_is_over_in_its_own_time(tmp_path: Path) -> No
     program = f"""if True:
         import asyncio
         from everwork.engines.sqlite.engine import SqliteEngine
-        from everwork.engines.sqlite.store_url import Place
-        asyncio.run(SqliteEngine(Place({str(tmp_path / "jobs.db")!r})).open())
+        from everwork.engines.sqlite.store_url import StoreUrl
+        asyncio.run(SqliteEngine(StoreUrl({str(tmp_path / "jobs.db")!r})).open())
     """
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=DEADLINE_S, check=False).returncode == 0

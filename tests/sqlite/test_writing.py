@@ -16,7 +16,7 @@ import pytest
 
 from everwork.core.states import State
 from everwork.engines.sqlite import engine as engine_module
-from everwork.engines.sqlite import store_url as place_module
+from everwork.engines.sqlite import store_url as store_url_module
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
@@ -41,7 +41,7 @@ def foreign_transaction(file: Path) -> Iterator[sqlite3.Connection]:
 
 async def be_impatient(engine: SqliteEngine) -> None:
     """Let the writer meet a lock as busy at once, not only after five seconds."""
-    await engine._parts.writer.ask(lambda cursor, _: cursor.execute("PRAGMA busy_timeout = 5").fetchone())
+    await engine._store.writer.query(lambda cursor, _: cursor.execute("PRAGMA busy_timeout = 5").fetchone())
 
 
 async def test_another_programs_transaction_delays_a_create_and_never_breaks_it(
@@ -74,7 +74,7 @@ async def test_an_engine_that_is_opened_while_another_program_writes_waits_for_i
     await first.close()
 
     def connect(place: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
-        connection = place_module.connect(place, read_only=read_only)
+        connection = store_url_module.connect(place, read_only=read_only)
         connection.execute("PRAGMA busy_timeout = 5")
         return connection
 
@@ -93,7 +93,7 @@ async def test_a_spoiled_call_does_not_disturb_those_that_share_its_transaction(
         create(tx, [a_new_job()])
         raise ValueError("spoiled")
 
-    writer = sqlite._parts.writer
+    writer = sqlite._store.writer
     good = [a_new_job(variables='{"good":true}')]
     calls: list[asyncio.Future[Any]] = [
         writer.submit(lambda tx: create(tx, good)),
@@ -107,7 +107,7 @@ async def test_a_spoiled_call_does_not_disturb_those_that_share_its_transaction(
 
 
 async def test_a_spoiled_statement_is_told_to_its_caller_only(sqlite: SqliteEngine) -> None:
-    writer = sqlite._parts.writer
+    writer = sqlite._store.writer
     calls: list[asyncio.Future[Any]] = [
         writer.submit(lambda tx: tx.cursor.execute("INSERT INTO nowhere VALUES (1)")),
         writer.submit(lambda tx: create(tx, [a_new_job()])),
@@ -118,11 +118,11 @@ async def test_a_spoiled_statement_is_told_to_its_caller_only(sqlite: SqliteEngi
 
 
 async def test_a_spoiled_question_is_told_to_its_caller_and_the_next_is_answered(sqlite: SqliteEngine) -> None:
-    reader = sqlite._parts._reader
+    reader = sqlite._store._reader
     assert reader is not None
     with pytest.raises(EngineUnavailable, match="no such table"):
-        await reader.ask(lambda cursor, _: cursor.execute("SELECT * FROM nowhere"))
-    reader.ask(lambda cursor, _: cursor.execute("ROLLBACK"))  # What SQLite does by itself after grave errors.
+        await reader.query(lambda cursor, _: cursor.execute("SELECT * FROM nowhere"))
+    reader.query(lambda cursor, _: cursor.execute("ROLLBACK"))  # What SQLite does by itself after grave errors.
     assert await asyncio.wait_for(sqlite.get([1]), DEADLINE_S) == [None]
 
 
@@ -165,7 +165,7 @@ async def set_page_limit(engine: SqliteEngine, more: int) -> None:
         (pages,) = cursor.execute("PRAGMA page_count").fetchone()
         return int(cursor.execute(f"PRAGMA max_page_count = {pages + more}").fetchone()[0])
 
-    await engine._parts.writer.ask(limit)
+    await engine._store.writer.query(limit)
 
 
 async def test_the_log_grows_under_a_long_reader_and_is_cut_when_it_lets_go(sqlite: SqliteEngine, file: Path) -> None:

@@ -89,7 +89,7 @@ async def test_time_may_pass_without_workers(app: Everwork, world: World) -> Non
 async def test_the_cost_of_a_jump_does_not_grow_with_the_number_of_jobs(
     app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(SqliteEngine, "find")  # Whoever looks at every job needs it.
+    monkeypatch.setattr(SqliteEngine, "find", None)  # Whoever looks at every job needs it.
     async with rehearse(app, Herald) as stage:
         await app.enqueue_many([("letter-send", {"order": order, "delay": order * 60}) for order in range(3)])
         await stage.advance(hours=2)

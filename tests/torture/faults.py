@@ -174,8 +174,8 @@ def _arm_redis(point: str, passages: int, url: str) -> None:
     looks = {"decide": "mid-settle", "sweep": "mid-sweep"}
     run, answered = Connection.run, Connection._answered
 
-    async def watched_run(self: Connection, name: str, words: Any) -> Any:
-        answer = await run(self, name, words)
+    async def watched_run(self: Connection, name: str, args: Any) -> Any:
+        answer = await run(self, name, args)
         watch.is_passed(looks.get(name, ""))
         return answer
 

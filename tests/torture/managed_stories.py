@@ -18,7 +18,7 @@ from everwork.core.job import NewJob
 from everwork.engines.open import open_engine
 from everwork.logs import get_logger
 from everwork.manager.child import ChildSpec
-from everwork.manager.cleanup import clear_up
+from everwork.manager.cleanup import clean_up
 from everwork.manager.process_handle import ProcessHandle
 from everwork.manager.worker_pool import WorkerSpec
 from everwork.runtime.handler import QueueKey
@@ -76,7 +76,7 @@ async def a_process_dies(stage: Stage) -> None:
         HistoryWriter(crew.file_of(life, process.pid)).dies()
         os.kill(process.pid, signal.SIGKILL)
         await process.ended.wait()
-        await clear_up(service, process, get_logger("everwork"))
+        await clean_up(service, process, get_logger("everwork"))
         process.close()
 
 
@@ -92,18 +92,18 @@ async def _service(life: Life) -> AsyncIterator[JobService]:
 
 def _spawn(life: Life) -> ProcessHandle:
     os.environ[crew.LIFE] = json.dumps(life.arguments())
-    post = WorkerSpec(worker=crew.Holder, places=(QueueKey(plan.MANAGED),), index=0, id="holder", is_final=False)
-    orders = ChildSpec(
+    worker = WorkerSpec(worker=crew.Holder, queues=(QueueKey(plan.MANAGED),), index=0, id="holder", is_final=False)
+    child_spec = ChildSpec(
         url=life.url,
         name="process",
-        posts=(post,),
+        workers=(worker,),
         shutdown_timeout=1,
         reconnect=Reconnect(),
         lease_ms=_LEASE_MS,
         log_format=None,
         log_level="INFO",
     )
-    return ProcessHandle(multiprocessing.get_context("spawn"), orders, slots=4, off=set(), tell=lambda: None)
+    return ProcessHandle(multiprocessing.get_context("spawn"), child_spec, slots=4, off=set(), on_change=lambda: None)
 
 
 async def _holds(process: ProcessHandle, states: set[SlotState]) -> None:

@@ -36,15 +36,15 @@ def _drop_attempt_check() -> None:
 def _ack_before_commit() -> None:
     """Every statement answers inside a transaction of its own, which ends a moment later."""
 
-    async def rows(self: Any, sql: str, *parameters: object) -> list[Any]:
-        connection = await connections.connect(self._address)
+    async def fetch(self: Any, sql: str, *parameters: object) -> list[Any]:
+        connection = await connections.connect(self._url)
         transaction = connection.transaction()
         await transaction.start()
         answer: list[Any] = await connection.fetch(sql, *parameters)
         self._late = asyncio.get_running_loop().create_task(_commit_late(connection, transaction))
         return answer
 
-    connections.Connections.rows = rows  # type: ignore[method-assign]
+    connections.Connections.fetch = fetch  # type: ignore[method-assign]
 
 
 async def _commit_late(connection: Any, transaction: Any) -> None:
@@ -82,15 +82,15 @@ def _counter_outside_transaction() -> None:
         "  INSERT INTO count_delta (queue_id, tenant, pending)\n  SELECT l.queue_id, l.tenant, 0 * sum(p.n) FROM"
     )
     replace_text("functions/create.sql", counted, uncounted)
-    sound = connections.Connections.rows
+    sound = connections.Connections.fetch
 
-    async def rows(self: Any, sql: str, *parameters: object) -> list[Any]:
+    async def fetch(self: Any, sql: str, *parameters: object) -> list[Any]:
         answer = await sound(self, sql, *parameters)
         if "create_jobs" in sql:
-            await sound(self, _COUNT_CREATED.replace("{schema}", self._address.schema), answer[0]["fresh"])
+            await sound(self, _COUNT_CREATED.replace("{schema}", self._url.schema), answer[0]["fresh"])
         return answer
 
-    connections.Connections.rows = rows  # type: ignore[method-assign]
+    connections.Connections.fetch = fetch  # type: ignore[method-assign]
 
 
 _COUNT_CREATED: Final = """

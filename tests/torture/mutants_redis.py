@@ -36,19 +36,19 @@ def _ack_before_commit() -> None:
     sound = connection.Connection.run
     state = {"last": 0}
 
-    async def run(self: Any, name: str, words: Sequence[Any]) -> Any:
+    async def run(self: Any, name: str, args: Sequence[Any]) -> Any:
         if name != "create":
-            return await sound(self, name, words)
-        self._late = asyncio.get_running_loop().create_task(_run_late(sound, self, words))
+            return await sound(self, name, args)
+        self._late = asyncio.get_running_loop().create_task(_run_late(sound, self, args))
         state["last"] += 1
         return state["last"]
 
     connection.Connection.run = run  # type: ignore[method-assign]
 
 
-async def _run_late(run: Callable[..., Any], self: Any, words: Sequence[Any]) -> None:
+async def _run_late(run: Callable[..., Any], self: Any, args: Sequence[Any]) -> None:
     await asyncio.sleep(0.02)
-    await run(self, "create", words)
+    await run(self, "create", args)
 
 
 def _no_attempt_on_crash() -> None:
@@ -60,7 +60,7 @@ def _release_without_state_check() -> None:
     """Whatever is finished goes back to pending when somebody releases it."""
     guarded = "if r and is_live(r, attempt) then apply(id, record, r, outcome)"
     replace_text(
-        "settle", guarded, guarded.replace("is_live(r, attempt)", "(is_live(r, attempt) or outcome[3] == 'l')")
+        "settle", guarded, guarded.replace("is_live(r, attempt)", "(is_live(r, attempt) or outcome[3] == 'release')")
     )
 
 
@@ -78,8 +78,8 @@ def _counter_outside_transaction() -> None:
     replace_text("create", "        count(copy, 'p', n)\n", "        redis.call('INCRBY', P .. ':uncounted', n)\n")
     sound = connection.Connection.run
 
-    async def run(self: Any, name: str, words: Sequence[Any]) -> Any:
-        answer = await sound(self, name, words)
+    async def run(self: Any, name: str, args: Sequence[Any]) -> Any:
+        answer = await sound(self, name, args)
         if name == "create":
             await _count_late(self)
         return answer
@@ -96,14 +96,14 @@ redis.call('DEL', KEYS[1] .. ':uncounted')"""
 async def _count_late(self: Any) -> None:
     """What the stories create: pending jobs of one type, of the default group and tenant."""
     wire = await self._connected()
-    await wire.ask("EVAL", _COUNT, 1, self._tag, "p\ntorture-work\n")
+    await wire.request("EVAL", _COUNT, 1, self._tag, "p\ntorture-work\n")
 
 
 def _attempt_reused_after_release() -> None:
     replace_text(
         "settle",
         "tail_of(r, 'p', r.attempt, attempts,",
-        "tail_of(r, 'p', verdict == 'l' and r.attempt - 1 or r.attempt, attempts,",
+        "tail_of(r, 'p', verdict == 'release' and r.attempt - 1 or r.attempt, attempts,",
     )
 
 

@@ -48,7 +48,8 @@ def _commit_late(writer: Any) -> None:
 
 
 def _no_attempt_on_crash() -> None:
-    counted, uncounted = "r.attempts, d.max_attempts", "r.attempts - (d.kind == 'lapse'), d.max_attempts"
+    counted = "row.attempts, decision.max_attempts"
+    uncounted = "row.attempts - (decision.kind == 'lapse'), decision.max_attempts"
     replace_source(settle, "_retry", counted, uncounted)
 
 
@@ -63,7 +64,7 @@ def _release_without_state_check() -> None:
 def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]:
     rows = []
     for outcome in outcomes:
-        found = shared.where(tx, outcome.key)
+        found = shared.find_job(tx, outcome.key)
         if found is not None and found.state in FINISHED_STATES:
             place = (found.queue, found.state, found.key)
             tx.cursor.execute(statements("shared")["delete_finished"], place)
@@ -72,7 +73,7 @@ def _revive(tx: Transaction, outcomes: Sequence[Release]) -> list[settle.Leased]
     return rows
 
 
-def _as_leased(found: shared.Where) -> dict[str, Any]:
+def _as_leased(found: shared.FoundJob) -> dict[str, Any]:
     fields = {name: getattr(found, name, None) for name in settle.Leased._fields}
     return {**fields, "activated_at_ms": found.activated_at_ms or 0, "worker": found.worker or ""}
 
@@ -93,7 +94,8 @@ def _forget_the_end_of_an_attempt() -> None:
 
 def _attempt_reused_after_release() -> None:
     _forget_the_end_of_an_attempt()
-    replace_source(settle, "_release", "r.attempt, r.attempts - 1", "r.attempt - 1, r.attempts - 1")
+    pending = "row.pending(row.run_at_ms, row.attempts - 1, row.max_attempts)"
+    replace_source(settle, "_release", pending, f"{pending}._replace(attempt=row.attempt - 1)")
 
 
 def _attempt_reused_after_requeue() -> None:
@@ -106,8 +108,8 @@ def _dedupe_ignored() -> None:
 
 
 def _events_without_completion() -> None:
-    carried = "if o.events and o.key in accepted"
-    replace_source(settle, "_complete", carried, "if o.events")
+    carried = "if outcome.events and outcome.key in accepted"
+    replace_source(settle, "_write_results", carried, "if outcome.events")
 
 
 def _repeat_forgotten() -> None:

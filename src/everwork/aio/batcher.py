@@ -1,4 +1,4 @@
-"""Group commit: what concurrent callers bring while a batch is under way becomes the next batch."""
+"""Group commit: items added while a batch is being flushed form the next batch."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Hands items to `flush` in batches; each caller gets the results of its own items.
+    """Passes items to `flush` in batches; each caller gets the results of its own items.
 
-    `told` hears how many items each batch had and how many seconds it took.
+    `on_flush` is called with the number of items of each batch and the seconds it took.
     """
 
     def __init__(
         self,
         flush: Callable[[Sequence[Item]], Awaitable[list[Result]]],
         items_max: int,
-        told: Callable[[int, float], None] = lambda _items, _seconds: None,
+        on_flush: Callable[[int, float], None] = lambda _items, _seconds: None,
     ) -> None:
         self._do_flush = flush
         self._items_max = items_max
-        self._told = told
+        self._on_flush = on_flush
         self._is_busy = False
         self._waiting: list[tuple[Sequence[Item], asyncio.Future[list[Result]]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, items: Sequence[Item]) -> list[Result]:
-        """The results of these items, once their batch is done."""
+        """Return the results of these items once their batch is flushed."""
         if self._is_busy:
             future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
             self._waiting.append((items, future))
@@ -42,15 +42,15 @@ class Batcher(Generic[Item, Result]):
         try:
             return await self._flush(items)
         finally:
-            self._go_on()
+            self._flush_next()
 
     async def _flush(self, items: Sequence[Item]) -> list[Result]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         results = await self._do_flush(items)
-        self._told(len(items), time.perf_counter() - began)
+        self._on_flush(len(items), time.perf_counter() - started)
         return results
 
-    def _go_on(self) -> None:
+    def _flush_next(self) -> None:
         if self._waiting:
             self._task = asyncio.get_running_loop().create_task(self._flush_waiting())
         else:
@@ -64,32 +64,32 @@ class Batcher(Generic[Item, Result]):
             except EngineError as error:
                 _fail(batch, error)
                 continue
-            except Exception as error:  # noqa: BLE001 - it goes to the caller whose fault it is
+            except Exception as error:  # noqa: BLE001 - raised in the caller it belongs to
                 if len(batch) == 1:
                     _fail(batch, error)
                 else:
                     await self._flush_each(batch)
                 continue
-            at = 0
+            offset = 0
             for items, future in batch:
                 if not future.done():
-                    future.set_result(results[at : at + len(items)])
-                at += len(items)
+                    future.set_result(results[offset : offset + len(items)])
+                offset += len(items)
         self._is_busy = False
 
     async def _flush_each(self, batch: Sequence[tuple[Sequence[Item], asyncio.Future[list[Result]]]]) -> None:
-        """One of them spoils the batch: each goes by itself."""
+        """Flush every caller's items separately: one of them made the whole batch fail."""
         for items, future in batch:
             try:
                 results = await self._flush(items)
-            except Exception as error:  # noqa: BLE001 - it goes to its caller
+            except Exception as error:  # noqa: BLE001 - raised in its caller
                 _fail([(items, future)], error)
             else:
                 if not future.done():
                     future.set_result(results)
 
     def _take(self) -> list[tuple[Sequence[Item], asyncio.Future[list[Result]]]]:
-        """The callers that go into the next batch: at least one, at most as many items as are allowed."""
+        """Take the callers of the next batch: at least one, and further ones up to `items_max` items."""
         total = 0
         for at, (items, _) in enumerate(self._waiting):
             total += len(items)

@@ -1,7 +1,7 @@
-"""Forks: a child begins with nothing open, and never touches what its parent has open.
+"""Forks: a child starts with nothing open, and never touches what its parent has open.
 
 Connections and event loops are shared with the parent through the kernel. The child neither uses nor closes its copies,
-and keeps them: freeing a connection takes its socket out of the loop's poll set, which is the parent's, too.
+and keeps them: freeing a connection removes its socket from the loop's poll set, which is also the parent's.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-_watched: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
-_of_parents: list[object] = []
+_resets: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
+_kept_alive: list[object] = []
 
 
-def watch(one: T, begin_anew: Callable[[T], object]) -> None:
-    """Let it begin anew in every child: forget what the parent has open, and answer it."""
-    _watched[one] = begin_anew
+def reset_in_child(target: T, reset: Callable[[T], object]) -> None:
+    """Call `reset` in every forked child: it drops what the parent has open and returns it, to be kept alive."""
+    _resets[target] = reset
 
 
 def _in_child() -> None:
-    _of_parents.extend([begin_anew(one) for one, begin_anew in list(_watched.items())])
+    _kept_alive.extend([reset(target) for target, reset in list(_resets.items())])
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -1,4 +1,4 @@
-"""Code of users that may block: it runs in a thread of its own, which holds up neither an event loop nor the exit."""
+"""User code that may block: runs in its own thread, so that it delays neither the event loop nor the exit."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from typing import Final
 from everwork.core.schedule import Every, Outlook, Plan, Schedule, outlook
 
 ANSWER_SECONDS_MAX: Final = 5.0
-"""How long a schedule may think about one time point."""
+"""How long a schedule may take to compute one time point."""
 
 
 class IsolatedCall:
-    """What a foreign schedule says of its time points, asked in a thread. `told` is called when it has answered.
+    """Computes the time points of a user's schedule in a thread; `on_answer` is called when it is done.
 
-    Counted is the time for one point: to catch up with many may take longer.
+    The time limit holds for one point: catching up with many may take longer.
     """
 
-    def __init__(self, plan: Plan, instants: tuple[int, int, int], told: Callable[[], None]) -> None:
-        self.is_void = False
-        """What was asked for does not hold any more: the answer is not to be used."""
-        self.is_known = False
-        """Somebody has waited for the answer once, which is enough."""
+    def __init__(self, plan: Plan, instants: tuple[int, int, int], on_answer: Callable[[], None]) -> None:
+        self.is_stale = False
+        """The question is outdated: its answer must not be used."""
+        self.is_awaited = False
+        """A caller has already waited for the answer once, which is enough."""
         self.answer: asyncio.Future[Outlook | Exception] = asyncio.get_running_loop().create_future()
-        self.answer.add_done_callback(lambda _: told())
-        self._asked_at = time.monotonic()
-        self._plan = replace(plan, schedule=self._counted(plan.schedule))
+        self.answer.add_done_callback(lambda _: on_answer())
+        self._point_started_at = time.monotonic()
+        self._plan = replace(plan, schedule=self._timed(plan.schedule))
         self._instants = instants
-        # A daemon: one that is stuck must not keep the process from its end.
-        threading.Thread(target=self._think, args=(self.answer.get_loop(),), daemon=True, name="schedule").start()
+        # A daemon: a stuck thread must not keep the process from exiting.
+        threading.Thread(target=self._compute, args=(self.answer.get_loop(),), daemon=True, name="schedule").start()
 
     @property
     def is_late(self) -> bool:
-        """Whether it takes too long."""
-        return not self.answer.done() and time.monotonic() - self._asked_at > ANSWER_SECONDS_MAX
+        """Whether the current point takes too long."""
+        return not self.answer.done() and time.monotonic() - self._point_started_at > ANSWER_SECONDS_MAX
 
-    def _counted(self, schedule: Schedule) -> Schedule:
-        """The same schedule; it is known when it was last asked."""
+    def _timed(self, schedule: Schedule) -> Schedule:
+        """The same schedule, which notes when each point was started."""
         if isinstance(schedule, Every):
             return schedule
         next_after = schedule.next_after
 
-        def counted(after_ms: int) -> int | None:
-            self._asked_at = time.monotonic()
+        def timed(after_ms: int) -> int | None:
+            self._point_started_at = time.monotonic()
             return next_after(after_ms)
 
-        return schedule._replace(next_after=counted)
+        return schedule._replace(next_after=timed)
 
-    def _think(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _compute(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            found: Outlook | Exception = outlook(self._plan, *self._instants)
-        except Exception as error:  # noqa: BLE001 - code of users
-            found = error
-        except BaseException as error:  # noqa: BLE001 - nobody else looks after this thread; SystemExit ends no program
-            found = RuntimeError(f"{type(error).__name__}: {error}")
-        with suppress(RuntimeError):  # The loop is closed: nobody waits for an answer.
-            loop.call_soon_threadsafe(self._tell, found)
+            answer: Outlook | Exception = outlook(self._plan, *self._instants)
+        except Exception as error:  # noqa: BLE001 - user code
+            answer = error
+        except BaseException as error:  # noqa: BLE001 - nothing else handles errors of this thread; SystemExit must not exit
+            answer = RuntimeError(f"{type(error).__name__}: {error}")
+        with suppress(RuntimeError):  # The loop is closed: there is no one left to answer.
+            loop.call_soon_threadsafe(self._set_answer, answer)
 
-    def _tell(self, found: Outlook | Exception) -> None:
-        # As a value: an error that nobody fetches would be told by asyncio.
+    def _set_answer(self, answer: Outlook | Exception) -> None:
+        # As a value: asyncio would log an exception that is never retrieved.
         if not self.answer.done():
-            self.answer.set_result(found)
+            self.answer.set_result(answer)

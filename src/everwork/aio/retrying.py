@@ -1,4 +1,4 @@
-"""Calls repeated while an engine is away."""
+"""Calls that are retried while an engine is unavailable."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ from everwork.logs import Outage, get_logger
 log = get_logger("everwork")
 T = TypeVar("T")
 
-AWAY_SECONDS_MAX: Final = 10.0
-"""How long a caller is kept waiting for an engine that is away: about a restart of its server."""
+OUTAGE_SECONDS_MAX: Final = 10.0
+"""How long a caller waits for an unavailable engine: about as long as its server takes to restart."""
+
+Delays = Callable[[], Iterator[float]]
+"""Starts a series of seconds to wait between attempts to reach an engine; where it ends, the caller gives up."""
 
 
-Pauses = Callable[[], Iterator[float]]
-"""Begins to count the seconds between attempts to reach an engine; it ends where to give up."""
-
-
-def pauses(first: float = 0.1, most: float = 1.5) -> Iterator[float]:
-    """Seconds to wait between attempts to reach an engine that is away: ever longer, never long, never in step."""
+def backoff_delays(first: float = 0.1, longest: float = 1.5) -> Iterator[float]:
+    """Seconds to wait between attempts to reach an unavailable engine: growing, bounded, with jitter."""
     while True:
         yield first * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        first = min(first * 2, most)
+        first = min(first * 2, longest)
 
 
-async def through_outage(call: Callable[[], Awaitable[T]], ends: float | None) -> T:
-    """The answer of a call that may be repeated: while the engine is away, at most so long, it is."""
+async def retry_while_unavailable(call: Callable[[], Awaitable[T]], deadline: float | None) -> T:
+    """Retry an idempotent call while the engine is unavailable, until `deadline` at the latest."""
     loop = asyncio.get_running_loop()
-    gives_up = min(loop.time() + AWAY_SECONDS_MAX, ends or math.inf)
-    delays = pauses()
+    gives_up_at = min(loop.time() + OUTAGE_SECONDS_MAX, deadline or math.inf)
+    delays = backoff_delays()
     while True:
         try:
             return await call()
         except EngineUnavailable:
             delay = next(delays)
-            if loop.time() + delay > gives_up:
+            if loop.time() + delay > gives_up_at:
                 raise
             await asyncio.sleep(delay)
 
 
-def engine_outage(whose: str) -> Outage:
-    """What the log is told of an engine that is away."""
-    return Outage(log, "the engine is unavailable, trying again", "the engine is back", whose=whose)
+def engine_outage(owner: str) -> Outage:
+    """How an unavailable engine is logged."""
+    return Outage(log, "the engine is unavailable, trying again", "the engine is back", whose=owner)

@@ -1,7 +1,7 @@
-"""Few tasks for many calls: a call costs no task of its own.
+"""A few tasks for many calls: a call does not cost a task of its own.
 
-Runners are started when they are needed. Each takes the next item and awaits its call directly, so calls that never
-suspend are made one after the other by one runner; when one suspends, another runner goes on with the rest.
+Runners are started on demand. Each takes the next item and awaits its call directly, so calls that never suspend are
+made one after the other by one runner; when one suspends, another runner continues with the rest.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ log = get_logger("everwork")
 T = TypeVar("T")
 
 SLICE_SECONDS: Final = 0.005
-"""After so long a runner lets the rest of the loop have its turn."""
+"""How long a runner works before it yields to the rest of the loop."""
 
 
 class Runners(Generic[T]):
-    """Call `run` with each item of the inbox and the task that calls it, up to `most` at the same time.
+    """Call `run` with each item of the inbox and the task that calls it, up to `concurrency` at the same time.
 
-    Whoever fills the inbox says `wake`. `on_idle` is called by a runner that finds nothing to do.
+    Whoever adds to the inbox calls `wake`. `on_idle` is called by a runner that finds the inbox empty.
     """
 
-    __slots__ = ("_idle", "_is_closed", "_most", "_on_idle", "_run", "_whose", "inbox", "tasks")
+    __slots__ = ("_concurrency", "_idle", "_is_closed", "_on_idle", "_owner", "_run", "inbox", "tasks")
 
     def __init__(
         self,
         run: Callable[[T, asyncio.Task[Any]], Awaitable[None]],
-        most: int,
-        whose: str,
+        concurrency: int,
+        owner: str,
         on_idle: Callable[[], None] | None = None,
     ) -> None:
         self._run = run
-        self._most = most
-        self._whose = whose
+        self._concurrency = concurrency
+        self._owner = owner
         self._on_idle = on_idle
         self._is_closed = False
         self._idle: list[asyncio.Future[None]] = []
@@ -48,7 +48,7 @@ class Runners(Generic[T]):
         self.tasks: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
-        """Let one more runner look into the inbox, if there is work and room."""
+        """Wake or start one more runner, if there is work and capacity."""
         if not self.inbox:
             return
         while self._idle:
@@ -56,22 +56,22 @@ class Runners(Generic[T]):
             if not future.done():
                 future.set_result(None)
                 return
-        if len(self.tasks) < self._most:
+        if len(self.tasks) < self._concurrency:
             task = asyncio.get_running_loop().create_task(self._run_all())
             self.tasks.add(task)
             task.add_done_callback(self._forget)
 
     def close(self) -> None:
-        """Cancel the runners, and whatever they call."""
+        """Cancel the runners and the calls they are making."""
         self._is_closed = True
         for task in self.tasks:
             task.cancel()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A runner has ended. None should, as long as nobody closes them: say so, and let another go on."""
+        """A runner has ended, which none should before `close`: log it, and let another one continue."""
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a runner broke down", worker=self._whose, exc_info=task.exception())
+            log.error("a runner broke down", worker=self._owner, exc_info=task.exception())
         if not self._is_closed:
             self.wake()
 
@@ -85,7 +85,7 @@ class Runners(Generic[T]):
                 slice_ends = time.monotonic() + SLICE_SECONDS
             item = inbox.popleft()
             if inbox:
-                # If this call suspends, somebody else goes on with the rest.
+                # If this call suspends, another runner continues with the rest.
                 loop.call_soon(wake)
             await run(item, task)
             if time.monotonic() > slice_ends:
@@ -93,7 +93,7 @@ class Runners(Generic[T]):
                 slice_ends = time.monotonic() + SLICE_SECONDS
 
     async def _next(self) -> None:
-        """Wait until somebody says that there is something to do."""
+        """Wait until `wake` reports something to do."""
         if self._on_idle is not None:
             self._on_idle()
         future = asyncio.get_running_loop().create_future()
@@ -102,7 +102,7 @@ class Runners(Generic[T]):
 
 
 async def absorb_cancellation(task: asyncio.Task[Any] | None) -> None:
-    """Take in a cancellation that came when the call had ended already, so that it does not hit the next one."""
+    """Absorb a cancellation that arrived after the call had ended, so that it does not hit the next one."""
     if task is None or not task.cancelling():
         return
     with suppress(asyncio.CancelledError):

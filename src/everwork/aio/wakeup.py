@@ -1,4 +1,4 @@
-"""News for one who waits: lighter than an event, and whoever waits for something else, too, needs no second task."""
+"""A wake-up flag for one waiter: lighter than an event, and waiting for something else as well needs no second task."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import asyncio
 
 
 class Wakeup:
-    """Whether there is something new. One coroutine at a time waits for it, in the loop in which it is told."""
+    """A flag that one coroutine at a time waits for, in the event loop in which it is set."""
 
-    __slots__ = ("_waiter", "is_there")
+    __slots__ = ("_waiter", "is_notified")
 
     def __init__(self) -> None:
-        self.is_there = False
+        self.is_notified = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self) -> None:
-        """There is something new."""
-        self.is_there = True
+    def notify(self) -> None:
+        """Set the flag and wake the waiter."""
+        self.is_notified = True
         self.wake()
 
     def clear(self) -> None:
-        """What is there is known now."""
-        self.is_there = False
+        """Reset the flag."""
+        self.is_notified = False
 
     def wake(self, _: object = None) -> None:
-        """Let go whoever waits, though there may be nothing new."""
+        """Wake the waiter without setting the flag."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Return when there is something new, or after these seconds, or when somebody says `wake`."""
-        if self.is_there:
+        """Return when the flag is set, after `seconds`, or when `wake` is called."""
+        if self.is_notified:
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()

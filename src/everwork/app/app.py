@@ -77,7 +77,7 @@ class Everwork:
         self._is_working = False
         self._stopped: StopSignal | None = None
         self._stop_requests: WeakSet[StopRequest] = WeakSet()
-        forks.watch(self, Everwork._reset_after_fork)
+        forks.reset_in_child(self, Everwork._reset_after_fork)
 
     # Declare ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from everwork.aio.retrying import AWAY_SECONDS_MAX, pauses
+from everwork.aio.retrying import OUTAGE_SECONDS_MAX, backoff_delays
 from everwork.core import checks
 from everwork.core.leasing import Activation, Judged
 from everwork.core.limits import LIST_LIMIT_MAX, TICK_JOBS_DEFAULT, TICK_JOBS_MAX
@@ -85,7 +85,7 @@ class TickFetcher(Fetcher):
     """A fetcher that leases a bounded number of jobs, and ends when nothing is due and nothing runs."""
 
     def __init__(self, *args: Any, jobs_max: int, tally: Tally, **named: Any) -> None:
-        super().__init__(*args, **{**named, "pauses": _bounded_pauses})
+        super().__init__(*args, **{**named, "delays": _bounded_delays})
         self._jobs_left = jobs_max
         self._tally = tally
 
@@ -215,10 +215,10 @@ async def _result(tally: Tally, service: JobService) -> TickResult:
     )
 
 
-def _bounded_pauses() -> Iterator[float]:
-    """Pauses that end: a tick raises if the engine stays unavailable, and its leases lapse."""
-    ends = time.monotonic() + AWAY_SECONDS_MAX
-    for seconds in pauses():
+def _bounded_delays() -> Iterator[float]:
+    """Delays that end: a tick raises if the engine stays unavailable, and its leases lapse."""
+    ends = time.monotonic() + OUTAGE_SECONDS_MAX
+    for seconds in backoff_delays():
         if time.monotonic() + seconds > ends:
             return
         yield seconds

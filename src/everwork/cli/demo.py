@@ -1,4 +1,4 @@
-"""The demo: sample workers and steady traffic. Which calls fail is counted, never left to chance."""
+"""The demo: sample workers, steady traffic, and a view of both. Which calls fail is counted, never random."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from everwork.testing.injection import FailEveryNth
 TICK_SECONDS: Final = 0.25
 JOURNAL_LINES: Final = 100
 QUICK_RETRY: Final = RetryPolicy(max_attempts=3, base=1.0, factor=2.0)
-"""Real jobs wait longer; here one wants to see it happen. It holds for errors that no rule about errors knows."""
+"""Shorter than for real jobs, so that retries can be watched. Applies to errors that no error rule matches."""
 
 
 class Entry(NamedTuple):
-    """Something that happened."""
+    """An entry of the journal."""
 
     at: str
     key: int | None
@@ -49,49 +49,49 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """What happened lately, newest last."""
+    """Recent events, newest last."""
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque(maxlen=JOURNAL_LINES)
 
     def add(self, key: int | None, type: str, text: str, *, is_good: bool = False) -> None:
-        """Note one thing."""
+        """Add an entry."""
         self.entries.append(Entry(datetime.now().astimezone().strftime("%H:%M:%S"), key, type, text, is_good))
 
-    # A file for log lines: a terminal that shows a live view has no room for them.
+    # File interface for log lines, which would break a live view on the terminal.
 
     def write(self, text: str) -> int:
-        """Note a log line."""
+        """Add a log line."""
         if text.strip():
             self.add(None, "log", text)
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits to be written."""
+        """Nothing is buffered."""
 
 
-class Noting(Middleware):
-    """Notes how each attempt ends."""
+class JournalMiddleware(Middleware):
+    """Adds the result of each attempt to the journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
-        """Call, and note."""
-        begun = time.monotonic()
+        """Make the call and add its result."""
+        started_at = time.monotonic()
         try:
             result = await proceed(call)
         except Exception as error:
             self._journal.add(call.key, call.type, f"try {call.attempts}/{call.max_attempts} failed: {error}")
             raise
-        took = (time.monotonic() - begun) * 1000
+        took = (time.monotonic() - started_at) * 1000
         self._journal.add(call.key, call.type, f"completed in {took:.0f} ms", is_good=True)
         return result
 
 
 def demo_app(url: str, journal: Journal) -> Everwork:
     """An application whose workers mostly succeed."""
-    app = Everwork(url, middleware=[Noting(journal)])
+    app = Everwork(url, middleware=[JournalMiddleware(journal)])
     silent_mail_server = FailEveryNth(5, OSError("the mail server did not answer"))
     declined_card = FailEveryNth(6, Fail("the card was declined"))
     late_figures = FailEveryNth(3, LookupError("the figures were not ready"))
@@ -127,7 +127,7 @@ class Traffic:
         self.created = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Go on until told to stop."""
+        """Create jobs until stopped."""
         tick = 0
         while not stop.is_set():
             tick += 1
@@ -151,12 +151,12 @@ def _jobs(tick: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0
-LINES_AROUND: Final = 21
-"""What the view shows besides entries and dead letters."""
+OTHER_LINES: Final = 21
+"""The lines that the view needs besides entries and dead letters."""
 
 
 @dataclass(slots=True)
-class Look:
+class Snapshot:
     """The store at one moment."""
 
     seconds: float
@@ -171,50 +171,50 @@ class Look:
 
 
 @dataclass(slots=True)
-class Pace:
+class Throughput:
     """Completed jobs a second, over the last few seconds."""
 
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def add(self, look: Look) -> float:
-        """The pace with this look included."""
-        self._seen.append((look.seconds, look.of_state(State.COMPLETED)))
-        while len(self._seen) > 2 and look.seconds - self._seen[0][0] > WINDOW_SECONDS:
+    def add(self, snapshot: Snapshot) -> float:
+        """The throughput with this snapshot included."""
+        self._seen.append((snapshot.seconds, snapshot.of_state(State.COMPLETED)))
+        while len(self._seen) > 2 and snapshot.seconds - self._seen[0][0] > WINDOW_SECONDS:
             self._seen.popleft()
         (since, before), (now, after) = self._seen[0], self._seen[-1]
         return (after - before) / (now - since) if now > since else 0.0
 
 
 class View(Protocol):
-    """Something that shows the demo while it runs."""
+    """Shows the demo while it runs."""
 
     period: float
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:
-        """Say where the server is, to people or to programs."""
+        """Show where the server listens: `lines` for people, `facts` for programs."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the view."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
-    def update(self, look: Look) -> None:
-        """Show what is new."""
+    def update(self, snapshot: Snapshot) -> None:
+        """Show a new snapshot."""
 
 
 class Lines:
-    """A line each second."""
+    """Prints a line each second."""
 
     period = 1.0
 
     def __init__(self) -> None:
-        self._pace = Pace()
+        self._throughput = Throughput()
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
-        """Print it before everything else."""
+        """Print the lines."""
         write("".join(f"{line}\n" for line in lines))
 
     def __enter__(self) -> Self:
@@ -223,28 +223,28 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         return
 
-    def update(self, look: Look) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Print one line."""
-        states = ", ".join(f"{look.of_state(state)} {state.label}" for state in State)
-        write(f"{clock(look.seconds)} {states}; {self._pace.add(look):.1f} completed/s\n")
+        states = ", ".join(f"{snapshot.of_state(state)} {state.label}" for state in State)
+        write(f"{duration_text(snapshot.seconds)} {states}; {self._throughput.add(snapshot):.1f} completed/s\n")
 
 
 class JsonLines(Lines):
-    """A JSON object each second; the first is about the server."""
+    """Prints a JSON object each second; the first is about the server."""
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - facts are for programs
-        """Print it as the first object."""
+        """Print the facts as the first object."""
         write(json.dumps(facts) + "\n")
 
-    def update(self, look: Look) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Print one object on one line."""
-        states = {state.label: look.of_state(state) for state in State}
-        rate = round(self._pace.add(look), 1)
-        write(json.dumps({"seconds": round(look.seconds, 1), "by_state": states, "completed_per_s": rate}) + "\n")
+        states = {state.label: snapshot.of_state(state) for state in State}
+        rate = round(self._throughput.add(snapshot), 1)
+        write(json.dumps({"seconds": round(snapshot.seconds, 1), "by_state": states, "completed_per_s": rate}) + "\n")
 
 
 class Screen:
-    """A live view of the whole terminal."""
+    """A live full-screen view."""
 
     period = 0.5
 
@@ -252,13 +252,13 @@ class Screen:
         self._url = url
         self._types = types
         self._journal = journal
-        self._pace = Pace()
+        self._throughput = Throughput()
         self._greeting: list[str] = []
         self._console = Console(highlight=False, emoji=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
-        """Keep it for the foot of the view."""
+        """Keep the lines for the bottom of the view."""
         self._greeting = list(lines[1:])
 
     def __enter__(self) -> Self:
@@ -268,56 +268,56 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def update(self, look: Look) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Draw the view."""
-        self._live.update(self._drawn(look), refresh=True)
+        self._live.update(self._render(snapshot), refresh=True)
 
-    def _drawn(self, look: Look) -> RenderableType:
-        free = max(self._console.height - LINES_AROUND, 4)
+    def _render(self, snapshot: Snapshot) -> RenderableType:
+        free = max(self._console.height - OTHER_LINES, 4)
         dead_lines = max(free // 3, 2)
-        how = "stopping: what runs is finished" if look.is_stopping else "Ctrl-C stops"
+        how = "stopping: what runs is finished" if snapshot.is_stopping else "Ctrl-C stops"
         return Group(
             Text.assemble(
                 ("Everwork demo", "bold"),
-                f"  {clock(look.seconds)}  {look.created:,} created, ",
-                (f"{self._pace.add(look):.1f}", "bold green"),
+                f"  {duration_text(snapshot.seconds)}  {snapshot.created:,} created, ",
+                (f"{self._throughput.add(snapshot):.1f}", "bold green"),
                 " completed/s  ",
                 (how, "dim"),
             ),
             "",
-            self._counts(look),
+            self._counts(snapshot),
             "",
             Text("RECENT", style="bold"),
             *_recent(list(self._journal.entries), free - dead_lines),
             "",
-            Text.assemble(("DEAD LETTERS", "bold"), f" {look.of_state(State.FAILED):,}"),
-            *_dead(look.dead, dead_lines),
+            Text.assemble(("DEAD LETTERS", "bold"), f" {snapshot.of_state(State.FAILED):,}"),
+            *_dead(snapshot.dead, dead_lines),
             "",
-            *self._advice(look),
+            *self._advice(snapshot),
         )
 
-    def _counts(self, look: Look) -> RenderableType:
+    def _counts(self, snapshot: Snapshot) -> RenderableType:
         by_type = Counter[tuple[str, State]]()
-        for count in look.counts:
+        for count in snapshot.counts:
             by_type[count.type, count.state] += count.jobs
         rows: list[list[str | Text]] = [
             [type, *(_figure(state, by_type[type, state]) for state in State)] for type in self._types
         ]
-        rows.append(["all", *(_figure(state, look.of_state(state)) for state in State)])
+        rows.append(["all", *(_figure(state, snapshot.of_state(state)) for state in State)])
         return table([Column("TYPE"), *(Column(state.upper(), whole=True, right=True) for state in STATES)], rows)
 
-    def _advice(self, look: Look) -> list[Text]:
-        key = look.dead[0].key if look.dead else "KEY"
+    def _advice(self, snapshot: Snapshot) -> list[Text]:
+        key = snapshot.dead[0].key if snapshot.dead else "KEY"
         return [
             *(Text(line, no_wrap=True, overflow="ellipsis") for line in self._greeting),
             Text("In another terminal:", style="dim"),
-            Text(f"  export EVERWORK_ENGINE={shlex.quote(absolute(self._url))}", overflow="fold"),
+            Text(f"  export EVERWORK_ENGINE={shlex.quote(absolute_url(self._url))}", overflow="fold"),
             Text(f"  everwork jobs get {key}; everwork jobs requeue {key}; everwork stats", no_wrap=True),
         ]
 
 
 def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool) -> View:
-    """The live view in a terminal that can show it, plain lines elsewhere."""
+    """The live view on a capable terminal, plain lines elsewhere."""
     if as_json:
         return JsonLines()
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -325,13 +325,13 @@ def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool)
     return Lines()
 
 
-def absolute(url: str) -> str:
-    """The same engine, as another directory has to name it."""
-    place = StoreUrl.from_url(url) if urlsplit(url).scheme == "sqlite" else None
-    return shown_url(url) if place is None or place.in_memory else f"sqlite:///{quote(place.path)}"
+def absolute_url(url: str) -> str:
+    """The URL with an absolute path, valid in any directory."""
+    store_url = StoreUrl.from_url(url) if urlsplit(url).scheme == "sqlite" else None
+    return shown_url(url) if store_url is None or store_url.in_memory else f"sqlite:///{quote(store_url.path)}"
 
 
-def clock(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A running time as 01:02 or 1:01:02."""
     hours, rest = divmod(int(seconds), 3600)
     return (f"{hours}:" if hours else "") + f"{rest // 60:02}:{rest % 60:02}"
@@ -342,15 +342,15 @@ def _figure(state: State, jobs: int) -> Text:
 
 
 def _recent(entries: Sequence[Entry], lines: int) -> list[Text]:
-    """Failures are what one wants to read, so what went well does not push them out."""
+    """The latest entries; successes do not push out failures, which are of more interest."""
     bad = _last([at for at, entry in enumerate(entries) if not entry.is_good], lines - lines // 3)
     good = _last([at for at, entry in enumerate(entries) if entry.is_good], lines - len(bad))
     shown = [_entry_line(entries[at]) for at in sorted(bad + good)]
     return shown + [Text("")] * (lines - len(shown))
 
 
-def _last(places: list[int], number: int) -> list[int]:
-    return places[max(len(places) - number, 0) :]
+def _last(indexes: list[int], number: int) -> list[int]:
+    return indexes[max(len(indexes) - number, 0) :]
 
 
 def _entry_line(entry: Entry) -> Text:

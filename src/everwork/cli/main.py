@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from everwork.cli.options import with_config
-from everwork.cli.output import ReaderGone, tell
+from everwork.cli.output import OutputClosed, write_stderr
 from everwork.exceptions import EverworkError, JobError, NotFound
 
 OK: Final = 0
@@ -21,7 +21,7 @@ REFUSED: Final = 1
 BAD_REQUEST: Final = 2
 UNEXPECTED: Final = 70
 INTERRUPTED: Final = 130
-READER_GONE: Final = 141
+OUTPUT_CLOSED: Final = 141
 
 COMMANDS: Final = {
     name: name
@@ -54,7 +54,7 @@ UsageError: Final[Any] = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
-    """The commands by name, each loaded when it is asked for."""
+    """The commands by name, each loaded on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is typer's
         """The names, in the order of the help."""
@@ -99,9 +99,9 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = READER_GONE
-    if code == READER_GONE:
-        # Python flushes once more at its end, and must not complain then.
+        code = OUTPUT_CLOSED
+    if code == OUTPUT_CLOSED:
+        # Python flushes once more at exit, and must not fail then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
@@ -112,13 +112,13 @@ def run(arguments: list[str]) -> int:
         code = typer.main.get_command(app).main(arguments, prog_name="everwork", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except ReaderGone:
-        return READER_GONE
+    except OutputClosed:
+        return OUTPUT_CLOSED
     except Exception as error:
         if os.environ.get("EVERWORK_DEBUG"):
             raise
         code, message = _explained(error)
-        tell(message)
+        write_stderr(message)
     return code if isinstance(code, int) else OK
 
 
@@ -137,7 +137,7 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 
 def _fill_closed_streams() -> None:
-    """A stream that was closed by whoever started us leads nowhere; a file opened later must not take its place."""
+    """Replace streams that the caller has closed: a file opened later must not get their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open to the end

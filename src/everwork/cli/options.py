@@ -1,4 +1,4 @@
-"""Options that commands share, and how their texts become values; intake checks what they may be."""
+"""Options that commands share, and parsers of their texts; the codec validates the values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys."
 
 
 def with_config(command: Any) -> Any:
-    """A command, or a group of them, in which whatever works on an engine also takes --config."""
+    """Add --config to a command, or to the commands of a group, that work on an engine."""
     for inner in getattr(command, "commands", {}).values():
         with_config(inner)
     if any(option.envvar == ENGINE_VARIABLE for option in command.params):
@@ -68,7 +68,7 @@ def with_config(command: Any) -> Any:
 
 
 def _config_option() -> Any:
-    """Made by typer itself: how its options are built differs between its versions."""
+    """The option as typer builds it, which differs between its versions."""
     carrier = typer.Typer(add_completion=False)
 
     @carrier.command()
@@ -79,8 +79,8 @@ def _config_option() -> Any:
     return option
 
 
-def the_store(context: typer.Context, url: str | None, engine: str | None) -> str | None:
-    """The one store that is meant, by URL or by --engine; either goes before EVERWORK_ENGINE."""
+def chosen_url(context: typer.Context, url: str | None, engine: str | None) -> str | None:
+    """The store named by URL or by --engine; either takes precedence over EVERWORK_ENGINE."""
     source = context.get_parameter_source("engine")
     is_typed = source is not None and source.name == "COMMANDLINE"
     if url is not None and is_typed and url != engine:
@@ -89,13 +89,13 @@ def the_store(context: typer.Context, url: str | None, engine: str | None) -> st
 
 
 def number(text: str | None) -> Any:
-    """A number, if the text is one; otherwise the text, which the check of the field refuses by name."""
+    """A number, if the text is one; otherwise the text, which the validation of the field rejects by name."""
     if text is None:
         return None
     return checks.typed(text)
 
 
-def moment(field: str, text: object) -> datetime:
+def parse_time(field: str, text: object) -> datetime:
     """A time with its zone, from 1970 on."""
     allowed = "must be a time from 1970 to 9999 with a zone (RFC 3339), such as 2030-01-31T12:00:00Z"
     try:
@@ -107,36 +107,36 @@ def moment(field: str, text: object) -> datetime:
     return found
 
 
-def instant_from(field: str, text: str, now_ms: int) -> int:
-    """An instant: a stretch of time from now, such as 90d, or a time with its zone."""
-    if (stretch := stretch_ms(text)) is not None:
+def parse_instant(field: str, text: str, now_ms: int) -> int:
+    """An instant: a duration from now, such as 90d, or a time with its zone."""
+    if (stretch := parse_duration_ms(text)) is not None:
         return now_ms + stretch
     try:
-        return instant_ms(moment(field, text))
+        return instant_ms(parse_time(field, text))
     except InvalidInput:
         allowed = "must be a stretch of time such as 90d, 12h or 30m, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
 
 
-def past_instant(field: str, text: str, now_ms: int) -> int:
-    """An instant that has been: so long ago, such as 12h, a day (UTC), or a time with its zone."""
-    if (stretch := stretch_ms(text)) is not None:
+def parse_past_instant(field: str, text: str, now_ms: int) -> int:
+    """A past instant: a duration ago, such as 12h, a day (UTC), or a time with its zone."""
+    if (stretch := parse_duration_ms(text)) is not None:
         return max(now_ms - stretch, 0)
     is_day = re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text)
     try:
-        return instant_ms(moment(field, f"{text}T00:00:00Z" if is_day else text))
+        return instant_ms(parse_time(field, f"{text}T00:00:00Z" if is_day else text))
     except InvalidInput:
         allowed = "must be a stretch of time such as 12h (so long ago), a day, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
 
 
-def stretch_ms(text: str) -> int | None:
-    """A stretch of time such as 90d, 12h or 30m; None if it is none."""
+def parse_duration_ms(text: str) -> int | None:
+    """A duration such as 90d, 12h or 30m; None if the text is not one."""
     found = re.fullmatch(r"([0-9]{1,9})([dhm])", text)
     return int(found[1]) * UNIT_MS[found[2]] if found else None
 
 
-def pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
+def parse_pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
     """`name=value` texts as a mapping."""
     found: dict[str, str] = {}
     for text in texts:

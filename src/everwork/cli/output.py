@@ -1,4 +1,4 @@
-"""What commands print: one JSON document, or a table for people; errors are one line each."""
+"""Output of commands: one JSON document, or a table for people; errors are one line each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 240
-"""Nobody looks at the edge of a pipe."""
+"""The width of output that does not go to a terminal."""
 STYLES = {"pending": "yellow", "processing": "cyan", "completed": "green", "failed": "red", "cancelled": "dim"}
 
 
-class ReaderGone(Exception):
-    """Nobody reads what is printed any more, as in `everwork jobs list | head -1`."""
+class OutputClosed(Exception):
+    """The reader of standard output has gone, as in `everwork jobs list | head -1`."""
 
 
 class Column(NamedTuple):
@@ -30,22 +30,22 @@ class Column(NamedTuple):
     width_min: int = 8
 
 
-def tell(message: str) -> None:
+def write_stderr(message: str) -> None:
     """One line on standard error."""
     print(f"everwork: {one_line(message)}", file=sys.stderr)
 
 
 def write(text: str) -> None:
-    """Text on standard output, at once; what its encoding cannot say becomes a question mark."""
+    """Text on standard output, unbuffered; characters that its encoding lacks become question marks."""
     left = memoryview(text.encode(sys.stdout.encoding or "utf-8", "replace"))
     try:
         sys.stdout.flush()
         while left:
-            # Without a buffer (PYTHONUNBUFFERED) a write may take a part only.
+            # Without a buffer (PYTHONUNBUFFERED) a write may be partial.
             left = left[sys.stdout.buffer.write(left) :]
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        raise ReaderGone from None
+        raise OutputClosed from None
 
 
 def write_json(document: Any) -> None:
@@ -72,7 +72,7 @@ def write_rich(*parts: RenderableType) -> None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> Table:
-    """A plain table; only columns that are not `whole` give way on a narrow terminal."""
+    """A plain table; only columns that are not `whole` shrink on a narrow terminal."""
     from rich.table import Table  # noqa: PLC0415 - only what is used is loaded
     from rich.text import Text  # noqa: PLC0415
 
@@ -99,12 +99,12 @@ def state_text(state: str, shown: str | None = None) -> Text:
 
 
 def one_line(text: str) -> str:
-    """A text on one line, without anything that could move a terminal's cursor."""
+    """A text on one line, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def span(milliseconds: int) -> str:
-    """A stretch of time in its largest unit: 59s, 3m, 5h, 2d."""
+    """A duration in its largest unit: 59s, 3m, 5h, 2d."""
     seconds = abs(milliseconds) // 1000
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:

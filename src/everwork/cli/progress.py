@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, now and then a line elsewhere; always on standard error."""
+"""Progress of long commands: a bar on a terminal, a line every few seconds elsewhere; always on standard error."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from everwork.cli.output import tell
+from everwork.cli.output import write_stderr
 from everwork.service.store_copy import Progress
 
 LINE_SECONDS = 5.0
 
 
 class Step(NamedTuple):
-    """How far something is; of how many nobody may know."""
+    """Progress of a command; the total may be unknown."""
 
     done: int
     total: int | None
 
 
 @contextmanager
-def watched() -> Iterator[Callable[[Progress | Step], None]]:
-    """What to call with each step, while the work lasts."""
+def shown_progress() -> Iterator[Callable[[Progress | Step], None]]:
+    """Yields a function to call with each step."""
     if not sys.stderr.isatty():
-        yield _lines()
+        yield _line_writer()
         return
     from rich.console import Console  # noqa: PLC0415 - only what is used is loaded
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -37,13 +37,13 @@ def watched() -> Iterator[Callable[[Progress | Step], None]]:
         yield lambda step: bar.update(task, completed=step.done, total=step.total)
 
 
-def _lines() -> Callable[[Progress | Step], None]:
-    told_at = time.monotonic()
+def _line_writer() -> Callable[[Progress | Step], None]:
+    written_at = time.monotonic()
 
     def show(step: Progress | Step) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= LINE_SECONDS:
-            told_at = time.monotonic()
-            tell(f"{step.done:,} jobs" if step.total is None else f"{step.done:,} of {step.total:,} jobs")
+        nonlocal written_at
+        if time.monotonic() - written_at >= LINE_SECONDS:
+            written_at = time.monotonic()
+            write_stderr(f"{step.done:,} jobs" if step.total is None else f"{step.done:,} of {step.total:,} jobs")
 
     return show

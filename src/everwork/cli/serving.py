@@ -20,9 +20,9 @@ from everwork.service.admin import Admin
 
 
 class RunningServer(NamedTuple):
-    """A server that listens; the text of its first key, if it was just made.
+    """A server that listens; the text of its first key, if it was just created.
 
-    `login` is the token of a link that opens the dashboard once; None if that is not for this terminal to have.
+    `login` is the token of a link that opens the dashboard once; None if this terminal must not show one.
     """
 
     server: Server
@@ -33,12 +33,12 @@ class RunningServer(NamedTuple):
 
     @property
     def dashboard(self) -> str:
-        """Where the dashboard is; this says nothing secret."""
+        """The URL of the dashboard, without secrets."""
         return dashboard_url(site_url(self.server.settings, self.ports.http), None)
 
     @property
     def login_url(self) -> str | None:
-        """Where whoever started the server gets in without a key."""
+        """The URL that lets the user who started the server in without a key."""
         site = site_url(self.server.settings, self.ports.http)
         return None if self.login is None else dashboard_url(site, self.login)
 
@@ -46,20 +46,20 @@ class RunningServer(NamedTuple):
 async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: float | None) -> None:
     """Run a server until SIGINT or SIGTERM; a second signal does not wait for callers."""
     stop = stop_event()
-    opened = await open_server(settings, makes_key=makes_key)
-    announce(opened, as_json=as_json)
+    running = await open_server(settings, makes_key=makes_key)
+    announce(running, as_json=as_json)
     if seconds is not None:
         asyncio.get_running_loop().call_later(seconds, stop.set)
     await stop.wait()
     if not as_json:
         write("\nstopping: long polls end, what is in flight is finished (once more: at once)\n")
     stop.clear()
-    closing = asyncio.ensure_future(opened.server.stop())
+    closing = asyncio.ensure_future(running.server.stop())
     again = asyncio.ensure_future(stop.wait())
     await asyncio.wait([closing, again], return_when=asyncio.FIRST_COMPLETED)
     again.cancel()
     if not closing.done():
-        await opened.server.stop(0.0)
+        await running.server.stop(0.0)
     await closing
 
 
@@ -73,13 +73,13 @@ def stop_event() -> asyncio.Event:
 
 
 async def open_server(settings: Settings, *, makes_key: bool) -> RunningServer:
-    """Open a server; without any key that lets anybody in, make one, or say how."""
+    """Open a server; without a valid API key, create one or raise an error that says how."""
     server = Server(settings)
     try:
         await server.open()
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
-        ports, login = await server.listen(), await _login_token(server, is_asked_for=makes_key)
+        ports, login = await server.listen(), await _login_token(server, is_requested=makes_key)
         return RunningServer(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
@@ -96,64 +96,64 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
             "nobody could call this server, for there is no API key: "
             "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
         )
-    administration = Admin(server.service, server.keys, server.audit, local_principal(), ORIGIN)
-    return (await administration.create_key("first", ["*"])).text
+    admin = Admin(server.service, server.keys, server.audit, local_principal(), ORIGIN)
+    return (await admin.create_key("first", ["*"])).text
 
 
-async def _login_token(server: Server, *, is_asked_for: bool) -> str | None:
-    """On a loopback address, whoever starts the server is the one who will look at it.
+async def _login_token(server: Server, *, is_requested: bool) -> str | None:
+    """A login token for the user who starts a server on a loopback address.
 
-    What `serve` writes to a file or a journal is read by others, and later: it needs a terminal. `up` tells a key, too.
+    `serve` needs a terminal for it, because others may read its output in a file or a journal; `up` prints a key, too.
     """
     if not server.settings.has_auth or not server.settings.is_loopback:
         return None
-    if not is_asked_for and not sys.stdout.isatty():
+    if not is_requested and not sys.stdout.isatty():
         return None
     return await new_link(server.service)
 
 
-def announce(opened: RunningServer, *, as_json: bool) -> None:
-    """Say where the server listens: a JSON line for programs, a few lines for people."""
+def announce(running: RunningServer, *, as_json: bool) -> None:
+    """Print where the server listens: a JSON line for programs, a few lines for people."""
     if as_json:
-        write_json(facts(opened))
+        write_json(facts(running))
     else:
-        write("".join(f"{line}\n" for line in lines(opened)))
+        write("".join(f"{line}\n" for line in lines(running)))
 
 
-def lines(opened: RunningServer) -> list[str]:
-    """What people are told of a server that has just begun."""
-    settings, ports = opened.server.settings, opened.ports
+def lines(running: RunningServer) -> list[str]:
+    """The announcement of a server for people."""
+    settings, ports = running.server.settings, running.ports
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme, tls = ("https", " (TLS)") if settings.tls_certificate else ("http", "")
-    told = [
-        f"Everwork on {shown_url(settings.engine)} (an accepted job survives: {opened.durability})",
-        f"  UI    {_way_in(opened)}",
+    shown = [
+        f"Everwork on {shown_url(settings.engine)} (an accepted job survives: {running.durability})",
+        f"  UI    {_dashboard_text(running)}",
         f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{tls}",
         f"  REST  {scheme}://{host}:{ports.http}/docs",
     ]
-    if opened.new_key is not None:
-        told.append(f"  key   {opened.new_key}  (shown this once; more by everwork keys create)")
+    if running.new_key is not None:
+        shown.append(f"  key   {running.new_key}  (shown this once; more by everwork keys create)")
     if not settings.has_auth:
-        told.append("  keys are not asked for: every program on this host may call")
-    return told
+        shown.append("  keys are not asked for: every program on this host may call")
+    return shown
 
 
-def _way_in(opened: RunningServer) -> str:
-    if opened.login_url is not None:
-        return f"{opened.login_url}  (opens once; another by everwork login)"
-    return opened.dashboard
+def _dashboard_text(running: RunningServer) -> str:
+    if running.login_url is not None:
+        return f"{running.login_url}  (opens once; another by everwork login)"
+    return running.dashboard
 
 
-def facts(opened: RunningServer) -> dict[str, Any]:
-    """The same for programs."""
-    settings, ports = opened.server.settings, opened.ports
+def facts(running: RunningServer) -> dict[str, Any]:
+    """The announcement of a server for programs."""
+    settings, ports = running.server.settings, running.ports
     return {
         "host": settings.host,
         "grpc_port": ports.grpc,
         "http_port": ports.http,
         "engine": shown_url(settings.engine),
-        "durability": opened.durability,
-        "api_key": opened.new_key,
-        "dashboard_url": opened.dashboard,
-        "login_url": opened.login_url,
+        "durability": running.durability,
+        "api_key": running.new_key,
+        "dashboard_url": running.dashboard,
+        "login_url": running.login_url,
     }

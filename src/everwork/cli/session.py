@@ -1,4 +1,4 @@
-"""A command's way to the engine: which one, whether it may be created, and a service that is closed again."""
+"""A command's access to the engine: which one, whether it may be created, and a service that is closed afterwards."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates: bool = False) -> T:
-    """Do work with an open service. Only a command that `creates` may bring a new file into being."""
-    return run(_use(checked(url), work, creates=creates))
+    """Do work with an open service. Only a command that `creates` may create a store."""
+    return run(_use(resolved_url(url), work, creates=creates))
 
 
-def administer(url: str | None, work: Callable[[Admin], Awaitable[T]], *, creates: bool = False) -> T:
-    """Do an administrator's work; whoever may use the engine directly may do all of it."""
+def use_admin(url: str | None, work: Callable[[Admin], Awaitable[T]], *, creates: bool = False) -> T:
+    """Do work as an administrator, which everyone with direct access to the engine is."""
+    return use(url, lambda service: work(admin_of(service)), creates=creates)
 
-    return use(url, lambda service: work(administration_of(service)), creates=creates)
 
-
-def administration_of(service: JobService) -> Admin:
-    """What the person at the terminal may do to a store."""
+def admin_of(service: JobService) -> Admin:
+    """The admin service for the person at the terminal."""
     return Admin(service, service.key_ring(), service.audit, local_principal(), ORIGIN)
 
 
@@ -47,13 +46,13 @@ def local_principal() -> Principal:
     """The person at the terminal, as the audit log names them."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # Such as a number in a container that no user has.
+    except (KeyError, OSError, ImportError):  # Such as a user id without a name in a container.
         name = f"user {os.getuid()}"
     return Principal(ORIGIN, name, frozenset([Permission.ALL]))
 
 
-def checked(url: str | None) -> str:
-    """The store that is meant, by URL, environment or settings file; one in memory makes no sense here."""
+def resolved_url(url: str | None) -> str:
+    """The store's URL, from the argument, the environment or the settings file; one in memory is refused."""
     url = engine_url(config_path(), os.environ, url)
     if url.partition("?")[0].endswith(":memory:"):
         raise BadConfiguration("engine URL: a store in memory would end with this command; name a file")
@@ -61,9 +60,9 @@ def checked(url: str | None) -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work; standard output is for the answer, whatever happens.
+    """Run a command's work, with logs on standard error.
 
-    SIGTERM lets it end as SIGINT does: what it must leave in order it leaves in order.
+    SIGTERM cancels it as SIGINT does, so that it can clean up.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="everwork: %(message)s")
     try:
@@ -73,8 +72,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(url: str, *, creates: bool = False) -> AsyncIterator[Engine]:
-    """An engine that is open for a while."""
+async def open_store(url: str, *, creates: bool = False) -> AsyncIterator[Engine]:
+    """An engine that is open inside the block."""
     engine = open_engine(url)
     await engine.open(create=creates)
     try:
@@ -91,7 +90,7 @@ async def _terminable(work: Coroutine[Any, Any, T]) -> T:
     def end(*_: object) -> None:
         if this is not None:
             this.cancel()
-            loop.call_soon_threadsafe(lambda: None)  # It may be asleep.
+            loop.call_soon_threadsafe(lambda: None)  # Wakes up the loop.
 
     before = signal.signal(signal.SIGTERM, end)
     try:

@@ -55,7 +55,7 @@ def job_table(jobs: Sequence[Job], now_ms: int) -> Table:
 
 
 def note(job: Job, now_ms: int) -> str:
-    """What is worth knowing of a job in a few words."""
+    """The most important facts of a job in a few words."""
     parts = []
     if job.state is State.PENDING and job.run_at_ms > now_ms:
         parts.append(f"runs in {span(job.run_at_ms - now_ms + 999)}")
@@ -69,7 +69,7 @@ def note(job: Job, now_ms: int) -> str:
 def job_page(
     job: Job, history: Sequence[HistoryEntry], explanation: Explanation, *, now_ms: int, engine: str
 ) -> list[RenderableType]:
-    """Everything that is known of one job."""
+    """Everything about one job."""
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
     title.append_text(state_text(job.state.label))
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
@@ -82,7 +82,7 @@ def job_page(
 
 
 def stats_page(report: dict[str, Any], hours: int) -> list[RenderableType]:
-    """Counts by type and state, and what workers did lately."""
+    """Counts by type and state, and recent results of workers."""
     states = [state.label for state in State]
     rows: list[list[str | Text]] = [
         [one_line(type), *(_count(state, counts[state]) for state in states)]
@@ -157,5 +157,5 @@ def _when(instant_ms: int | None, now_ms: int) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Lines stay lines; other control characters could move the cursor."""
+    """The text without control characters other than newlines."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)

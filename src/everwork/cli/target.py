@@ -1,4 +1,4 @@
-"""What `everwork worker` or `everwork tick` is to run: found by `module:name`, each mistake told in one line."""
+"""Loads what `everwork worker` or `everwork tick` is to run, by `module:name`; each error is one line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from everwork.core import checks
 from everwork.exceptions import BadConfiguration, EverworkError, InvalidInput
 from everwork.manager.manager import ProcessManager
 
-NAMES: Final = ("manager", "app")
-"""What is looked for in a module when nothing is said."""
-WANTED: Final = "a ProcessManager, an Everwork application, or a function without arguments that returns one"
+DEFAULT_NAMES: Final = ("manager", "app")
+"""The names tried in a module when the target names none."""
+EXPECTED: Final = "a ProcessManager, an Everwork application, or a function without arguments that returns one"
 
 
 class Target(NamedTuple):
-    """A module, and what of it is meant; None: whatever has one of the usual names."""
+    """A module and a name in it; None: one of the default names."""
 
     module: str
     name: str | None
@@ -35,9 +35,11 @@ class Target(NamedTuple):
         """`module` or `module:name`; either may have dots."""
         module, colon, name = text.partition(":")
         if module.endswith(".py") or "/" in module:
-            meant = module.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
-            raise InvalidInput("target", f"must name a module, not a file: write {meant}:{name or NAMES[0]}")
-        if not _is_dotted(module) or (colon and not _is_dotted(name)):
+            suggested = module.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
+            raise InvalidInput(
+                "target", f"must name a module, not a file: write {suggested}:{name or DEFAULT_NAMES[0]}"
+            )
+        if not _is_dotted_name(module) or (colon and not _is_dotted_name(name)):
             raise InvalidInput(
                 "target", f"must be MODULE or MODULE:NAME, such as app:manager, not {checks.shown(text)}"
             )
@@ -47,35 +49,35 @@ class Target(NamedTuple):
         return self.module if self.name is None else f"{self.module}:{self.name}"
 
 
-class Users:
-    """The user's own code: imported, looked into and called, and what it raises is told with its place."""
+class UserCode:
+    """The user's code: imported, searched and called; what it raises is reported with its location."""
 
-    def __init__(self, target: Target, folder: Path, names: tuple[str, ...] = NAMES) -> None:
+    def __init__(self, target: Target, folder: Path, names: tuple[str, ...] = DEFAULT_NAMES) -> None:
         self._target = target
         self._folder = folder
         self._names = names if target.name is None else (target.name,)
 
-    def found(self) -> ProcessManager | Everwork | Callable[[], Any]:
-        """What the target names."""
-        module = self._imported()
-        target, found = self._looked_up(module)
+    def load(self) -> ProcessManager | Everwork | Callable[[], Any]:
+        """Import the module and return what the target names."""
+        module = self._import_module()
+        target, found = self._look_up(module)
         if isinstance(found, ProcessManager | Everwork):
             return found
         if not isinstance(found, FunctionType | MethodType):
             what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-            raise BadConfiguration(f"{target} is {what}; it must be {WANTED}")
-        if needed := _needed(found):
-            raise BadConfiguration(f"{target} takes arguments ({', '.join(needed)}); it must be {WANTED}")
+            raise BadConfiguration(f"{target} is {what}; it must be {EXPECTED}")
+        if required := _required_arguments(found):
+            raise BadConfiguration(f"{target} takes arguments ({', '.join(required)}); it must be {EXPECTED}")
         return found
 
-    def made_by(self, function: Callable[[], Any], runner: asyncio.Runner) -> ProcessManager | Everwork:
+    def call_factory(self, function: Callable[[], Any], runner: asyncio.Runner) -> ProcessManager | Everwork:
         """What a function returns, or a coroutine function in the loop that the manager will run in."""
         try:
             made = function()
             if inspect.iscoroutine(made):
                 made = runner.run(made)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
-            self._blame(error)
+            self._raise_located(error)
         if not isinstance(made, ProcessManager | Everwork):
             raise BadConfiguration(
                 f"{self._target} has returned {checks.shown(made)}; "
@@ -83,7 +85,7 @@ class Users:
             )
         return made
 
-    def _imported(self) -> ModuleType:
+    def _import_module(self) -> ModuleType:
         sys.path.insert(0, str(self._folder))
         importlib.invalidate_caches()
         try:
@@ -93,41 +95,41 @@ class Users:
                 raise BadConfiguration(
                     f"there is no module '{error.name}' in {self._folder} (--app-dir) nor among the installed packages"
                 ) from None
-            self._blame(error)
+            self._raise_located(error)
 
     def _is_missing(self, error: ModuleNotFoundError) -> bool:
-        """Whether it is the target itself, or a package that it is in, that is not there."""
-        return f"{self._target.module}.".startswith(f"{error.name}.") and self._place(error) is None
+        """Whether the target itself, or a package that contains it, is missing."""
+        return f"{self._target.module}.".startswith(f"{error.name}.") and self._location(error) is None
 
-    def _looked_up(self, module: ModuleType) -> tuple[Target, Any]:
+    def _look_up(self, module: ModuleType) -> tuple[Target, Any]:
         for name in self._names:
             found: Any = module
             for part in name.split("."):
                 found = getattr(found, part, None)
             if found is not None:
                 return Target(module.__name__, name), found
-        raise BadConfiguration(self._nothing_in(module))
+        raise BadConfiguration(self._missing_text(module))
 
-    def _nothing_in(self, module: ModuleType) -> str:
+    def _missing_text(self, module: ModuleType) -> str:
         names = [f"'{one}'" for one in self._names]
         tried = f"no {names[0]}" if len(names) == 1 else f"neither {' nor '.join(names)}"
         others = [one for one, value in vars(module).items() if isinstance(value, ProcessManager | Everwork)]
         hint = f"; there is {', '.join(f'{module.__name__}:{one}' for one in others)}" if others else ""
-        return f"module '{module.__name__}' ({module.__file__}) has {tried}{hint or f'; name {WANTED}'}"
+        return f"module '{module.__name__}' ({module.__file__}) has {tried}{hint or f'; name {EXPECTED}'}"
 
-    def _blame(self, error: BaseException) -> NoReturn:
-        """Tell where the user's code has failed, and why, in one line; its traceback is kept for who asks for it."""
-        place = self._place(error) or f"module '{self._target.module}'"
+    def _raise_located(self, error: BaseException) -> NoReturn:
+        """Raise where and why the user's code has failed, in one line; the traceback is kept for EVERWORK_DEBUG."""
+        location = self._location(error) or f"module '{self._target.module}'"
         if isinstance(error, SystemExit):
-            raise BadConfiguration(f"{place}: the program is ended here, before there is anything to run") from error
-        raise BadConfiguration(f"{place}: {_said(error)}") from error
+            raise BadConfiguration(f"{location}: the program is ended here, before there is anything to run") from error
+        raise BadConfiguration(f"{location}: {_error_text(error)}") from error
 
-    def _place(self, error: BaseException) -> str | None:
+    def _location(self, error: BaseException) -> str | None:
         """The last line of the user's own code that was reached."""
         if isinstance(error, SyntaxError) and error.filename:
-            return f"{self._shown(error.filename)}, line {error.lineno}"
+            return f"{self._shown_path(error.filename)}, line {error.lineno}"
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if self._is_own(frame.filename)]
-        return f"{self._shown(frames[-1].filename)}, line {frames[-1].lineno}" if frames else None
+        return f"{self._shown_path(frames[-1].filename)}, line {frames[-1].lineno}" if frames else None
 
     def _is_own(self, filename: str) -> bool:
         """Whether a file belongs to the user's program: in its directory, or in the package that was named."""
@@ -137,13 +139,13 @@ class Users:
         roots = [Path(folder, self._target.module.split(".")[0]) for folder in sys.path]
         return any(file.is_relative_to(root) or file.with_suffix("") == root for root in roots)
 
-    def _shown(self, filename: str) -> str:
+    def _shown_path(self, filename: str) -> str:
         file = Path(filename)
         return str(file.relative_to(self._folder) if file.is_relative_to(self._folder) else file)
 
 
-def _said(error: BaseException) -> str:
-    """What an error says, and of which kind it is, unless it speaks for itself."""
+def _error_text(error: BaseException) -> str:
+    """An error's message, with its class unless the message is clear without it."""
     match error:
         case EverworkError():
             return str(error)
@@ -156,12 +158,12 @@ def _said(error: BaseException) -> str:
             return ": ".join(part for part in (type(error).__name__, str(error)) if part)
 
 
-def _is_dotted(text: str) -> bool:
+def _is_dotted_name(text: str) -> bool:
     return all(part.isidentifier() for part in text.split("."))
 
 
-def _needed(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a function cannot be called without."""
+def _required_arguments(function: Callable[..., Any]) -> list[str]:
+    """The required arguments of a function."""
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = inspect.signature(function).parameters.values()
     return [one.name for one in named if one.default is one.empty and one.kind not in optional]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ActiveJob", "Client", "JobFilter", "Stream", "SyncClient", "new_job"]
 
-_HOMES = {
+_MODULES = {
     "ActiveJob": "everwork.client.job",
     "Client": "everwork.client.client",
     "JobFilter": "everwork.core.queries",
@@ -24,9 +24,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'everwork.client' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a server is, how its line is secured, and the key that goes with every call."""
+"""The address of a server, its TLS settings, and the API key that goes with every call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from everwork.exceptions import BadConfiguration
 SCHEMES: Final = ("grpc", "grpcs")
 PORT_DEFAULT: Final = 27500
 KEY_VARIABLE: Final = "EVERWORK_API_KEY"
-_PLACE: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?/?")
+_HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?/?")
 
 
 class Tls(NamedTuple):
-    """How the line is secured: whom to trust, and what the client shows of itself."""
+    """TLS settings: whom to trust, and the client's own certificate."""
 
     trust: bool | str | Path = False
     certificate: str | Path | None = None
@@ -28,7 +28,7 @@ class Tls(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server. The key is never shown."""
+    """A server's address and credentials. The key is never shown."""
 
     target: str
     is_secure: bool = False
@@ -36,11 +36,11 @@ class Address:
     """Certificates to trust instead of the machine's own."""
     key: str | None = field(default=None, repr=False)
     identity: tuple[bytes, bytes] | None = field(default=None, repr=False)
-    """The key and the certificates that the client shows of itself."""
+    """The client's own private key and certificates."""
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """The metadata of every call."""
         return () if self.key is None else (("x-api-key", self.key),)
 
 
@@ -50,9 +50,9 @@ def is_remote(url: object) -> bool:
 
 
 def server_address(url: str, key: str | None, tls: Tls) -> Address:
-    """The server that a URL names, with what is needed to talk to it."""
-    scheme, _, place = url.partition("://")
-    found = _PLACE.fullmatch(place)
+    """The address of the server that a URL names."""
+    scheme, _, host = url.partition("://")
+    found = _HOST_AND_PORT.fullmatch(host)
     port = int(found[2] or PORT_DEFAULT) if found else 0
     if found is None or not 1 <= port <= 65535:
         raise BadConfiguration(f"client URL: must look like grpc://host:{PORT_DEFAULT}, not {shown_url(url)!r}")
@@ -85,7 +85,7 @@ def _require_pair(certificate: str | Path, key: str | Path) -> None:
     import ssl  # noqa: PLC0415 - most clients have no certificate
 
     try:
-        # An empty password, lest an encrypted key makes OpenSSL ask for one on the terminal.
+        # An empty password, so that OpenSSL does not prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError):
         must = "must be a PEM key without password that belongs to the PEM certificate"

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
-from everwork.client.transport import Calls, Transport, Verbs, closed, line_to
+from everwork.client.transport import Calls, Transport, Verbs, closed, transport_to
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
@@ -50,10 +50,10 @@ LEASE_SECONDS: Final = LEASE_MS_DEFAULT / 1000
 
 
 class Client:
-    """What can be done with jobs, by URL: `grpc://host:27500` and `grpcs://` name a server, others a store.
+    """Creates, runs and manages jobs, by URL: `grpc://host:27500` and `grpcs://` name a server, others a store.
 
-    It opens itself at its first call and belongs to that event loop. `timeout` is how many seconds one call may take,
-    repeats included: when the server or the store is away, calls that may be repeated safely are.
+    It opens automatically at its first call and belongs to that event loop. `timeout` is how many seconds one call may
+    take, retries included: when the server or the store is unavailable, calls that are safe to repeat are retried.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Client:
     ) -> None:
         self._url = url
         self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
-        self.transport = line_to(url, key, Tls(tls, tls_certificate, tls_key))
+        self.transport = transport_to(url, key, Tls(tls, tls_certificate, tls_key))
         self._calls = Calls()
         self.streams: set[Stream] = set()
-        """Those that are open."""
+        """The open streams."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -79,21 +79,21 @@ class Client:
     # Create -------------------------------------------------------------------------------------
 
     async def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
-        """Create a job, durably, and answer its key.
+        """Create a job, durably, and return its key.
 
         Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
         `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `extra`.
         """
-        job = requests.a_job(type, variables, options)
-        return (await self._call(lambda desk: desk.create([job]), safe=job.dedupe_key is not None))[0]
+        job = requests.job_from(type, variables, options)
+        return (await self._call(lambda jobs: jobs.create([job]), safe=job.dedupe_key is not None))[0]
 
-    async def create_many(self, jobs: Iterable[requests.JobAsked]) -> list[Created]:
-        """Create up to 10,000 jobs, all or none: pairs of a type and variables, or what `new_job` makes."""
-        checked = requests.many_jobs(jobs)
+    async def create_many(self, jobs: Iterable[requests.JobInput]) -> list[Created]:
+        """Create up to 10,000 jobs, all or none: pairs of a type and variables, or what `new_job` returns."""
+        checked = requests.jobs_from(jobs)
         if not checked:
             return []
         safe = all(job.dedupe_key is not None for job in checked)
-        return await self._call(lambda desk: desk.create(checked), safe=safe)
+        return await self._call(lambda jobs: jobs.create(checked), safe=safe)
 
     # Work ---------------------------------------------------------------------------------------
 
@@ -109,15 +109,15 @@ class Client:
         tenants: Iterable[str] = (),
     ) -> list[ActiveJob]:
         """Lease up to `limit` jobs for `lease` seconds; with nothing to do, wait up to `wait` seconds for some."""
-        demand = requests.a_demand(
+        demand = requests.demand_from(
             type, worker or requests.worker_name(), limit, lease=lease, group=group, tenants=tenants
         )
         wait_ms = round(requests.seconds("wait", wait) * 1000)
-        found = await self._call(lambda desk: desk.activate(demand, wait_ms), safe=True, more_seconds=wait)
+        found = await self._call(lambda jobs: jobs.activate(demand, wait_ms), safe=True, more_seconds=wait)
         return [ActiveJob(source) for source in found]
 
     async def complete(
-        self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[requests.JobAsked] = ()
+        self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[requests.JobInput] = ()
     ) -> None:
         """The work is done; `events` are jobs that are created in the same step."""
         await self._end(requests.completed(job, attempt, result, events), "completed")
@@ -134,10 +134,10 @@ class Client:
         variables: Mapping[str, Any] | None = None,
         by_policy: bool = False,
     ) -> None:
-        """The attempt failed: tried again by the policy, or `retries` more times, `backoff` seconds from now.
+        """The attempt failed: retried by the policy, or `retries` more times, `backoff` seconds from now.
 
-        `variables` are put over the job's own for the next attempt. `by_policy`: the error, an exception or a text, is
-        classified, and the rules of its type decide whether and when it is tried again.
+        `variables` are merged into the job's own for the next attempt. `by_policy`: the error, an exception or a text,
+        is classified, and the rules of its type decide whether and when it is retried.
         """
         outcome = requests.failed(
             job, attempt, error,
@@ -146,15 +146,15 @@ class Client:
         await self._end(outcome, "failed")
 
     async def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
-        """Ask for another attempt within the job's `max_attempts`."""
+        """Request another attempt within the job's `max_attempts`."""
         await self._end(requests.retried(job, attempt, error, delay), "retried")
 
     async def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
-        """The job makes no sense: failed, and never requeued automatically."""
+        """The job is invalid: failed, and never requeued automatically."""
         await self._end(requests.rejected(job, attempt, error), "rejected")
 
     async def release(self, job: Attempt, *, attempt: int = 0) -> None:
-        """Hand the job back; the attempt does not count."""
+        """Release the job; the attempt does not count."""
         await self._end(requests.released(job, attempt), "released")
 
     async def throw(
@@ -170,105 +170,105 @@ class Client:
         await self._end(requests.thrown(job, attempt, code, error, variables), "failed by an error")
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End many attempts in one step; each is judged by itself."""
-        given = requests.many_outcomes(outcomes)
-        safe = all(one.attempt for one in given)
-        return await self._call(lambda desk: desk.settle(given), safe=safe) if given else []
+        """End many attempts in one call; each is judged on its own."""
+        checked = requests.outcomes_from(outcomes)
+        safe = all(one.attempt for one in checked)
+        return await self._call(lambda jobs: jobs.settle(checked), safe=safe) if checked else []
 
     async def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
-        """Let the lease end `lease` seconds from now."""
+        """Extend the lease to `lease` seconds from now."""
         key, number = lease_of(job, attempt)
         lease_ms = requests.lease_ms(lease)
-        judged = await self._call(lambda desk: desk.extend(key, number, lease_ms), safe=number > 0)
+        judged = await self._call(lambda jobs: jobs.extend(key, number, lease_ms), safe=number > 0)
         accepted(key, judged, "extended")
 
     # Change -------------------------------------------------------------------------------------
 
     async def cancel(self, key: int | str, reason: str = "") -> State:
-        """Cancel a job, pending or running; the state it was in."""
+        """Cancel a job, pending or running; returns the state it was in."""
         number = checks.job_key(key)
         checks.text("reason", reason, ERROR_CHARS_MAX)
-        return await self._call(lambda desk: desk.cancel(number, reason))
+        return await self._call(lambda jobs: jobs.cancel(number, reason))
 
     async def requeue(self, key: int | str) -> State:
-        """Bring a dead letter back."""
+        """Requeue a dead letter."""
         number = checks.job_key(key)
-        return await self._call(lambda desk: desk.requeue(number))
+        return await self._call(lambda jobs: jobs.requeue(number))
 
     async def requeue_matching(self, *, all: bool = False, **wanted: Any) -> BulkChange:
-        """Bring back every dead letter that matches, filters as `list` has them; without any, `all` must be said."""
-        found = _filter(wanted)
-        return await self._call(lambda desk: desk.requeue_matching(found, all=bool(all)))
+        """Requeue every dead letter that matches, with the filters of `list`; without any, `all` must be given."""
+        filter_ = _filter(wanted)
+        return await self._call(lambda jobs: jobs.requeue_matching(filter_, all=bool(all)))
 
     async def set_retries(self, key: int | str, retries: int) -> int:
-        """Change how many attempts are left; the previous number."""
+        """Change how many attempts are left; returns the previous number."""
         number = checks.job_key(key)
         checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
-        return await self._call(lambda desk: desk.set_retries(number, retries))
+        return await self._call(lambda jobs: jobs.set_retries(number, retries))
 
     async def reschedule(self, key: int | str, *, run_at: datetime | None = None, delay: float | None = None) -> State:
-        """Let a pending job run at another time: a moment, or `delay` seconds from now."""
+        """Change when a pending job runs: at a given time, or `delay` seconds from now."""
         number = checks.job_key(key)
         if (run_at is None) == (delay is None):
             raise InvalidInput("run_at", "must be given, or delay; one of them, not both")
         run_at_ms = None if run_at is None else instant("run_at", run_at)
         delay_ms = 0 if delay is None else checks.milliseconds("delay", delay, 0, DELAY_MS_MAX / 1000)
-        return await self._call(lambda desk: desk.reschedule(number, run_at_ms=run_at_ms, delay_ms=delay_ms))
+        return await self._call(lambda jobs: jobs.reschedule(number, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
     async def run_now(self, key: int | str) -> State:
-        """Let a pending job run at once."""
+        """Run a pending job now."""
         return await self.reschedule(key, delay=0.0)
 
     async def set_priority(self, key: int | str, priority: int) -> State:
         """Change the priority of a pending job."""
         number = checks.job_key(key)
         checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
-        return await self._call(lambda desk: desk.set_priority(number, priority))
+        return await self._call(lambda jobs: jobs.set_priority(number, priority))
 
     async def delete(self, key: int | str) -> State:
-        """Remove a finished job."""
+        """Delete a finished job."""
         number = checks.job_key(key)
-        return await self._call(lambda desk: desk.delete(number))
+        return await self._call(lambda jobs: jobs.delete(number))
 
-    # Ask ----------------------------------------------------------------------------------------
+    # Query --------------------------------------------------------------------------------------
 
     async def get(self, key: int | str) -> Job:
-        """A job as it stands."""
+        """Return a job with everything that is known of it."""
         number = checks.job_key(key)
-        return await self._call(lambda desk: desk.get(number), safe=True)
+        return await self._call(lambda jobs: jobs.get(number), safe=True)
 
     async def history(self, key: int | str) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
         number = checks.job_key(key)
-        return await self._call(lambda desk: desk.history(number), safe=True)
+        return await self._call(lambda jobs: jobs.history(number), safe=True)
 
     async def explain(self, key: int | str) -> Explanation:
         """Why a job is not running."""
         number = checks.job_key(key)
-        return await self._call(lambda desk: desk.explain(number), safe=True)
+        return await self._call(lambda jobs: jobs.explain(number), safe=True)
 
     async def stats(self, hours: int = 24) -> Stats:
         """Counts by state, and what workers did in the last hours."""
         checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS)
-        return await self._call(lambda desk: desk.stats(hours), safe=True)
+        return await self._call(lambda jobs: jobs.stats(hours), safe=True)
 
     async def result(self, key: int | str, wait: float = TIMEOUT_SECONDS) -> Any:
         """Wait for a job to finish, up to `wait` seconds, and return its result.
 
-        Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when the time is up.
+        Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` if it takes longer.
         """
         number = checks.job_key(key)
         requests.seconds("wait", wait)
-        text = await self._call(lambda desk: desk.result(number, wait), safe=True, more_seconds=wait)
+        text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
         return None if text is None else decode(text)
 
     async def page(self, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
         """One page of matching jobs, newest first, and the cursor of the next."""
-        found = _filter(wanted)
+        filter_ = _filter(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
             checks.whole_number("cursor", cursor, 1, KEY_MAX)
-        return await self._call(lambda desk: desk.page(found, limit, cursor), safe=True)
+        return await self._call(lambda jobs: jobs.page(filter_, limit, cursor), safe=True)
 
     async def list(self, **wanted: Any) -> AsyncIterator[Job]:
         """Every matching job, newest first.
@@ -285,11 +285,11 @@ class Client:
             if cursor is None:
                 return
 
-    # Life ---------------------------------------------------------------------------------------
+    # Lifecycle ----------------------------------------------------------------------------------
 
     def stream(self, *, worker: str | None = None, lease: float = LEASE_SECONDS) -> Stream:
-        """A line for fast workers: jobs and outcomes in batches. Use it with `async with`."""
-        from everwork.client.stream import open_stream  # noqa: PLC0415 - only what is used is loaded
+        """A stream for fast workers: jobs and outcomes in batches. Use it with `async with`."""
+        from everwork.client.stream import open_stream  # noqa: PLC0415 - loaded on demand
 
         return open_stream(self, worker or requests.worker_name(), requests.lease_ms(lease))
 
@@ -304,17 +304,17 @@ class Client:
     ) -> None:
         """Run handlers, each for the jobs of its type, until `stop` is set or the task is cancelled.
 
-        A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at once for each type. Plain
-        functions run in threads. `Fail`, `Reject` and `Retry` end an attempt as they say, other errors by the policy.
+        A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at a time for each type. Plain
+        functions run in threads. `Fail`, `Reject` and `Retry` end an attempt accordingly, other errors by the policy.
         """
         from everwork.client.stream_source import WorkerPool  # noqa: PLC0415
 
-        crew = WorkerPool(handlers, concurrency)
+        pool = WorkerPool(handlers, concurrency)
         async with self._calls.within():
-            await crew.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
+            await pool.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
 
     async def open(self) -> Transport:
-        """Open the way to the jobs, if that has not happened yet."""
+        """Open the transport, unless it is open already."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             async with self._opening_lock():
@@ -328,16 +328,16 @@ class Client:
         return self.transport
 
     async def close(self) -> None:
-        """Let go of everything: calls that are under way raise `EngineUnavailable`. It can be opened again."""
+        """Close it: calls in progress raise `EngineUnavailable`. It can be opened again."""
         if self._process not in (0, os.getpid()):
             return
         calls, self._calls = self._calls, Calls()
         was_open, self._loop = self._loop is not None, None
-        calls.break_off()
-        async with self._opening_lock():  # Whoever calls meanwhile waits, and opens it again.
+        calls.abort()
+        async with self._opening_lock():  # Callers that come meanwhile wait, and open it again.
             was_open, self._loop = was_open or self._loop is not None, None
             try:
-                await calls.ended()
+                await calls.wait_ended()
                 await asyncio.gather(*(stream.break_off(closed()) for stream in self.streams))
             finally:
                 if was_open:
@@ -365,19 +365,19 @@ class Client:
 
     async def _end(self, outcome: Outcome, done: str) -> None:
         try:
-            judged = await self._call(lambda desk: desk.settle([outcome]), safe=outcome.attempt > 0)
+            judged = await self._call(lambda jobs: jobs.settle([outcome]), safe=outcome.attempt > 0)
         except InvalidInput as error:
             raise InvalidInput(error.field.removeprefix("outcomes[0]."), error.problem) from None
         accepted(outcome.key, judged[0], done)
 
     async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
-        """The answer within the time that a call may take; what is safe to repeat is repeated while nobody answers."""
-        loop, delays = asyncio.get_running_loop(), pauses()
+        """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
+        loop, delays = asyncio.get_running_loop(), backoff_delays()
         async with self._calls.within(self._timeout + more_seconds) as deadline:
-            line = await self.open()
+            transport = await self.open()
             while True:
                 try:
-                    return await call(line.jobs(deadline))
+                    return await call(transport.jobs(deadline))
                 except (EngineUnavailable, EngineBusy):
                     delay = next(delays)
                     if not safe or loop.time() + delay > deadline:
@@ -386,7 +386,7 @@ class Client:
 
 
 def _filter(wanted: Mapping[str, Any]) -> Any:
-    known = requests.a_filter.__kwdefaults__ or {}
+    known = requests.filter_from.__kwdefaults__ or {}
     for name in sorted(set(wanted) - set(known)):
         raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
-    return requests.a_filter(**wanted)
+    return requests.filter_from(**wanted)

@@ -1,4 +1,4 @@
-"""A server's refusal becomes the error that the same call raises in process."""
+"""Turns a server's error status into the exception that the same call raises in process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from everwork import exceptions as e
 CODE: Final = "everwork-code"
 RETRY_AFTER: Final = "retry-after-ms"
 
-Refusal = Callable[[str, int], e.EverworkError]
-"""Makes an error of a message and the key of the job that the call was about."""
+MakeError = Callable[[str, int], e.EverworkError]
+"""Creates an error from its message and the key of the job that the call was about."""
 
-_BY_CODE: Final[Mapping[str, Refusal]] = {
+_BY_CODE: Final[Mapping[str, MakeError]] = {
     "invalid_input": lambda text, _: _invalid(text),
     "job_not_found": lambda text, key: e.JobNotFound(_named(text, key)),
     "wrong_state": lambda text, key: e.WrongState(_named(text, key), text),
@@ -38,7 +38,7 @@ _BY_CODE: Final[Mapping[str, Refusal]] = {
     "engine_error": lambda text, _: e.EngineError(text),
 }
 
-_BY_STATUS: Final[Mapping[grpc.StatusCode, Refusal]] = {
+_BY_STATUS: Final[Mapping[grpc.StatusCode, MakeError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: lambda text, _: _invalid(text),
     grpc.StatusCode.NOT_FOUND: lambda text, key: e.JobNotFound(_named(text, key)),
     grpc.StatusCode.DEADLINE_EXCEEDED: lambda _, __: e.CallTimeout("the server did not answer in time"),
@@ -50,15 +50,15 @@ _BY_STATUS: Final[Mapping[grpc.StatusCode, Refusal]] = {
 }
 
 
-def error_of(refused: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
-    """The error that a server means; `key` is the job that the call was about."""
-    trailing: Any = refused.trailing_metadata() or ()
-    said: dict[str, str | bytes] = dict(trailing)
-    text = refused.details() or refused.code().name
-    code = _text(said.get(CODE))
-    if code == "too_many_requests" or (not code and refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED):
-        return e.TooManyRequests(text, _retry_after_ms(said))
-    make = _BY_CODE.get(code) or _BY_STATUS.get(refused.code())
+def error_of(rpc_error: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
+    """The exception for a server's error; `key` is the job that the call was about."""
+    trailing: Any = rpc_error.trailing_metadata() or ()
+    metadata: dict[str, str | bytes] = dict(trailing)
+    text = rpc_error.details() or rpc_error.code().name
+    code = _text(metadata.get(CODE))
+    if code == "too_many_requests" or (not code and rpc_error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED):
+        return e.TooManyRequests(text, _retry_after_ms(metadata))
+    make = _BY_CODE.get(code) or _BY_STATUS.get(rpc_error.code())
     return make(text, key) if make else e.EverworkError(text)
 
 
@@ -73,13 +73,13 @@ def _not_found(text: str) -> e.NotFound:
 
 
 def _named(text: str, key: int) -> int:
-    """The job that a message speaks of: in a batch it need not be the first."""
+    """The job that a message names: in a batch it need not be the first."""
     found = re.match(r"Job '(\d{1,19})'", text)
     return int(found[1]) if found else key
 
 
-def _retry_after_ms(said: Mapping[str, str | bytes]) -> int:
-    text = _text(said.get(RETRY_AFTER))
+def _retry_after_ms(metadata: Mapping[str, str | bytes]) -> int:
+    text = _text(metadata.get(RETRY_AFTER))
     return int(text) if text.isdecimal() else 1_000
 
 

@@ -1,4 +1,4 @@
-"""A job in the hands of a worker: cheap to make, its JSON read when somebody asks for it."""
+"""A job as a worker has it: cheap to create, its JSON is parsed on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everwork.core.leasing import Lease
 
 
 class ActiveJob:
-    """One attempt: what to do, and what is known of the job."""
+    """One attempt at a job, with the job's fields."""
 
     __slots__ = ("_headers", "_source", "_variables", "attempt", "is_lost", "key", "type")
 
@@ -24,11 +24,11 @@ class ActiveJob:
         self.attempt: int = source.attempt
         self.type: str = source.type
         self.is_lost = False
-        """Whether the result no longer matters: the job was cancelled, or its lease has lapsed."""
+        """Whether the result will be discarded: the job was cancelled, or its lease expired."""
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What the job was created with."""
+        """The variables that the job was created with."""
         if self._variables is None:
             self._variables = orjson.loads(self._source.variables)
         return self._variables
@@ -42,12 +42,12 @@ class ActiveJob:
 
     @property
     def tenant(self) -> str:
-        """Whose job it is."""
+        """The tenant that the job belongs to."""
         return str(self._source.tenant)
 
     @property
     def group(self) -> str:
-        """The consumer group; empty: the default one."""
+        """The consumer group; empty for the default one."""
         group: str = self._source.group
         return group
 
@@ -83,27 +83,27 @@ class ActiveJob:
 
     @property
     def priority(self) -> int:
-        """Higher first."""
+        """Jobs of higher priority run first."""
         return int(self._source.priority)
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long one attempt may take, if the job says so."""
+        """How long one attempt may take, if the job limits it."""
         return self._source.timeout_ms or None
 
     @property
     def correlation_id(self) -> str | None:
-        """What the job was created with."""
+        """The correlation id that the job was created with."""
         return self._source.correlation_id or None
 
     @property
     def limit_key(self) -> str | None:
-        """What the job was created with."""
+        """The limit key that the job was created with."""
         return self._source.limit_key or None
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the job's creator wanted kept beside its variables."""
+        """Further values that the job's creator stored with it."""
         return orjson.loads(self._source.extra) if self._source.extra else {}
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ Attempt = ActiveJob | LeasedJob | Lease | int | str
 
 
 def lease_of(job: Attempt, attempt: int = 0) -> Lease:
-    """The attempt that a caller means; 0 is the one that runs."""
+    """The attempt that a caller names; 0 is the running one."""
     if isinstance(job, ActiveJob | LeasedJob | Lease):
         return Lease(job.key, job.attempt)
     return Lease(checks.job_key(job), checks.attempt(attempt))

@@ -1,4 +1,4 @@
-"""The way to a store in process: the service itself, with its upkeep."""
+"""The transport to a store in process: the service itself, with its background loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from everwork.client.requests import in_place
+from everwork.client.requests import indexed
 from everwork.codec.json import decode
 from everwork.core.leasing import Judged
 from everwork.core.outcome import Failed, Outcome, Throw
@@ -19,7 +19,7 @@ from everwork.service.service import JobService
 
 
 class LocalJobs(Jobs):
-    """The service's desk, for somebody who may do everything."""
+    """The service's verbs, for a caller who may do everything."""
 
     __slots__ = ()
 
@@ -27,31 +27,31 @@ class LocalJobs(Jobs):
         super().__init__(service, ANYBODY)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End attempts; one that makes no sense spoils the call, and nothing happens."""
+        """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
         merged = []
-        for at, outcome in enumerate(outcomes):
+        for index, outcome in enumerate(outcomes):
             try:
                 merged.append(await self._merged(outcome))
             except InvalidInput as error:
-                raise in_place(at, error) from None
+                raise indexed(index, error) from None
         return await super().settle(merged)
 
     async def settle_each(self, outcomes: Sequence[Outcome]) -> list[Judged | EverworkError]:
-        """End attempts, each by itself: what makes no sense is an error in its place, and the others are settled."""
-        tried = [await self._tried(outcome) for outcome in outcomes]
-        fit = [one for one in tried if not isinstance(one, EverworkError)]
-        judged = iter(await super().settle(fit) if fit else ())
-        return [one if isinstance(one, EverworkError) else next(judged) for one in tried]
+        """End attempts independently: an invalid outcome has an error as its result, and the others are settled."""
+        merged = [await self._merged_or_error(outcome) for outcome in outcomes]
+        valid = [one for one in merged if not isinstance(one, EverworkError)]
+        judged = iter(await super().settle(valid) if valid else ())
+        return [one if isinstance(one, EverworkError) else next(judged) for one in merged]
 
     async def result(self, key: int, timeout: float) -> str | None:
-        """The result of a job, once it has one."""
+        """Wait for the result of a job."""
         return await self._service.result(key, timeout)
 
-    async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+    async def page(self, filter_: JobFilter, limit: int, cursor: int | None) -> Page:
         """Matching jobs, newest first."""
-        return await self.find(wanted, limit, cursor)
+        return await self.find(filter_, limit, cursor)
 
-    async def _tried(self, outcome: Outcome) -> Outcome | EverworkError:
+    async def _merged_or_error(self, outcome: Outcome) -> Outcome | EverworkError:
         try:
             return await self._merged(outcome)
         except EngineError:
@@ -65,28 +65,28 @@ class LocalJobs(Jobs):
         try:
             return outcome._replace(variables=await self.merged_variables(outcome.key, decode(outcome.variables)))
         except JobNotFound:
-            return outcome  # The engine says so for each outcome of the batch.
+            return outcome  # The engine reports it for each outcome of the batch.
 
 
 class LocalTransport:
-    """A store that this process opens for itself."""
+    """A store that this process opens itself."""
 
     def __init__(self, url: str) -> None:
-        open_engine(url)  # A URL that makes no sense is refused here, not at the first call.
+        open_engine(url)  # An invalid URL is refused here, not at the first call.
         self._url = url
         self.service: JobService
-        self._desk: LocalJobs
+        self._jobs: LocalJobs
 
     async def open(self) -> None:
-        """Open the store, and begin to keep it in order."""
+        """Open the store, and start its background loops."""
         self.service = JobService(open_engine(self._url), f"client-{socket.gethostname()}-{os.getpid()}")
         await self.service.open()
-        self._desk = LocalJobs(self.service)
+        self._jobs = LocalJobs(self.service)
 
     async def close(self) -> None:
         """Close the store."""
         await self.service.close()
 
-    def jobs(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client keeps the time
+    def jobs(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client enforces it
         """The verbs."""
-        return self._desk
+        return self._jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from everwork.aio.retrying import engine_outage, pauses
+from everwork.aio.retrying import backoff_delays, engine_outage
 from everwork.client.job import ActiveJob
 from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FEED_MAX: Final = 500
 POLL_MS: Final = 30_000
 CHECK_SECONDS: Final = 1.0
-"""How often the stream looks whether its leases still hold."""
+"""How often the stream checks whether its leases still hold."""
 
 
 class LocalStream(Stream):
@@ -34,11 +34,11 @@ class LocalStream(Stream):
         self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self._outage = engine_outage(f"stream of worker '{self.worker}'")
 
-    def _granted(self, place: CreditKey, credits: int) -> None:  # noqa: ARG002 - they are counted already
-        if place not in self._feeds:
+    def _granted(self, key: CreditKey, credits: int) -> None:  # noqa: ARG002 - they have been counted
+        if key not in self._feeds:
             more = asyncio.Event()
-            self._feeds[place] = (asyncio.get_running_loop().create_task(self._feed(place, more)), more)
-        self._feeds[place][1].set()
+            self._feeds[key] = (asyncio.get_running_loop().create_task(self._feed(key, more)), more)
+        self._feeds[key][1].set()
 
     def _send(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
@@ -50,79 +50,79 @@ class LocalStream(Stream):
         self._feeds.clear()
         self._wakeup.set()
 
-    async def _live(self) -> None:
-        beating = asyncio.ensure_future(self._beat())
+    async def _run(self) -> None:
+        heartbeats = asyncio.ensure_future(self._send_heartbeats())
         try:
             while not (self._is_draining and not (self._held or self._outcomes)):
                 await self._wakeup.wait()
                 self._wakeup.clear()
                 while self._outcomes:
-                    await self._judge()
+                    await self._settle_batch()
         finally:
             self._drained()
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            heartbeats.cancel()
+            await asyncio.gather(heartbeats, return_exceptions=True)
 
-    async def _judge(self) -> None:
+    async def _settle_batch(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
-        judged = await self._patiently(batch)
+        judged = await self._settle(batch)
         for outcome, one in zip(batch, judged, strict=True):
-            if (why := _refusal(outcome, one)) is not None:
-                self._refused(Refused(outcome.key, outcome.attempt, str(why)))
+            if (error := _refusal(outcome, one)) is not None:
+                self._refused(Refused(outcome.key, outcome.attempt, str(error)))
 
-    async def _patiently(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
-        """Each outcome names its attempt and may be repeated: while the engine is away, it is."""
-        delays = pauses()
+    async def _settle(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
+        """Settle outcomes, retrying while the engine is unavailable: each names its attempt and may be repeated."""
+        delays = backoff_delays()
         while True:
             try:
                 judged = await self._transport.jobs(0.0).settle_each(batch)
                 self._outage.over()
                 return judged
             except EngineError as error:
-                self._outage.tell(error)
+                self._outage.report(error)
                 await asyncio.sleep(next(delays))
 
-    async def _feed(self, place: CreditKey, more: asyncio.Event) -> None:
-        delays = pauses()
+    async def _feed(self, key: CreditKey, more: asyncio.Event) -> None:
+        delays = backoff_delays()
         while True:
-            credits = self._credits.get((place.type, place.group), 0)
+            credits = self._credits.get((key.type, key.group), 0)
             if credits <= 0:
                 more.clear()
                 await more.wait()
                 continue
-            demand = Demand(place.type, self.worker, min(credits, FEED_MAX), self._lease_ms, place.group, place.tenants)
+            demand = Demand(key.type, self.worker, min(credits, FEED_MAX), self._lease_ms, key.group, key.tenants)
             try:
                 jobs = await self._transport.jobs(0.0).activate(demand, POLL_MS)
             except (EngineError, TooManyRequests) as error:
-                self._outage.tell(error)
+                self._outage.report(error)
                 await asyncio.sleep(next(delays))
                 continue
-            delays = pauses()
+            delays = backoff_delays()
             if jobs:
                 self._received([ActiveJob(job) for job in jobs])
 
-    async def _beat(self) -> None:
-        """Extend what runs here, and learn what was cancelled."""
-        every = max(round(self._lease_ms / 3000 / CHECK_SECONDS), 1)
+    async def _send_heartbeats(self) -> None:
+        """Extend the leases of what runs here, and notice what was cancelled."""
+        beats = max(round(self._lease_ms / 3000 / CHECK_SECONDS), 1)
         turn = 0
         while True:
             await asyncio.sleep(min(CHECK_SECONDS, self._lease_ms / 3000))
             turn += 1
             leases = [Lease(job.key, job.attempt) for job in self._held.values()]
             try:
-                statuses = await self._look(leases, is_beat=turn % every == 0)
+                statuses = await self._statuses(leases, is_heartbeat=turn % beats == 0)
             except EngineError as error:
-                self._outage.tell(error)
+                self._outage.report(error)
                 continue
             for lease, status in zip(leases, statuses, strict=True):
                 if status is not LeaseStatus.HELD:
                     self._lost(lease.key, lease.attempt)
 
-    async def _look(self, leases: list[Lease], *, is_beat: bool) -> list[LeaseStatus]:
+    async def _statuses(self, leases: list[Lease], *, is_heartbeat: bool) -> list[LeaseStatus]:
         service = self._transport.service
         if not leases:
             return []
-        return await (service.extend_all(leases, self._lease_ms) if is_beat else service.check(leases))
+        return await (service.extend_all(leases, self._lease_ms) if is_heartbeat else service.check(leases))
 
 
 def _refusal(outcome: Outcome, judged: Judged | EverworkError) -> EverworkError | None:

@@ -1,4 +1,4 @@
-"""The way to a server: gRPC calls that answer as the service in process does."""
+"""The transport to a server: gRPC calls that reply as the service in process does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 
 from everwork.client.address import Address
 from everwork.client.errors import error_of
-from everwork.codec import wire
+from everwork.codec import proto_replies as replies
+from everwork.codec import proto_requests as requests
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.leasing import Created, Demand, Judged
 from everwork.core.outcome import Outcome
@@ -26,23 +27,23 @@ T = TypeVar("T")
 
 POLL_PAUSE_SECONDS: Final = 0.05
 RESULT_SECONDS: Final = 20.0
-"""How long one call waits for a result; whoever waits longer asks again."""
+"""How long one call waits for a result; longer waits are made of several calls."""
 MESSAGE_BYTES_MAX: Final = 64 * 1_048_576
 REQUEST_BYTES_MAX: Final = 4 * 1_048_576
 """Servers refuse larger requests."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # A server that is restarted is found again at once, not after gRPC's own two minutes.
+    # A restarted server is found again quickly, not after gRPC's own two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A line that is dead without saying so is noticed before leases lapse.
+    # A half-open connection is noticed before leases expire.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # The one that gRPC minds; its own is a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),  # The one that gRPC heeds; its default is a minute.
     ("grpc.http2.max_pings_without_data", 0),
-    # Every client has connections of its own, so that closing one never touches another.
+    # Every client has its own connections, so that closing one never affects another.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -58,11 +59,11 @@ class RemoteTransport:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """The metadata of every call."""
         return self._address.metadata
 
     async def open(self) -> None:
-        """Make the channel; it connects when it is first used."""
+        """Create the channel; it connects when it is first used."""
         target = self._address.target
         if self._address.is_secure:
             key, certificates = self._address.identity or (None, None)
@@ -74,7 +75,7 @@ class RemoteTransport:
         self.calls = DeskServiceAsyncStub(self._channel)
 
     async def close(self) -> None:
-        """Close the channel; what is still under way is cancelled."""
+        """Close the channel; calls in progress are cancelled."""
         if self._channel is not None:
             await self._channel.close(None)
 
@@ -84,140 +85,134 @@ class RemoteTransport:
 
 
 class RemoteJobs:
-    """The verbs for one call, each of them one request."""
+    """The verbs for one call, each of them a request."""
 
     __slots__ = ("_calls", "_deadline", "_transport")
 
-    def __init__(self, line: RemoteTransport, deadline: float) -> None:
-        self._transport = line
-        self._calls = line.calls
+    def __init__(self, transport: RemoteTransport, deadline: float) -> None:
+        self._transport = transport
+        self._calls = transport.calls
         self._deadline = deadline
 
-    # A job's way --------------------------------------------------------------------------------
+    # Work ---------------------------------------------------------------------------------------
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Accept jobs, all or none."""
-        request = pb.CreateJobsRequest(jobs=[wire.asked_job_message(job) for job in jobs])
+        request = pb.CreateJobsRequest(jobs=[requests.new_job_message(job) for job in jobs])
         require_size("jobs", request)
-        answer = await self._ask(self._transport.work.CreateJobs, request)
-        return [Created(one.key, one.deduplicated) for one in answer.jobs]
+        reply = await self._request(self._transport.work.CreateJobs, request)
+        return [Created(one.key, one.deduplicated) for one in reply.jobs]
 
     async def activate(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """Lease jobs; a server ends long waits earlier than its callers may want."""
+        """Lease jobs; polls again if the server ends a long wait early."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + wait_ms / 1000
+        deadline = loop.time() + wait_ms / 1000
         while True:
-            left_ms = max(round((ends - loop.time()) * 1000), 0)
+            left_ms = max(round((deadline - loop.time()) * 1000), 0)
             jobs = await self._poll(demand, left_ms)
-            if jobs or not left_ms or loop.time() + POLL_PAUSE_SECONDS > ends:
+            if jobs or not left_ms or loop.time() + POLL_PAUSE_SECONDS > deadline:
                 return jobs
-            await asyncio.sleep(POLL_PAUSE_SECONDS)  # One that stops ends every wait at once.
+            await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that stops ends every wait immediately.
 
     async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """One call. If the line breaks in the middle, the jobs that have come are ours all the same."""
-        request = pb.ActivateRequest(
-            type=demand.type,
-            worker=demand.worker,
-            limit=demand.limit,
-            lease_ms=demand.lease_ms,
-            group=demand.group,
-            tenants=demand.tenants,
-            wait_ms=wait_ms,
-        )
+        """One call. If the connection breaks in the middle, the jobs received so far are ours all the same."""
+        request = requests.demand_message(demand, wait_ms)
         jobs: list[pb.Job] = []
         try:
-            async for answer in self._calls.Activate(request, timeout=self._left(), metadata=self._transport.metadata):
-                jobs.extend(answer.jobs)
-        except grpc.aio.AioRpcError as refused:
+            async for reply in self._calls.Activate(request, timeout=self._left(), metadata=self._transport.metadata):
+                jobs.extend(reply.jobs)
+        except grpc.aio.AioRpcError as rpc_error:
             if not jobs:
-                raise error_of(refused) from None
+                raise error_of(rpc_error) from None
         return jobs
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts."""
-        request = pb.SettleRequest(outcomes=[wire.outcome_message(outcome) for outcome in outcomes])
+        request = pb.SettleRequest(outcomes=[requests.outcome_message(outcome) for outcome in outcomes])
         require_size("outcomes", request)
-        answer = await self._ask(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
-        return [wire.judged_of(one) for one in answer.judged]
+        reply = await self._request(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
+        return [replies.judged_of(one) for one in reply.judged]
 
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Let a lease end later."""
+        """Extend a lease."""
         request = pb.ExtendRequest(key=key, attempt=attempt, lease_ms=lease_ms)
-        return wire.judged_of(await self._ask(self._calls.Extend, request, key))
+        return replies.judged_of(await self._request(self._calls.Extend, request, key))
 
     # Changes ------------------------------------------------------------------------------------
 
     async def cancel(self, key: int, reason: str) -> State:
         """Cancel one job."""
-        return State((await self._ask(self._calls.Cancel, pb.CancelRequest(key=key, reason=reason), key)).state)
+        return State((await self._request(self._calls.Cancel, pb.CancelRequest(key=key, reason=reason), key)).state)
 
     async def requeue(self, key: int) -> State:
-        """Bring one dead letter back."""
-        return State((await self._ask(self._calls.Requeue, pb.JobRequest(key=key), key)).state)
+        """Requeue one dead letter."""
+        return State((await self._request(self._calls.Requeue, pb.JobRequest(key=key), key)).state)
 
-    async def requeue_matching(self, wanted: JobFilter, *, all: bool) -> BulkChange:
-        """Bring back every dead letter that a filter shows; without any, only if `all` is said."""
-        request = pb.RequeueMatchingRequest(filter=wire.filter_message(wanted), all=all)
-        answer = await self._ask(self._calls.RequeueMatching, request)
-        return BulkChange(answer.matched, answer.changed)
+    async def requeue_matching(self, filter_: JobFilter, *, all: bool) -> BulkChange:
+        """Requeue every dead letter that matches; an empty filter needs `all`."""
+        request = pb.RequeueMatchingRequest(filter=requests.filter_message(filter_), all=all)
+        reply = await self._request(self._calls.RequeueMatching, request)
+        return BulkChange(reply.matched, reply.changed)
 
     async def set_retries(self, key: int, retries: int) -> int:
         """Change how many attempts are left."""
-        return (await self._ask(self._calls.SetRetries, pb.SetRetriesRequest(key=key, retries=retries), key)).previous
+        return (
+            await self._request(self._calls.SetRetries, pb.SetRetriesRequest(key=key, retries=retries), key)
+        ).previous
 
     async def reschedule(self, key: int, *, run_at_ms: int | None, delay_ms: int) -> State:
-        """Let one pending job run at another time."""
+        """Change when one pending job runs."""
         request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms)
-        return State((await self._ask(self._calls.Reschedule, request, key)).state)
+        return State((await self._request(self._calls.Reschedule, request, key)).state)
 
     async def set_priority(self, key: int, priority: int) -> State:
         """Change the priority of one pending job."""
         request = pb.SetPriorityRequest(key=key, priority=priority)
-        return State((await self._ask(self._calls.SetPriority, request, key)).state)
+        return State((await self._request(self._calls.SetPriority, request, key)).state)
 
     async def delete(self, key: int) -> State:
-        """Remove one finished job."""
-        return State((await self._ask(self._calls.Delete, pb.JobRequest(key=key), key)).state)
+        """Delete one finished job."""
+        return State((await self._request(self._calls.Delete, pb.JobRequest(key=key), key)).state)
 
-    # Questions ----------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------
 
     async def get(self, key: int) -> Job:
-        """A job as it stands."""
-        return wire.job_of(await self._ask(self._calls.Get, pb.JobRequest(key=key), key))
+        """Return a job with everything that is known of it."""
+        return replies.job_of(await self._request(self._calls.Get, pb.JobRequest(key=key), key))
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended."""
-        return wire.history_of(await self._ask(self._calls.History, pb.JobRequest(key=key), key))
+        return replies.history_of(await self._request(self._calls.History, pb.JobRequest(key=key), key))
 
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return wire.explanation_of(await self._ask(self._calls.Explain, pb.JobRequest(key=key), key))
+        return replies.explanation_of(await self._request(self._calls.Explain, pb.JobRequest(key=key), key))
 
     async def stats(self, hours: int) -> Stats:
-        """Counts, and what workers did lately."""
-        return wire.stats_of(await self._ask(self._calls.Stats, pb.StatsRequest(hours=hours)))
+        """Counts by state, and what workers did recently."""
+        return replies.stats_of(await self._request(self._calls.Stats, pb.StatsRequest(hours=hours)))
 
     async def result(self, key: int, timeout: float) -> str | None:
-        """The result of a job, once it has one; long waits are made of several calls."""
+        """Wait for the result of a job; long waits are made of several calls."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout
+        deadline = loop.time() + timeout
         while True:
-            seconds = min(max(ends - loop.time(), 0.0), RESULT_SECONDS)
+            seconds = min(max(deadline - loop.time(), 0.0), RESULT_SECONDS)
             request = pb.ResultRequest(key=key, wait_ms=round(seconds * 1000))
             try:
-                answer = await self._ask(self._calls.Result, request, key)
+                reply = await self._request(self._calls.Result, request, key)
             except ResultTimeout as error:
-                if loop.time() < ends:
+                if loop.time() < deadline:
                     continue
                 raise ResultTimeout(f"{str(error).rpartition(' after ')[0]} after {timeout:g} s") from None
-            return answer.result.decode() if answer.HasField("result") else None
+            return reply.result.decode() if reply.HasField("result") else None
 
-    async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+    async def page(self, filter_: JobFilter, limit: int, cursor: int | None) -> Page:
         """Matching jobs, newest first; the server cuts pages that would be too large for one message."""
         jobs: list[Job] = []
         while True:
-            request = pb.ListRequest(filter=wire.filter_message(wanted), limit=limit - len(jobs), cursor=cursor)
-            page = wire.page_of(await self._ask(self._calls.List, request))
+            request = pb.ListRequest(filter=requests.filter_message(filter_), limit=limit - len(jobs), cursor=cursor)
+            page = replies.page_of(await self._request(self._calls.List, request))
             jobs += page.jobs
             cursor = page.next
             if cursor is None or len(jobs) >= limit:
@@ -225,18 +220,18 @@ class RemoteJobs:
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _ask(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, T], request: Any, key: int = 0) -> T:
+    async def _request(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, T], request: Any, key: int = 0) -> T:
         try:
             return await method(request, timeout=self._left(), metadata=self._transport.metadata)
-        except grpc.aio.AioRpcError as refused:
-            raise error_of(refused, key) from None
+        except grpc.aio.AioRpcError as rpc_error:
+            raise error_of(rpc_error, key) from None
 
     def _left(self) -> float:
         return max(self._deadline - asyncio.get_running_loop().time(), 0.001)
 
 
 def require_size(field: str, message: Message) -> None:
-    """Refuse what a server would not take."""
+    """Refuse a request that is larger than servers accept."""
     if (size := message.ByteSize()) > REQUEST_BYTES_MAX:
         problem = f"must be at most {REQUEST_BYTES_MAX:,} bytes together, not {size:,}; send them in parts"
         raise InvalidInput(field, problem)

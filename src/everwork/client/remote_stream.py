@@ -1,4 +1,4 @@
-"""A stream to a server: it reconnects by itself, keeps its attempts, and sends outcomes until they are judged."""
+"""A stream to a server: it reconnects automatically, keeps its attempts, and resends outcomes until they are judged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 import grpc.aio
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
 from everwork.client.stream import CreditKey, Refused, Stream
-from everwork.codec.wire import outcome_message
+from everwork.codec.proto_requests import outcome_message
 from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
 from everwork.logs import Outage, get_logger
@@ -32,8 +32,8 @@ MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the outcome that takes it over this size, far below what servers refuse."""
 WELCOME_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 1.0
-"""After a connection that held at least so long the next one is tried without a pause."""
-_EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # The type stubs do not know it.
+"""After a connection that lasted at least this long the next one is tried without a delay."""
+_EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in the type stubs.
 
 
 class RemoteStream(Stream):
@@ -47,16 +47,16 @@ class RemoteStream(Stream):
         self._judged = 0
         self._grants: dict[CreditKey, int] = {}
         self._wakeup = asyncio.Event()
-        self._is_beat_due = False
-        self._is_drain_told = False
+        self._is_heartbeat_due = False
+        self._is_drain_sent = False
         self._is_server_closing = False
-        self._is_welcome = False
+        self._is_welcomed = False
         self._outage = Outage(
             log, "the server is away, trying again", "the server is back", whose=f"stream of worker '{self.worker}'"
         )
 
-    def _granted(self, place: CreditKey, credits: int) -> None:
-        self._grants[place] = self._grants.get(place, 0) + credits
+    def _granted(self, key: CreditKey, credits: int) -> None:
+        self._grants[key] = self._grants.get(key, 0) + credits
         self._wakeup.set()
 
     def _send(self, outcome: Outcome) -> None:
@@ -72,25 +72,25 @@ class RemoteStream(Stream):
 
     # Connections --------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
-        """Connect, talk, and connect again, until nothing is left to be said."""
-        loop, delays = asyncio.get_running_loop(), pauses()
+    async def _run(self) -> None:
+        """Connect and reconnect until there is nothing left to send."""
+        loop, delays = asyncio.get_running_loop(), backoff_delays()
         while not self._is_done:
-            self._is_welcome = False
-            begun_at = loop.time()
+            self._is_welcomed = False
+            started_at = loop.time()
             try:
-                await self._talk()
+                await self._converse()
             except grpc.aio.AioRpcError as refused:
                 error = error_of(refused)
                 if isinstance(error, InvalidInput | BadConfiguration | AccessError) and not isinstance(
                     error, TooManyRequests
                 ):
                     raise error from None
-                self._outage.tell(error)
+                self._outage.report(error)
             if self._is_done:
                 return
-            if self._is_welcome and loop.time() - begun_at > STEADY_SECONDS:
-                delays = pauses()  # The attempts of a broken stream do not wait long for their worker: be quick.
+            if self._is_welcomed and loop.time() - started_at > STEADY_SECONDS:
+                delays = backoff_delays()  # The attempts of a broken stream wait only briefly for their worker.
             else:
                 await asyncio.sleep(next(delays))
 
@@ -98,22 +98,22 @@ class RemoteStream(Stream):
     def _is_done(self) -> bool:
         return self._is_draining and not (self._held or self._outcomes or self._unjudged)
 
-    async def _talk(self) -> None:
+    async def _converse(self) -> None:
         """One connection, until it ends or breaks."""
         call = self._transport.work.Work(None, metadata=self._transport.metadata)
-        self._begin_anew()
+        self._reset()
         tasks = [asyncio.ensure_future(self._write(call))]
         try:
             await call.write(self._hello())
             while (message := await self._next(call)) is not _EOF:
                 if message.HasField("welcome"):
-                    tasks.append(asyncio.ensure_future(self._beat(message.welcome.heartbeat_ms / 1000)))
-                self._hear(message)
+                    tasks.append(asyncio.ensure_future(self._send_heartbeats(message.welcome.heartbeat_ms / 1000)))
+                self._receive(message)
             if tasks[0].done():
                 tasks[0].result()
             await _raise_status(call)
         except asyncio.InvalidStateError:
-            await _raise_status(call)  # The call was over before we had written: its status says why.
+            await _raise_status(call)  # The call had ended before we wrote: its status says why.
         finally:
             call.cancel()
             for task in tasks:
@@ -121,8 +121,8 @@ class RemoteStream(Stream):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self, call: Any) -> Any:
-        """The next message; a server that accepts the call must say so soon."""
-        if self._is_welcome:
+        """The next message; a server that accepts the call must send its welcome soon."""
+        if self._is_welcomed:
             return await call.read()
         try:
             async with asyncio.timeout(WELCOME_SECONDS):
@@ -130,53 +130,53 @@ class RemoteStream(Stream):
         except TimeoutError:
             return _EOF
 
-    def _begin_anew(self) -> None:
-        """What the last connection left open: outcomes that were not judged go first, credits are granted again."""
+    def _reset(self) -> None:
+        """Prepare a new connection: outcomes that were not judged go first, credits are granted again."""
         self._outcomes.extendleft(reversed(self._unjudged))
         self._unjudged.clear()
         self._judged = 0
-        self._grants = {self._places[place]: credits for place, credits in self._credits.items() if credits > 0}
-        self._is_drain_told = self._is_server_closing = self._is_beat_due = False
+        self._grants = {self._credit_keys[key]: credits for key, credits in self._credits.items() if credits > 0}
+        self._is_drain_sent = self._is_server_closing = self._is_heartbeat_due = False
 
     def _hello(self) -> pb.FromWorker:
         resumed = [pb.Lease(key=job.key, attempt=job.attempt) for job in self._held.values()]
         return pb.FromWorker(hello=pb.Hello(worker=self.worker, lease_ms=self._lease_ms, resumed=resumed))
 
-    # What we say --------------------------------------------------------------------------------
+    # What we send -------------------------------------------------------------------------------
 
     async def _write(self, call: Any) -> None:
-        """Write what there is, as soon as there is something; whatever comes meanwhile goes with the next message."""
+        """Write as soon as there is something to send; what is added meanwhile goes with the next message."""
         self._wakeup.set()
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            if not self._is_welcome:
+            if not self._is_welcomed:
                 continue
             while (message := self._message()) is not None:
                 await call.write(message)
-            if self._is_server_closing or (self._is_done and self._is_drain_told):
+            if self._is_server_closing or (self._is_done and self._is_drain_sent):
                 await call.done_writing()
                 return
 
     def _message(self) -> pb.FromWorker | None:
         message = pb.FromWorker()
-        has_words = False
+        has_content = False
         if self._outcomes:
-            message.outcomes.extend(self._some_outcomes())
-            has_words = True
+            message.outcomes.extend(self._next_outcomes())
+            has_content = True
         if self._grants:
             grants, self._grants = self._grants, {}
-            message.grants.extend(_grant(place, credits) for place, credits in grants.items())
-            has_words = True
-        if self._is_beat_due:
-            self._is_beat_due = False
+            message.grants.extend(_grant(key, credits) for key, credits in grants.items())
+            has_content = True
+        if self._is_heartbeat_due:
+            self._is_heartbeat_due = False
             message.heartbeats.extend(pb.Lease(key=job.key, attempt=job.attempt) for job in self._held.values())
-            has_words = True
-        if self._is_draining and not self._is_drain_told:
-            message.draining = self._is_drain_told = has_words = True
-        return message if has_words else None
+            has_content = True
+        if self._is_draining and not self._is_drain_sent:
+            message.draining = self._is_drain_sent = has_content = True
+        return message if has_content else None
 
-    def _some_outcomes(self) -> Iterator[pb.Outcome]:
+    def _next_outcomes(self) -> Iterator[pb.Outcome]:
         outcomes, unjudged, size = self._outcomes, self._unjudged, 0
         for _ in range(min(len(outcomes), OUTCOMES_MAX)):
             outcome = outcomes.popleft()
@@ -186,33 +186,33 @@ class RemoteStream(Stream):
             if size > MESSAGE_BYTES_MAX:
                 return
 
-    async def _beat(self, seconds: float) -> None:
-        """Tell now and then what still runs here, and that we are alive."""
+    async def _send_heartbeats(self, seconds: float) -> None:
+        """Report regularly what still runs here, and that this worker is alive."""
         while True:
             await asyncio.sleep(seconds * 0.8)
-            self._is_beat_due = True
+            self._is_heartbeat_due = True
             self._wakeup.set()
 
-    # What we hear -------------------------------------------------------------------------------
+    # What we receive ----------------------------------------------------------------------------
 
-    def _hear(self, message: pb.ToWorker) -> None:
+    def _receive(self, message: pb.ToWorker) -> None:
         if message.HasField("welcome"):
             self._outage.over()
-            self._is_welcome = True
+            self._is_welcomed = True
             for loss in message.welcome.lost:
                 self._lost(loss.lease.key, loss.lease.attempt)
             self._wakeup.set()
         if message.jobs:
             self._received([ActiveJob(job) for job in message.jobs])
         if message.settled > self._judged:
-            self._judge(message)
+            self._settled(message)
         for loss in message.losses:
             self._lost(loss.lease.key, loss.lease.attempt)
         if message.closing:
             self._is_server_closing = True
             self._wakeup.set()
 
-    def _judge(self, message: pb.ToWorker) -> None:
+    def _settled(self, message: pb.ToWorker) -> None:
         for _ in range(message.settled - self._judged):
             self._unjudged.popleft()
         self._judged = message.settled
@@ -222,12 +222,12 @@ class RemoteStream(Stream):
             self._wakeup.set()
 
 
-def _grant(place: CreditKey, credits: int) -> pb.Grant:
-    return pb.Grant(type=place.type, credits=credits, group=place.group, tenants=place.tenants)
+def _grant(key: CreditKey, credits: int) -> pb.Grant:
+    return pb.Grant(type=key.type, credits=credits, group=key.group, tenants=key.tenants)
 
 
 async def _raise_status(call: Any) -> None:
-    """Raise what the server ended the call with, unless that is OK."""
+    """Raise the status that the server ended the call with, unless it is OK."""
     code = await call.code()
     if code is not grpc.StatusCode.OK:
         raise grpc.aio.AioRpcError(

@@ -1,4 +1,4 @@
-"""What callers ask for, checked before it goes anywhere: in process and over the wire the errors are the same."""
+"""Checks the arguments of client calls before they are sent: the errors are the same in process and remotely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from everwork.client.job import Attempt, lease_of
 from everwork.codec.json import decode_json, decode_object, encode, encode_object
-from everwork.codec.new_job import instant, new_job, sought_text
+from everwork.codec.new_job import instant, new_job, search_text
 from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.classify import class_names
@@ -33,16 +33,16 @@ from everwork.core.states import State
 from everwork.core.texts import error_text
 from everwork.exceptions import InvalidInput
 
-JobAsked = NewJob | tuple[str, Mapping[str, Any]]
+JobInput = NewJob | tuple[str, Mapping[str, Any]]
 """A job to be created: as `new_job` makes it, or a type and its variables."""
 
 
 def worker_name() -> str:
-    """A name that no other worker has."""
+    """A unique name for a worker."""
     return f"{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
-def a_job(type: str, variables: Mapping[str, Any] | None, options: Mapping[str, Any]) -> NewJob:
+def job_from(type: str, variables: Mapping[str, Any] | None, options: Mapping[str, Any]) -> NewJob:
     """One job to be created."""
     try:
         return new_job(type, {} if variables is None else variables, **options)
@@ -57,16 +57,16 @@ def a_job(type: str, variables: Mapping[str, Any] | None, options: Mapping[str, 
 _OPTIONS = frozenset(new_job.__kwdefaults__ or ())
 
 
-def many_jobs(jobs: Iterable[JobAsked], field: str = "jobs") -> list[NewJob]:
-    """Many jobs to be created; the first that is wrong is named by its place."""
+def jobs_from(jobs: Iterable[JobInput], field: str = "jobs") -> list[NewJob]:
+    """Many jobs to be created; an error names the index of the first that is invalid."""
     if not isinstance(jobs, Iterable):
         raise InvalidInput(field, f"must be jobs, or pairs of a type and variables, not {checks.shown(jobs)}")
     checked = []
-    for at, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         try:
             checked.append(job if isinstance(job, NewJob) else new_job(*_pair(job)))
         except InvalidInput as error:
-            raise InvalidInput(f"{field}[{at}].{error.field}", error.problem) from None
+            raise InvalidInput(f"{field}[{index}].{error.field}", error.problem) from None
     if len(checked) > CREATE_BATCH_MAX:
         raise InvalidInput(field, f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(checked):,}")
     return checked
@@ -78,10 +78,10 @@ def _pair(job: object) -> tuple[str, Mapping[str, Any]]:
     return job[0], job[1]
 
 
-def a_demand(
+def demand_from(
     type: str, worker: str, limit: int, *, lease: float, group: str = DEFAULT_GROUP, tenants: Iterable[str] = ()
 ) -> Demand:
-    """What a worker asks for."""
+    """A checked demand for jobs."""
     return Demand(
         checks.name("type", type),
         checks.name("worker", worker),
@@ -93,16 +93,16 @@ def a_demand(
 
 
 def lease_ms(seconds: float) -> int:
-    """How long a lease holds."""
+    """The duration of a lease."""
     return checks.milliseconds("lease", seconds, 0.001, LEASE_MS_MAX / 1000)
 
 
 def seconds(field: str, value: float) -> float:
-    """A stretch of time."""
+    """A duration."""
     return checks.number(field, value, 0, DELAY_MS_MAX / 1000)
 
 
-def a_filter(
+def filter_from(
     *,
     type: str | None = None,
     group: str | None = None,
@@ -126,7 +126,7 @@ def a_filter(
         correlation_id=None if correlation_id is None else checks.name("correlation_id", correlation_id),
         created_after_ms=None if created_after is None else instant("created_after", created_after),
         created_before_ms=None if created_before is None else instant("created_before", created_before),
-        error_text=None if error_text is None else sought_text("error_text", error_text),
+        error_text=None if error_text is None else search_text("error_text", error_text),
         due=bool(due),
     )
 
@@ -135,14 +135,14 @@ def _names(field: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(checks.name(field, name) for name in ([names] if isinstance(names, str) else names))
 
 
-# How attempts end -----------------------------------------------------------------------------------
+# Outcomes -------------------------------------------------------------------------------------------
 
 
-def completed(job: Attempt, attempt: int, result: Any, events: Iterable[JobAsked] = ()) -> o.Complete:
+def completed(job: Attempt, attempt: int, result: Any, events: Iterable[JobInput] = ()) -> o.Complete:
     """The work is done."""
     key, number = lease_of(job, attempt)
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
-    return o.Complete(key, number, text, tuple(many_jobs(events, "events")))
+    return o.Complete(key, number, text, tuple(jobs_from(events, "events")))
 
 
 def failed(
@@ -172,17 +172,17 @@ def _classes(error: object) -> tuple[str, ...]:
 
 
 def retried(job: Attempt, attempt: int, error: object, delay: float | None) -> o.Retry:
-    """The worker asks for another attempt."""
+    """The worker requests another attempt."""
     return o.Retry(*lease_of(job, attempt), error_text(error), _delay_ms("delay", delay))
 
 
 def rejected(job: Attempt, attempt: int, error: object) -> o.Reject:
-    """The job makes no sense."""
+    """The job is invalid."""
     return o.Reject(*lease_of(job, attempt), error_text(error))
 
 
 def released(job: Attempt, attempt: int) -> o.Release:
-    """A clean hand-back."""
+    """The job is released."""
     return o.Release(*lease_of(job, attempt))
 
 
@@ -191,41 +191,41 @@ def thrown(job: Attempt, attempt: int, code: str, error: object, variables: Mapp
     return o.Throw(*lease_of(job, attempt), checks.name("code", code), error_text(error), _json(variables))
 
 
-def many_outcomes(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
-    """Outcomes that the caller has made himself; the first that is wrong is named by its place."""
+def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
+    """Outcomes that the caller has built; an error names the index of the first that is invalid."""
     given = list(outcomes)
     if len(given) > SETTLE_BATCH_MAX:
         raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
     checked_ones = []
-    for at, outcome in enumerate(given):
+    for index, outcome in enumerate(given):
         try:
             checked_ones.append(checked(outcome))
         except InvalidInput as error:
-            raise in_place(at, error) from None
+            raise indexed(index, error) from None
     return checked_ones
 
 
-def in_place(at: int, error: InvalidInput) -> InvalidInput:
-    """The same error, which says what outcome of a call it is about."""
-    return InvalidInput(f"outcomes[{at}].{error.field}", error.problem)
+def indexed(index: int, error: InvalidInput) -> InvalidInput:
+    """The same error, which names the index of the outcome."""
+    return InvalidInput(f"outcomes[{index}].{error.field}", error.problem)
 
 
 def checked(outcome: o.Outcome) -> o.Outcome:
-    """An outcome that the caller has made himself."""
+    """An outcome that the caller has built."""
     if not isinstance(outcome, o.Outcome):
         kinds = "Complete, Fail, Retry, Reject, Release or Throw"
         raise InvalidInput("kind", f"must be {kinds}, not {checks.shown(outcome)}")
     named = outcome._replace(key=checks.job_key(outcome.key), attempt=checks.attempt(outcome.attempt))
     match named:
         case o.Complete():
-            return named._replace(result=_json_text(named.result), events=tuple(many_jobs(named.events, "events")))
+            return named._replace(result=_json_text(named.result), events=tuple(jobs_from(named.events, "events")))
         case o.Failed():
-            _maybe_number("retries", named.retries, ATTEMPTS_MAX)
-            _maybe_number("backoff_ms", named.backoff_ms, DELAY_MS_MAX)
+            _optional_number("retries", named.retries, ATTEMPTS_MAX)
+            _optional_number("backoff_ms", named.backoff_ms, DELAY_MS_MAX)
             _require_names("classes", named.classes)
             return named._replace(error=error_text(named.error), variables=_object_text(named.variables))
         case o.Retry():
-            _maybe_number("delay_ms", named.delay_ms, DELAY_MS_MAX)
+            _optional_number("delay_ms", named.delay_ms, DELAY_MS_MAX)
             return named._replace(error=error_text(named.error))
         case o.Reject():
             return named._replace(error=error_text(named.error))
@@ -238,9 +238,9 @@ def checked(outcome: o.Outcome) -> o.Outcome:
             assert_never(named)
 
 
-def _maybe_number(field: str, number: int | None, most: int) -> None:
+def _optional_number(field: str, number: int | None, number_max: int) -> None:
     if number is not None:
-        checks.whole_number(field, number, 0, most)
+        checks.whole_number(field, number, 0, number_max)
 
 
 def _require_names(field: str, names: object) -> None:

@@ -1,6 +1,6 @@
-"""A worker's line to the jobs: credits go out, jobs come in, outcomes go back, all in batches.
+"""A worker's stream of jobs: credits go out, jobs come in, outcomes go back, all in batches.
 
-`RemoteStream` talks to a server, `LocalStream` to a store in process; who works with them sees no difference.
+`RemoteStream` talks to a server, `LocalStream` to a store in process; both behave the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = get_logger("everwork")
 CREDITS_MAX: Final = 10_000
 REFUSALS_KEPT: Final = 1_000
 CLOSE_SECONDS: Final = 10.0
-"""How long closing waits for the last outcomes to be judged; what is not judged by then lapses or was lost before."""
+"""How long closing waits for the last outcomes to be judged; leases of what is not judged by then expire."""
 
 
 class CreditKey(NamedTuple):
@@ -48,7 +48,7 @@ class Refused(NamedTuple):
 
 
 class Stream(ABC):
-    """Jobs for one worker. Iterate over it for batches of jobs; end each by one of its verbs, which return at once."""
+    """Jobs for one worker. Iterate over it for batches of jobs; end each with one of its verbs, which do not block."""
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         self._client = client
@@ -57,29 +57,29 @@ class Stream(ABC):
         self.refusals: deque[Refused] = deque(maxlen=REFUSALS_KEPT)
         """Outcomes that were not accepted, the last thousand of them."""
         self.on_loss: Callable[[ActiveJob], None] = lambda _: None
-        """Called for each job whose lease no longer holds: what runs under it should stop."""
+        """Called for each job whose lease was lost: its handler should stop."""
         self._held: dict[int, ActiveJob] = {}
         self._credits: dict[tuple[str, str], int] = {}
-        self._places: dict[tuple[str, str], CreditKey] = {}
+        self._credit_keys: dict[tuple[str, str], CreditKey] = {}
         self._inbox: deque[list[ActiveJob]] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._is_draining = False
         self._is_closing = False
-        self._refused_ever = 0
-        self._is_over = False
+        self._refused_total = 0
+        self._is_ended = False
         self._error: EverworkError | None = None
         self._task: asyncio.Task[None] | None = None
 
     # Work ---------------------------------------------------------------------------------------
 
     def grant(self, type: str, credits: int, *, group: str = DEFAULT_GROUP, tenants: Iterable[str] = ()) -> None:
-        """Allow so many more jobs of a type to be sent here."""
+        """Allow `credits` more jobs of a type to be sent here."""
         checks.whole_number("credits", credits, 1, CREDITS_MAX)
-        place = self._places.get((type, group)) or self._new_place(type, group, tenants)
+        key = self._credit_keys.get((type, group)) or self._new_key(type, group, tenants)
         self._credits[type, group] = self._credits.get((type, group), 0) + credits
-        self._granted(place, credits)
+        self._granted(key, credits)
 
-    def complete(self, job: ActiveJob, result: Any = None, *, events: Iterable[requests.JobAsked] = ()) -> None:
+    def complete(self, job: ActiveJob, result: Any = None, *, events: Iterable[requests.JobInput] = ()) -> None:
         """The work is done."""
         self.put(requests.completed(job, 0, result, events))
 
@@ -101,15 +101,15 @@ class Stream(ABC):
         self.put(outcome)
 
     def retry(self, job: ActiveJob, error: object = "", *, delay: float | None = None) -> None:
-        """Ask for another attempt."""
+        """Request another attempt."""
         self.put(requests.retried(job, 0, error, delay))
 
     def reject(self, job: ActiveJob, error: object = "") -> None:
-        """The job makes no sense."""
+        """The job is invalid."""
         self.put(requests.rejected(job, 0, error))
 
     def release(self, job: ActiveJob) -> None:
-        """Hand the job back."""
+        """Release the job."""
         self.put(requests.released(job, 0))
 
     def throw(
@@ -119,7 +119,7 @@ class Stream(ABC):
         self.put(requests.thrown(job, 0, code, error, variables))
 
     def settle(self, outcome: Outcome) -> None:
-        """End an attempt: the outcome goes with the next message, and is sent again until it is judged."""
+        """End an attempt: the outcome goes with the next message, and is resent until it is judged."""
         checked = requests.checked(outcome)
         if not checked.attempt:
             raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
@@ -141,40 +141,40 @@ class Stream(ABC):
         return self
 
     async def __anext__(self) -> list[ActiveJob]:
-        """The next batch of jobs; the end comes after `drain`, an error when the server will not have us."""
+        """The next batch of jobs; iteration ends after `drain`, and raises if the server refuses the stream."""
         while not self._inbox:
             if self._error is not None:
                 raise self._error
-            if self._is_over:
+            if self._is_ended:
                 raise StopAsyncIteration
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
         return self._inbox.popleft()
 
-    # Life ---------------------------------------------------------------------------------------
+    # Lifecycle ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Ask for no more jobs; the stream ends when those that are here have been ended."""
+        """Request no more jobs; the stream ends when those that are held have been ended."""
         self._is_draining = True
         self._credits.clear()
         self._drained()
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Hand back what has not been ended, and wait for the last outcomes to be judged."""
+        """Release what has not been ended, and wait for the last outcomes to be judged."""
         self._is_closing = True
         for job in list(self._held.values()):
             self.put(Release(job.key, job.attempt))
         self.drain()
         if self._task is None:
             return
-        _, late = await asyncio.wait([self._task], timeout=seconds)
-        if late:
+        _, unfinished = await asyncio.wait([self._task], timeout=seconds)
+        if unfinished:
             log.warning("a stream was closed before its last outcomes were judged", worker=self.worker)
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def break_off(self, error: EverworkError) -> None:
-        """Close, and let whoever waits for jobs know why."""
+        """Close, and raise the error in whoever waits for jobs."""
         self._error = error
         self._inbox.clear()
         self._wake()
@@ -184,7 +184,7 @@ class Stream(ABC):
         if self._task is not None:
             raise BadConfiguration("stream: it has been opened already; make another one")
         await self._client.open()
-        self._task = asyncio.get_running_loop().create_task(self._live(), name=f"everwork-stream-{self.worker}")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"everwork-stream-{self.worker}")
         self._task.add_done_callback(self._ended)
         self._client.streams.add(self)
         return self
@@ -197,35 +197,35 @@ class Stream(ABC):
     # Inside -------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def _live(self) -> None:
-        """Everything that happens between the opening and the end."""
+    async def _run(self) -> None:
+        """Run the stream from its opening to its end."""
 
     @abstractmethod
-    def _granted(self, place: CreditKey, credits: int) -> None:
-        """Pass credits on."""
+    def _granted(self, key: CreditKey, credits: int) -> None:
+        """Credits were granted."""
 
     @abstractmethod
     def _send(self, outcome: Outcome) -> None:
-        """Pass an outcome on."""
+        """Send an outcome."""
 
     @abstractmethod
     def _drained(self) -> None:
-        """Pass on that no more jobs are wanted."""
+        """No more jobs are to be requested."""
 
-    def _new_place(self, type: str, group: str, tenants: Iterable[str]) -> CreditKey:
+    def _new_key(self, type: str, group: str, tenants: Iterable[str]) -> CreditKey:
         names = tuple(checks.name("tenants", tenant) for tenant in tenants)
-        place = CreditKey(checks.name("type", type), checks.text("group", group, NAME_CHARS_MAX), names)
-        self._places[type, group] = place
-        return place
+        key = CreditKey(checks.name("type", type), checks.text("group", group, NAME_CHARS_MAX), names)
+        self._credit_keys[type, group] = key
+        return key
 
     def _received(self, jobs: list[ActiveJob]) -> None:
         held, credits = self._held, self._credits
         for job in jobs:
             held[job.key] = job
-            place = (job.type, job.group)
-            if place in credits:
-                credits[place] -= 1
-        if self._is_closing:  # They were on their way when nobody was left to take them.
+            key = (job.type, job.group)
+            if key in credits:
+                credits[key] -= 1
+        if self._is_closing:  # They were already on their way.
             for job in jobs:
                 self.put(Release(job.key, job.attempt))
             return
@@ -243,18 +243,18 @@ class Stream(ABC):
 
     def _refused(self, refused: Refused) -> None:
         self.refusals.append(refused)
-        self._refused_ever += 1
-        if self._refused_ever & (self._refused_ever - 1) == 0:  # Few words, however many there are.
-            why, times = refused.message, self._refused_ever
+        self._refused_total += 1
+        if self._refused_total & (self._refused_total - 1) == 0:  # Logged at powers of two, however many there are.
+            times = self._refused_total
             facts = {"worker": self.worker, "key": refused.key, "attempt": refused.attempt}
-            log.warning("an outcome was refused", **facts, why=why, times=times)
+            log.warning("an outcome was refused", **facts, why=refused.message, times=times)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._is_over = True
+        self._is_ended = True
         self._client.streams.discard(self)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = error if isinstance(error, EverworkError) else EverworkError(f"the stream broke: {error!r}")
@@ -262,8 +262,8 @@ class Stream(ABC):
 
 
 def open_stream(client: Client, worker: str, lease_ms: int) -> Stream:
-    """The stream that suits the client's way to the jobs."""
-    from everwork.client.local import LocalTransport  # noqa: PLC0415 - only what is used is loaded
+    """The stream for the client's transport."""
+    from everwork.client.local import LocalTransport  # noqa: PLC0415 - loaded on demand
 
     if isinstance(client.transport, LocalTransport):
         from everwork.client.local_stream import LocalStream  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Runs handlers on a stream: few tasks for many jobs, and as many jobs on the way as are soon done.
+"""Runs handlers on a stream: a few tasks for many jobs, and a prefetch that adapts to the throughput.
 
 Each type has up to `concurrency` runners; see `everwork.aio.runners`.
 """
@@ -27,15 +27,15 @@ log = get_logger("everwork")
 
 Handler = Callable[[ActiveJob], Any]
 """Takes a job and returns its result; a coroutine function, or a plain one, which runs in a thread."""
-AHEAD_SECONDS: Final = 0.1
-"""So much work is fetched ahead: what was done in such a time lately. It hides the way to the server and back."""
-AHEAD_MAX: Final = 2_000
+PREFETCH_SECONDS: Final = 0.1
+"""As many jobs are prefetched as were recently done in this time: it hides the round trip to the server."""
+PREFETCH_MAX: Final = 2_000
 WATCH_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 1.0
 
 
 class Pool:
-    """The jobs of one type: waiting, running, and those who run them."""
+    """The jobs of one type: waiting, running, and their runners."""
 
     def __init__(self, type: str, handler: Handler, concurrency: int) -> None:
         if not callable(handler):
@@ -54,29 +54,29 @@ class Pool:
         self.counted_at = time.monotonic()
 
     def adapt(self) -> None:
-        """Let as much be on the way as is done in a short time."""
+        """Set the prefetch to what is done in a short time."""
         now = time.monotonic()
         seconds = now - self.counted_at
-        if seconds >= AHEAD_SECONDS:
-            self.window = self.concurrency + min(int(self.done / seconds * AHEAD_SECONDS), AHEAD_MAX)
+        if seconds >= PREFETCH_SECONDS:
+            self.window = self.concurrency + min(int(self.done / seconds * PREFETCH_SECONDS), PREFETCH_MAX)
             self.done, self.counted_at = 0, now
 
 
 class Run:
-    """A handler at work."""
+    """A running handler."""
 
-    __slots__ = ("begun_at", "is_timed_out", "is_told", "task")
+    __slots__ = ("is_cancelled", "is_timed_out", "started_at", "task")
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
-        self.begun_at = time.monotonic()
-        self.is_told = False
-        """Whether it was told to stop."""
+        self.started_at = time.monotonic()
+        self.is_cancelled = False
+        """Whether its task was cancelled to stop the handler."""
         self.is_timed_out = False
 
 
 class WorkerPool:
-    """The handlers of one worker. It lives as long as `run`."""
+    """The handlers of one worker, for one call of `run`."""
 
     def __init__(self, handlers: Mapping[str, Handler], concurrency: int) -> None:
         checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
@@ -93,7 +93,7 @@ class WorkerPool:
         self._idle = asyncio.Event()
 
     async def run(self, stream: Stream, stop: asyncio.Event) -> None:
-        """Work until `stop` is set: then finish what runs and hand back what has not begun."""
+        """Work until `stop` is set: then finish what runs and release what has not started."""
         self._stream = stream
         stream.on_loss = self._stop_lost
         watching = asyncio.ensure_future(self._watch())
@@ -104,26 +104,26 @@ class WorkerPool:
                 await self._work(stop)
         finally:
             watching.cancel()
-            self._let_go()
+            self._close()
 
     async def _work(self, stop: asyncio.Event) -> None:
-        taking = asyncio.ensure_future(self._take_all())
+        receiving = asyncio.ensure_future(self._receive_all())
         try:
-            await _either(taking, stop)
-            if not taking.done():
+            await _either(receiving, stop)
+            if not receiving.done():
                 self._stop_soft()
-                # A server that is away keeps nobody from stopping: what is left to say is said while the stream closes.
-                await _either(taking, self._idle)
-            if taking.done():
-                taking.result()
+                # An unavailable server must not delay the stop: what is left is sent while the stream closes.
+                await _either(receiving, self._idle)
+            if receiving.done():
+                receiving.result()
         except BaseException:
             self._stop_soft()
             await self._stop_hard()
             raise
         finally:
-            taking.cancel()
+            receiving.cancel()
 
-    async def _take_all(self) -> None:
+    async def _receive_all(self) -> None:
         async for jobs in self._stream:
             for job in jobs:
                 self._accept(job)
@@ -137,10 +137,10 @@ class WorkerPool:
         else:
             pool.runners.inbox.append(job)
 
-    # The end ------------------------------------------------------------------------------------
+    # Shutdown -----------------------------------------------------------------------------------
 
     def _stop_soft(self) -> None:
-        """Begin nothing more; what waits goes back; the stream ends when what runs has ended."""
+        """Start nothing more and release what waits; the stream ends when what runs has ended."""
         self._is_stopping = True
         for pool in self._pools.values():
             while pool.runners.inbox:
@@ -154,7 +154,7 @@ class WorkerPool:
             self._idle.set()
 
     async def _stop_hard(self) -> None:
-        """Cancel what runs; it goes back when the stream is closed. Threads cannot be stopped: they are told."""
+        """Cancel what runs; it is released when the stream is closed. Threads cannot be stopped, only flagged."""
         for pool in self._pools.values():
             for job in pool.running:
                 job.is_lost = job.is_lost or not pool.is_async
@@ -163,7 +163,7 @@ class WorkerPool:
         if runners:
             await asyncio.wait(runners)
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         for pool in self._pools.values():
             pool.runners.close()
         if self._threads is not None:
@@ -172,7 +172,7 @@ class WorkerPool:
     # One job ------------------------------------------------------------------------------------
 
     async def _run(self, pool: Pool, job: ActiveJob, task: asyncio.Task[Any]) -> None:
-        """One job: call its handler, say how it ended, and make room for another."""
+        """Call the handler of one job, report its outcome, and request more jobs."""
         if not job.is_lost:
             run = pool.running[job] = Run(task)
             job_here.set(job)
@@ -198,11 +198,11 @@ class WorkerPool:
             self._stream.grant(pool.type, credits)
 
     async def _outcome(self, pool: Pool, job: ActiveJob, run: Run) -> o.Outcome:
-        """How the attempt ended, whatever the handler does."""
+        """The outcome of the attempt, whatever the handler does."""
         try:
             return _completed(job, await self._call(pool, job))
         except asyncio.CancelledError as error:
-            if not run.is_told and run.task.cancelling():
+            if not run.is_cancelled and run.task.cancelling():
                 raise  # The runner itself is being stopped.
             await absorb_cancellation(run.task)
             return _timed_out(job) if run.is_timed_out else _failed(job, error)
@@ -216,42 +216,42 @@ class WorkerPool:
         if pool.is_async:
             return await pool.handler(job)
         if self._threads is None:
-            most = sum(one.concurrency for one in self._pools.values() if not one.is_async)
-            self._threads = ThreadPoolExecutor(most, thread_name_prefix="everwork-handler")
+            threads = sum(one.concurrency for one in self._pools.values() if not one.is_async)
+            self._threads = ThreadPoolExecutor(threads, thread_name_prefix="everwork-handler")
         return await asyncio.get_running_loop().run_in_executor(self._threads, pool.handler, job)
 
-    # Stops --------------------------------------------------------------------------------------
+    # Cancellation -------------------------------------------------------------------------------
 
     def _stop_lost(self, job: ActiveJob) -> None:
         """Stop a handler whose result no longer matters."""
         run = self._pools[job.type].running.get(job)
         if run is not None:
-            self._tell(job, run)
+            self._cancel(job, run)
 
-    def _tell(self, job: ActiveJob, run: Run) -> None:
-        if not run.is_told and self._pools[job.type].is_async:
-            run.is_told = True
+    def _cancel(self, job: ActiveJob, run: Run) -> None:
+        if not run.is_cancelled and self._pools[job.type].is_async:
+            run.is_cancelled = True
             run.task.cancel()
 
     async def _watch(self) -> None:
-        """One timer for the time-outs of all jobs."""
+        """One timer for the timeouts of all jobs."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             now = time.monotonic()
             for pool in self._pools.values():
                 for job, run in list(pool.running.items()):
-                    late = 0.0 if job.timeout_ms is None else now - run.begun_at - job.timeout_ms / 1000
-                    if late > 0.0:
+                    overdue = 0.0 if job.timeout_ms is None else now - run.started_at - job.timeout_ms / 1000
+                    if overdue > 0.0:
                         run.is_timed_out = True
-                        self._tell(job, run)
-                    if late > (GRACE_SECONDS if pool.is_async else 0.0) and not job.is_lost:
-                        # It swallows its cancellation, or is a thread: the job need not wait for it.
+                        self._cancel(job, run)
+                    if overdue > (GRACE_SECONDS if pool.is_async else 0.0) and not job.is_lost:
+                        # It ignores its cancellation, or is a thread: the job does not wait for it.
                         self._stream.put(_timed_out(job, "; it still runs"))
                         job.is_lost = True
 
 
 async def _either(task: asyncio.Future[Any], event: asyncio.Event) -> None:
-    """Wait for the one or the other."""
+    """Wait for the task or the event, whichever comes first."""
     waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -268,12 +268,12 @@ def _completed(job: ActiveJob, value: Any) -> o.Outcome:
         return ending.unusable(job.key, job.attempt, f"the handler's {error}")
 
 
-def _timed_out(job: ActiveJob, more: str = "") -> o.Failed:
-    return ending.timed_out(job.key, job.attempt, (job.timeout_ms or 0) / 1000, more)
+def _timed_out(job: ActiveJob, note: str = "") -> o.Failed:
+    return ending.timed_out(job.key, job.attempt, (job.timeout_ms or 0) / 1000, note)
 
 
 def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
-    """The outcome of an attempt whose handler raised; only what is no signal has a traceback worth showing."""
+    """The outcome of an attempt whose handler raised; `Fail`, `Reject` and `Retry` are logged without a traceback."""
     if not isinstance(error, Fail | Reject | Retry):
         log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
     return ending.raised(job.key, job.attempt, error)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from everwork.aio.loops import new_loop
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.job import ActiveJob, Attempt
-from everwork.client.requests import JobAsked
+from everwork.client.requests import JobInput
 from everwork.client.transport import closed
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.leasing import Created, Judged
@@ -34,7 +34,7 @@ CLOSE_SECONDS: Final = 15.0
 
 
 class SyncClient:
-    """`Client` with an event loop in a thread of its own; see there for what each verb does."""
+    """`Client` with an event loop in its own thread; see there for what each verb does."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class SyncClient:
     # Create -------------------------------------------------------------------------------------
 
     def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
-        """Create a job, durably, and answer its key."""
+        """Create a job, durably, and return its key."""
         return self._run(self._client.create(type, variables, **options))
 
-    def create_many(self, jobs: Iterable[JobAsked]) -> list[Created]:
+    def create_many(self, jobs: Iterable[JobInput]) -> list[Created]:
         """Create many jobs, all or none."""
         return self._run(self._client.create_many(jobs))
 
@@ -78,12 +78,12 @@ class SyncClient:
         tenants: Iterable[str] = (),
     ) -> list[ActiveJob]:
         """Lease jobs; with nothing to do, wait for some."""
-        asked = self._client.activate(
+        call = self._client.activate(
             type, worker=worker, limit=limit, lease=lease, wait=wait, group=group, tenants=tenants
         )
-        return self._run(asked)
+        return self._run(call)
 
-    def complete(self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[JobAsked] = ()) -> None:
+    def complete(self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[JobInput] = ()) -> None:
         """The work is done."""
         self._run(self._client.complete(job, result, attempt=attempt, events=events))
 
@@ -100,22 +100,22 @@ class SyncClient:
         by_policy: bool = False,
     ) -> None:
         """The attempt failed."""
-        said = self._client.fail(
+        call = self._client.fail(
             job, error,
             attempt=attempt, retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy,
         )  # fmt: skip
-        self._run(said)
+        self._run(call)
 
     def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
-        """Ask for another attempt."""
+        """Request another attempt."""
         self._run(self._client.retry(job, error, attempt=attempt, delay=delay))
 
     def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
-        """The job makes no sense."""
+        """The job is invalid."""
         self._run(self._client.reject(job, error, attempt=attempt))
 
     def release(self, job: Attempt, *, attempt: int = 0) -> None:
-        """Hand the job back."""
+        """Release the job."""
         self._run(self._client.release(job, attempt=attempt))
 
     def throw(
@@ -131,11 +131,11 @@ class SyncClient:
         self._run(self._client.throw(job, code, error, attempt=attempt, variables=variables))
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End many attempts in one step."""
+        """End many attempts in one call."""
         return self._run(self._client.settle(outcomes))
 
     def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
-        """Let the lease end later."""
+        """Extend the lease."""
         self._run(self._client.extend(job, lease, attempt=attempt))
 
     # Change -------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ class SyncClient:
         return self._run(self._client.cancel(key, reason))
 
     def requeue(self, key: int | str) -> State:
-        """Bring a dead letter back."""
+        """Requeue a dead letter."""
         return self._run(self._client.requeue(key))
 
     def requeue_matching(self, *, all: bool = False, **wanted: Any) -> BulkChange:
-        """Bring back every dead letter that matches; without any filter, `all` must be said."""
+        """Requeue every dead letter that matches; without any filter, `all` must be given."""
         return self._run(self._client.requeue_matching(all=all, **wanted))
 
     def set_retries(self, key: int | str, retries: int) -> int:
@@ -157,11 +157,11 @@ class SyncClient:
         return self._run(self._client.set_retries(key, retries))
 
     def reschedule(self, key: int | str, *, run_at: datetime | None = None, delay: float | None = None) -> State:
-        """Let a pending job run at another time."""
+        """Change when a pending job runs."""
         return self._run(self._client.reschedule(key, run_at=run_at, delay=delay))
 
     def run_now(self, key: int | str) -> State:
-        """Let a pending job run at once."""
+        """Run a pending job now."""
         return self._run(self._client.run_now(key))
 
     def set_priority(self, key: int | str, priority: int) -> State:
@@ -169,13 +169,13 @@ class SyncClient:
         return self._run(self._client.set_priority(key, priority))
 
     def delete(self, key: int | str) -> State:
-        """Remove a finished job."""
+        """Delete a finished job."""
         return self._run(self._client.delete(key))
 
-    # Ask ----------------------------------------------------------------------------------------
+    # Query --------------------------------------------------------------------------------------
 
     def get(self, key: int | str) -> Job:
-        """A job as it stands."""
+        """Return a job with everything that is known of it."""
         return self._run(self._client.get(key))
 
     def history(self, key: int | str) -> list[HistoryEntry]:
@@ -207,7 +207,7 @@ class SyncClient:
                 return
             page = self.page(page.next, limit=LIST_LIMIT_MAX // 4, **wanted)
 
-    # Life ---------------------------------------------------------------------------------------
+    # Lifecycle ----------------------------------------------------------------------------------
 
     def work(
         self,
@@ -222,12 +222,12 @@ class SyncClient:
         async def working() -> None:
             stop = asyncio.Event()
             loop = asyncio.get_running_loop()
-            tell = lambda: loop.call_soon_threadsafe(stop.set)  # noqa: E731 - it must be found again
-            self._stops.add(tell)
+            request_stop = lambda: loop.call_soon_threadsafe(stop.set)  # noqa: E731 - discarded below
+            self._stops.add(request_stop)
             try:
                 await self._client.work(handlers, concurrency=concurrency, worker=worker, lease=lease, stop=stop)
             finally:
-                self._stops.discard(tell)
+                self._stops.discard(request_stop)
                 ended.set()
 
         ended = threading.Event()
@@ -236,24 +236,24 @@ class SyncClient:
         except EverworkError:
             raise
         except BaseException:
-            ended.wait(CLOSE_SECONDS)  # After Ctrl+C, what ran is handed back before the program goes on to its end.
+            ended.wait(CLOSE_SECONDS)  # After Ctrl+C, what ran is released before the program exits.
             raise
 
     def stop(self) -> None:
-        """Let `work` return: what runs is finished, what has not begun goes back."""
-        for tell in list(self._stops):
-            tell()
+        """Make `work` return: what runs is finished, what has not started is released."""
+        for request_stop in list(self._stops):
+            request_stop()
 
     def open(self) -> None:
-        """Open the way to the jobs, if that has not happened yet."""
+        """Open the transport, unless it is open already."""
         self._run(self._opened())
 
     def close(self) -> None:
-        """Let go of everything: calls of other threads raise `EngineUnavailable`. It can be opened again."""
+        """Close it: calls of other threads raise `EngineUnavailable`. It can be opened again."""
         if self._process != os.getpid():
             return
         self._require_other_thread()
-        with self._starting:  # Whoever calls meanwhile waits, and opens it again.
+        with self._starting:  # Callers that come meanwhile wait, and open it again.
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
             if loop is not None and thread is not None:
                 self._end(loop, thread)
@@ -277,7 +277,7 @@ class SyncClient:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         try:
-            future = self._begun(call)
+            future = self._start(call)
         except BaseException:
             call.close()
             raise
@@ -291,7 +291,7 @@ class SyncClient:
         finally:
             self._waiting.discard(future)
 
-    def _begun(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def _start(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if self._process != os.getpid():
             raise BadConfiguration("client: it was made before a fork; a child process needs a client of its own")
         self._require_other_thread()
@@ -309,7 +309,7 @@ class SyncClient:
             raise BadConfiguration("client: this thread runs the event loop and cannot wait for itself; use Client")
 
     def _end(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-        """Nobody may wait for a loop that has stopped, whatever becomes of his call."""
+        """Close the client and stop its loop: no caller may be left waiting for it."""
         try:
             asyncio.run_coroutine_threadsafe(self._ended(), loop).result()
         finally:
@@ -323,8 +323,8 @@ class SyncClient:
         try:
             await self._client.close()
         finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
+            remaining = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in remaining:
                 task.cancel()
-            if left:
-                await asyncio.wait(left, timeout=CLOSE_SECONDS)
+            if remaining:
+                await asyncio.wait(remaining, timeout=CLOSE_SECONDS)

@@ -1,4 +1,4 @@
-"""How a client reaches jobs, in process or over gRPC: the verbs, and the calls under way."""
+"""How a client reaches jobs, in process or over gRPC: the verbs, and the calls in progress."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from everwork.exceptions import BadConfiguration, CallTimeout, EngineUnavailable
 
 
 class Verbs(Protocol):
-    """One call's way to the jobs; see `everwork.service.jobs.Jobs` for what each verb does."""
+    """The verbs for one call; see `everwork.service.jobs.Jobs` for what each of them does."""
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Accept jobs, all or none."""
         ...
 
     async def activate(self, demand: Demand, wait_ms: int) -> Sequence[Any]:
-        """Lease jobs: what an `ActiveJob` is made of."""
+        """Lease jobs; each is the source of an `ActiveJob`."""
         ...
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
@@ -33,7 +33,7 @@ class Verbs(Protocol):
         ...
 
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Let a lease end later."""
+        """Extend a lease."""
         ...
 
     async def cancel(self, key: int, reason: str) -> State:
@@ -41,11 +41,11 @@ class Verbs(Protocol):
         ...
 
     async def requeue(self, key: int) -> State:
-        """Bring one dead letter back."""
+        """Requeue one dead letter."""
         ...
 
-    async def requeue_matching(self, wanted: JobFilter, *, all: bool) -> BulkChange:
-        """Bring back every dead letter that a filter shows; without any, only if `all` is said."""
+    async def requeue_matching(self, filter_: JobFilter, *, all: bool) -> BulkChange:
+        """Requeue every dead letter that matches; an empty filter needs `all`."""
         ...
 
     async def set_retries(self, key: int, retries: int) -> int:
@@ -53,7 +53,7 @@ class Verbs(Protocol):
         ...
 
     async def reschedule(self, key: int, *, run_at_ms: int | None, delay_ms: int) -> State:
-        """Let one pending job run at another time."""
+        """Change when one pending job runs."""
         ...
 
     async def set_priority(self, key: int, priority: int) -> State:
@@ -61,11 +61,11 @@ class Verbs(Protocol):
         ...
 
     async def delete(self, key: int) -> State:
-        """Remove one finished job."""
+        """Delete one finished job."""
         ...
 
     async def get(self, key: int) -> Job:
-        """A job as it stands."""
+        """Return a job with everything that is known of it."""
         ...
 
     async def history(self, key: int) -> list[HistoryEntry]:
@@ -77,14 +77,14 @@ class Verbs(Protocol):
         ...
 
     async def stats(self, hours: int) -> Stats:
-        """Counts, and what workers did lately."""
+        """Counts by state, and what workers did recently."""
         ...
 
     async def result(self, key: int, timeout: float) -> str | None:
-        """The result of a job, once it has one."""
+        """Wait for the result of a job."""
         ...
 
-    async def page(self, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
+    async def page(self, filter_: JobFilter, limit: int, cursor: int | None) -> Page:
         """Matching jobs, newest first."""
         ...
 
@@ -93,20 +93,20 @@ class Transport(Protocol):
     """How a client reaches the jobs."""
 
     async def open(self) -> None:
-        """Be ready for calls."""
+        """Open it for calls."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release everything it holds."""
         ...
 
     def jobs(self, deadline: float) -> Verbs:
-        """The verbs for one call, which must be answered by this time of the event loop's clock."""
+        """The verbs for one call, whose deadline is a time of the event loop's clock."""
         ...
 
 
-def line_to(url: str, key: str | None, tls: Tls) -> Transport:
-    """The way to a server or a store, not opened yet."""
+def transport_to(url: str, key: str | None, tls: Tls) -> Transport:
+    """The transport to a server or a store, not opened yet."""
     if is_remote(url):
         return _remote(url, key, tls)
     if key is not None or tls != Tls():
@@ -130,32 +130,32 @@ def _remote(url: str, key: str | None, tls: Tls) -> Transport:
 
 
 END_SECONDS: Final = 15.0
-"""How long closing waits for calls that it has ended: handlers may take their time to stop."""
+"""How long closing waits for the calls that it has aborted: handlers may take a while to stop."""
 
 
 def closed() -> EngineUnavailable:
-    """The error of whoever was in a call when its client was closed."""
+    """The error that calls raise when their client is closed."""
     return EngineUnavailable("the client was closed")
 
 
 class Calls:
-    """What is under way between the opening of a client and its end."""
+    """The calls in progress of a client that is open."""
 
     def __init__(self) -> None:
         self._limits: set[asyncio.Timeout] = set()
-        self._is_over = False
-        self._ended = asyncio.Event()
+        self._is_aborted = False
+        self._all_done = asyncio.Event()
 
     @asynccontextmanager
     async def within(self, seconds: float | None = None) -> AsyncIterator[float]:
-        """Time for one call; by which moment of the event loop's clock it must be answered."""
+        """Limit the time of one call; yields its deadline by the event loop's clock."""
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
                 self._limits.add(limit)
                 yield limit.when() or math.inf
         except TimeoutError as error:
-            if self._is_over and limit.expired():
+            if self._is_aborted and limit.expired():
                 raise closed() from None
             if isinstance(error, EverworkError) or seconds is None:
                 raise
@@ -163,19 +163,19 @@ class Calls:
         finally:
             self._limits.discard(limit)
             if not self._limits:
-                self._ended.set()
+                self._all_done.set()
 
-    def break_off(self) -> None:
-        """Let every call raise that the client was closed."""
-        self._is_over = True
+    def abort(self) -> None:
+        """Make every call raise that the client was closed."""
+        self._is_aborted = True
         now = asyncio.get_running_loop().time()
         for limit in self._limits:
             if not limit.expired():
                 limit.reschedule(now)
 
-    async def ended(self) -> None:
-        """Wait until they have."""
+    async def wait_ended(self) -> None:
+        """Wait until every call has ended."""
         if self._limits:
-            self._ended.clear()
+            self._all_done.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), END_SECONDS)
+                await asyncio.wait_for(self._all_done.wait(), END_SECONDS)

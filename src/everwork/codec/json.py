@@ -1,11 +1,12 @@
-"""JSON in and out, for every engine and every door: one place, one set of rules."""
+"""JSON in and out, for every engine and every API: one set of rules."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
+from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
@@ -14,7 +15,7 @@ import orjson
 
 from everwork.core.checks import shown
 from everwork.core.limits import JSON_DEPTH_MAX
-from everwork.core.policy import DEFAULT_TYPE_POLICY, POLICY_FIELDS, TypePolicy, policy_from, said_of, with_retry
+from everwork.core.policy import DEFAULT_TYPE_POLICY, POLICY_FIELDS, TypePolicy, changed_fields, policy_from, with_retry
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import InvalidInput
 from everwork.logs import get_logger
@@ -23,13 +24,13 @@ log = get_logger("everwork")
 
 
 def encode_object(field: str, value: object, bytes_max: int) -> str:
-    """A JSON object as text; whatever is not one is refused by name."""
-    found = require_object(field, value)
-    return encode(field, found if type(found) is dict else dict(found), bytes_max)
+    """A JSON object as text; anything else is refused, and the error names the field."""
+    mapping = require_object(field, value)
+    return encode(field, mapping if type(mapping) is dict else dict(mapping), bytes_max)
 
 
 def require_object(field: str, value: object) -> Mapping[str, Any]:
-    """A mapping, which will be a JSON object."""
+    """Return the value if it is a mapping, else refuse it."""
     if not isinstance(value, Mapping):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
     return value
@@ -69,58 +70,58 @@ def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
 
 
 def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
-    """A policy as stores keep it: a type's, or the retries of one job's own."""
-    return encode_said(asdict(policy) if isinstance(policy, RetryPolicy) else said_of(policy))
+    """A policy as it is stored: a type's, or the retry policy of one job."""
+    return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else changed_fields(policy))
 
 
-def encode_said(said: Mapping[str, Any]) -> str:
-    """What is said of a type's policy, field by field, as stores keep it; it has been checked."""
-    return orjson.dumps(said).decode()
+def encode_policy_fields(fields: Mapping[str, Any]) -> str:
+    """The given fields of a type's policy as they are stored; they have been checked."""
+    return orjson.dumps(fields).decode()
 
 
 def decode_policy(text: str | None) -> TypePolicy:
-    """A stored policy; what is not said there has its default."""
+    """A stored policy; missing fields have their defaults."""
     return policy_of(None, text)
 
 
 @lru_cache(maxsize=1024)
 def policy_of(own: str | None, type_text: str | None) -> TypePolicy:
-    """The policy that holds for a job: its type's, with the retries of its own, if it has some."""
+    """The effective policy of a job: its type's, with the job's own retry policy, if it has one."""
     policy = _policy(type_text)
     return policy if own is None else with_retry(policy, _policy(own).retry)
 
 
-def said_in(text: str | None) -> dict[str, Any]:
-    """What a stored policy says, field by field."""
+def decode_policy_fields(text: str | None) -> dict[str, Any]:
+    """The fields of a stored policy."""
     if text is None:
         return {}
-    said = orjson.loads(text)
-    if not isinstance(said, dict):
+    fields = orjson.loads(text)
+    if not isinstance(fields, dict):
         raise TypeError("not a JSON object")
-    retry = said.pop("retry", None)  # Stores of earlier versions have these fields one level below.
-    return said | retry if isinstance(retry, dict) else said
+    retry = fields.pop("retry", None)  # Earlier versions stored these fields one level deeper.
+    return fields | retry if isinstance(retry, dict) else fields
 
 
 def _policy(text: str | None) -> TypePolicy:
     try:
-        said = said_in(text)
-        return policy_from({name: value for name, value in said.items() if name in POLICY_FIELDS})
+        fields = decode_policy_fields(text)
+        return policy_from({name: value for name, value in fields.items() if name in POLICY_FIELDS})
     except (ValueError, TypeError) as error:
-        # Somebody has changed it by hand: jobs must go on.
+        # It was edited by hand: jobs must continue.
         log.error("a stored policy cannot be read, the default holds", policy=text, error=str(error))
         return DEFAULT_TYPE_POLICY
 
 
-def _decoded(field: str, text: str | bytes, bytes_max: int, wanted: str) -> Any:
+def _decoded(field: str, text: str | bytes, bytes_max: int, expected: str) -> Any:
     if len(text) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(text):,}")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(field, f"must be {wanted}: {error}") from None
+        raise InvalidInput(field, f"must be {expected}: {error}") from None
     written = text if isinstance(text, str) else text.decode()
     if written.count("{") + written.count("[") > JSON_DEPTH_MAX:
-        _refuse_deep(field, value)  # Before anything that recurses, as json does: it would give up in the middle.
+        _refuse_deep(field, value)  # Before anything that recurses, as json does: it would fail with a RecursionError.
     if _LONG_NUMBER.search(written):
         json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
     return value
@@ -130,7 +131,7 @@ _LONG_NUMBER = re.compile(r"\d{19}")
 
 
 def _refuse_long(field: str, digits: str) -> None:
-    """orjson reads integers over 64 bits as floats, silently: digits must not get lost."""
+    """orjson reads integers over 64 bits as floats, silently: digits must not be lost."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
         raise InvalidInput(field, f"must not contain whole numbers over 64 bits, like {digits[:40]}")
 
@@ -141,7 +142,7 @@ def _refuse_deep(field: str, value: object) -> None:
 
 
 def _refuse_not_finite(field: str, value: object) -> None:
-    """orjson writes NaN and infinities as null, silently: what was a number must not become nothing."""
+    """orjson writes NaN and infinities as null, silently: a number must not become null."""
     if isinstance(value, float) and value - value != 0.0:
         raise InvalidInput(field, f"must not contain {value}: JSON has no such number")
     if isinstance(value, Mapping):
@@ -153,12 +154,12 @@ def _refuse_not_finite(field: str, value: object) -> None:
     elif isinstance(value, Enum):
         _refuse_not_finite(field, value.value)
     elif is_dataclass(value):
-        for part in fields(value):
+        for part in dataclass_fields(value):
             _refuse_not_finite(field, getattr(value, part.name))
 
 
 def _depth(value: object) -> int:
-    """How many containers stand inside one another."""
+    """How deeply containers are nested."""
     level, depth = [value], 0
     while level := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
@@ -172,6 +173,6 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 _QUOTED: Final = re.compile(r"(?<=, not )(True|False|None)$")
 
 
-def as_written(message: str) -> str:
-    """A message that ends with the value it complains of; texts stand in quotes there, and stay as they are."""
+def in_json_words(message: str) -> str:
+    """An error message that ends with the invalid value, which is written as in JSON; texts are quoted and stay."""
     return _QUOTED.sub(lambda found: _WORDS[found[0]], message)

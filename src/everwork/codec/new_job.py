@@ -1,4 +1,4 @@
-"""Where a job comes in: every value checked, by name, before any engine sees it."""
+"""Checks a new job: every value is checked, and errors name its field, before any engine sees it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from everwork.core.limits import (
 from everwork.core.retry import RetryPolicy, require_policy
 from everwork.exceptions import InvalidInput
 
-_PRINTABLE_TYPES: set[str] = set()
+_CHECKED_TYPES: set[str] = set()
 
 
-def new_job(  # noqa: PLR0913 - what can be said of a job
+def new_job(  # noqa: PLR0913 - every field of a job
     type: str,
     variables: Mapping[str, Any],
     *,
@@ -46,7 +46,7 @@ def new_job(  # noqa: PLR0913 - what can be said of a job
     retry: RetryPolicy | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> NewJob:
-    """A checked job. Times are seconds and moments with a time zone, as people write them."""
+    """A checked job. Times are seconds and datetimes with a time zone, as people write them."""
     if delay is not None and run_at is not None:
         raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return wire_job(
@@ -68,7 +68,7 @@ def new_job(  # noqa: PLR0913 - what can be said of a job
     )
 
 
-def wire_job(  # noqa: PLR0913 - what can be said of a job
+def wire_job(  # noqa: PLR0913 - every field of a job
     type: str,
     variables: Mapping[str, Any],
     *,
@@ -111,7 +111,7 @@ def wire_job(  # noqa: PLR0913 - what can be said of a job
 
 
 def instant(field: str, value: object) -> int:
-    """A moment with a time zone, as an instant from 1970 to 9999."""
+    """A datetime with a time zone, as an instant from 1970 to 9999."""
     if not isinstance(value, datetime):
         raise InvalidInput(field, f"must be a datetime with a time zone, not {checks.shown(value)}")
     if value.tzinfo is None:
@@ -119,8 +119,8 @@ def instant(field: str, value: object) -> int:
     return checks.whole_number(field, instant_ms(value), 0, INSTANT_MS_MAX)
 
 
-def sought_text(field: str, value: object) -> str:
-    """A text that is looked for in errors; one that is empty or blank would mean (nearly) every job, unsaid."""
+def search_text(field: str, value: object) -> str:
+    """A text to search for in errors; an empty or blank one, which would match nearly every job, is refused."""
     found = checks.text(field, value, ERROR_CHARS_MAX)
     if not found.strip():
         allowed = f"must have 1 to {ERROR_CHARS_MAX:,} characters, not all of them spaces"
@@ -129,10 +129,10 @@ def sought_text(field: str, value: object) -> str:
 
 
 def _type(value: object) -> str:
-    """A type is checked once: there are few of them, and one is given with every job."""
-    if isinstance(value, str) and value in _PRINTABLE_TYPES:
+    """A checked type. Known ones are not checked again: there are few, and every job has one."""
+    if isinstance(value, str) and value in _CHECKED_TYPES:
         return value
     checked = checks.name("type", value)
-    if len(_PRINTABLE_TYPES) < 10_000:
-        _PRINTABLE_TYPES.add(checked)
+    if len(_CHECKED_TYPES) < 10_000:
+        _CHECKED_TYPES.add(checked)
     return checked

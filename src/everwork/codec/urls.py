@@ -1,4 +1,4 @@
-"""Engine URLs: never shown with a password, and refused if a password is not written as it should be."""
+"""Engine URLs: never shown with a password, and refused if a password is not encoded properly."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _SECRET: Final = re.compile(r"(?<=[?&])([^=&]*(?:pass|secret|token)[^=&]*)=[^&]*
 
 
 def shown_url(url: str) -> str:
-    """The URL with its password hidden, also where it was not written as it should be."""
+    """The URL with its password hidden, even if it is not encoded properly."""
     scheme, is_url, rest = url.partition("://")
     if not is_url or scheme == "sqlite":
         return url
-    # A password may hold any sign, even "/" and "@", if nobody has encoded it: all before the last "@" is suspect.
-    who, has_user, place = rest.rpartition("@")
-    user, has_password, _ = who.partition(":")
-    shown = f"{user}:{HIDDEN}@" if has_password else f"{who}{has_user}"
-    return f"{scheme}://{shown}" + _SECRET.sub(rf"\1={HIDDEN}", place)
+    # An unencoded password may contain any character, even "/" and "@": all before the last "@" is suspect.
+    userinfo, has_user, host = rest.rpartition("@")
+    user, has_password, _ = userinfo.partition(":")
+    shown = f"{user}:{HIDDEN}@" if has_password else f"{userinfo}{has_user}"
+    return f"{scheme}://{shown}" + _SECRET.sub(rf"\1={HIDDEN}", host)
 
 
 def require_encoded(url: str) -> None:
-    """Refuse a server's URL of which a password might be taken for something else, and then be shown in a message."""
+    """Refuse a server's URL whose password could be parsed as another part, and then be shown in a message."""
     scheme, is_url, rest = url.partition("://")
-    place = re.split("[/?#]", rest, maxsplit=1)[0]
-    path = re.split("[?#]", rest, maxsplit=1)[0].removeprefix(place)
-    user, _, host = place.rpartition("@")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    path = re.split("[?#]", rest, maxsplit=1)[0].removeprefix(authority)
+    user, _, host = authority.rpartition("@")
     is_path_odd = "@" in path and scheme != "redis+unix"
     is_user_odd = any(sign in unicodedata.normalize("NFKC", user) for sign in "/?#@[")
     if not is_url or is_path_odd or is_user_odd or not _HOSTS.fullmatch(host):

@@ -1,1 +1,1 @@
-"""The rules of Everwork: pure, standard library only; no I/O, no clock, no chance."""
+"""The rules of Everwork: pure, standard library only; no I/O, no clock, no randomness."""

@@ -1,12 +1,12 @@
-"""The circuit breaker of a type: when it opens, who may try whether things work again, and when it closes.
+"""The circuit breaker of a type: when it opens, which job probes whether it may close, and when it closes.
 
-Engines hold its state and apply these rules inside their own step, because the whole fleet shares it; the conformance
-tests compare each of them with this file.
+Engines store its state and apply these rules in their own transactions, because the whole fleet shares it; the
+conformance tests compare each engine with this module.
 
-- Closed: counted failures add up, a success sets the count to 0; at `failures` of them in a row it opens.
-- Open: nothing starts for `seconds`. Whatever still runs and ends meanwhile changes nothing.
-- Half-open, from then on: one probe over the whole fleet. Its success closes the breaker, its counted failure opens it
-  again. A probe that ended in any other way (released, cancelled, rejected) has freed its place.
+- Closed: counted failures add up, a success resets the count; after `failures` in a row it opens.
+- Open: no job starts for `seconds`. Attempts that end meanwhile change nothing.
+- Half-open, after that: one probe in the whole fleet. Its success closes the breaker, its counted failure opens it
+  again. After a probe that ended in any other way (released, cancelled, rejected) another job may be the probe.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from everwork.core.limits import BREAKER_FAILURES_MAX, BREAKER_SECONDS_MAX
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """So many failures in a row stop a whole type for so many seconds; then one job tries whether things work again.
+    """After `failures` failures in a row, no job of the type starts for `seconds`; then one job probes.
 
-    Exceptions, time-outs and lapsed leases count; `Fail`, `Reject`, `Retry`, thrown errors and bad arguments do not.
+    Exceptions, timeouts and lapsed leases count; `Fail`, `Reject`, `Retry`, thrown errors and bad arguments do not.
     """
 
     failures: int = 3
@@ -40,7 +40,7 @@ class CircuitBreaker:
 
 
 class BreakerState(Enum):
-    """How a breaker stands."""
+    """The state of a breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -48,7 +48,7 @@ class BreakerState(Enum):
 
 
 class Breaker(NamedTuple):
-    """What is remembered of a breaker. `open_until_ms` None: closed. The probe is the attempt of a job."""
+    """The stored state of a breaker. `open_until_ms` None: closed. The probe is an attempt of a job."""
 
     failures: int = 0
     open_until_ms: int | None = None
@@ -56,13 +56,13 @@ class Breaker(NamedTuple):
     probe_attempt: int = 0
 
     def state(self, now_ms: int) -> BreakerState:
-        """How it stands at an instant."""
+        """The state at an instant."""
         if self.open_until_ms is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if self.open_until_ms > now_ms else BreakerState.HALF_OPEN
 
     def is_probe(self, key: int, attempt: int) -> bool:
-        """Whether an attempt is the one that tries whether things work again."""
+        """Whether an attempt is the probe."""
         return (key, attempt) == (self.probe_key, self.probe_attempt)
 
 
@@ -70,12 +70,12 @@ CLOSED: Final = Breaker()
 
 
 def after_success(breaker: Breaker, *, is_probe: bool) -> Breaker:
-    """What a success makes of it: the probe's closes it, any other one only sets back the count of a closed one."""
+    """The breaker after a success: the probe's closes it, any other only resets the count of a closed one."""
     return CLOSED if is_probe or breaker.open_until_ms is None else breaker
 
 
 def after_failures(breaker: Breaker, failures: int, *, is_probe: bool, rule: CircuitBreaker, now_ms: int) -> Breaker:
-    """What counted failures make of it; `is_probe`: the probe is among them."""
+    """The breaker after counted failures; `is_probe`: the probe is among them."""
     if is_probe:
         return opened(breaker, rule.open_ms, now_ms)
     if breaker.open_until_ms is not None:
@@ -85,5 +85,5 @@ def after_failures(breaker: Breaker, failures: int, *, is_probe: bool, rule: Cir
 
 
 def opened(breaker: Breaker, open_ms: int, now_ms: int) -> Breaker:
-    """An open one."""
+    """The breaker, open for `open_ms`."""
     return Breaker(breaker.failures, now_ms + open_ms)

@@ -1,4 +1,4 @@
-"""Checks of values from outside: each failure names the field and says what is allowed."""
+"""Validation of external values: each error names the field and says what is allowed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def number(field: str, value: object, low: float, high: float) -> float:
 
 
 def typed(text: str) -> int | float | str:
-    """The number that somebody has typed; if it is none, the text, which the check of the field refuses by name.
+    """The number that a user typed; if it is not one, the text, which the field's check then refuses by name.
 
-    Python would take digits of every script, and underscores between them: who types those means something else.
+    Python would accept digits of every script, and underscores between them: neither is meant as a number here.
     """
     if re.fullmatch(r"[+-]?[0-9]{1,1000}", text):
         return int(text)
@@ -38,7 +38,7 @@ def typed(text: str) -> int | float | str:
 
 
 def milliseconds(field: str, seconds: object, low: float, high: float) -> int:
-    """Seconds, as people write them, turned into whole milliseconds."""
+    """Seconds, as people write them, as whole milliseconds."""
     return round(number(field, seconds, low, high) * 1000)
 
 
@@ -54,7 +54,7 @@ def name(field: str, value: object) -> str:
 
 
 def text(field: str, value: object, chars_max: int) -> str:
-    """Any text that a store can take, up to a length."""
+    """Any text that a store accepts, up to a length."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be a text, not {shown(value)}")
     if len(value) > chars_max:
@@ -78,12 +78,12 @@ def job_key(value: object, field: str = "key") -> int:
 
 
 def attempt(value: object) -> int:
-    """The number of an attempt; 0 stands for the one that runs."""
+    """The number of an attempt; 0 means the running one."""
     return whole_number("attempt", value, 0, ATTEMPT_MAX)
 
 
 def state(value: object, field: str = "state") -> State:
-    """A state by its name, in either case, or by one of its synonyms."""
+    """A state by its name or one of its synonyms, in any case."""
     if isinstance(value, State):
         return value
     found = SYNONYMS.get(value.upper()) if isinstance(value, str) else None
@@ -94,14 +94,14 @@ def state(value: object, field: str = "state") -> State:
 
 
 def state_filter(value: object, field: str = "state") -> tuple[State, bool]:
-    """What a filter means by a state: the state, and whether only jobs are meant whose time has come."""
+    """A state in a filter: the state, and whether only jobs that are due match."""
     if isinstance(value, str) and value.upper() == ACTIVATABLE:
         return State.PENDING, True
     return state(value, field), False
 
 
 def state_filters(values: Iterable[object], field: str = "state") -> tuple[frozenset[State], bool]:
-    """What a filter means by several states; none means all, and "due" goes with no other state."""
+    """Several states in a filter; none means all, and "activatable" cannot be combined with another state."""
     found = {state_filter(value, field) for value in values}
     due = any(is_due for _, is_due in found)
     if due and len(found) > 1:

@@ -1,4 +1,4 @@
-"""What sort of error ended an attempt: by the type's own rules, then by those for all; classes first, then texts."""
+"""Classification of errors: by the type's own rules, then by the built-in ones; classes first, then texts."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from everwork.exceptions import InvalidInput
 
 
 class Strategy(Enum):
-    """What is done about an error."""
+    """How an error is handled."""
 
     RETRYABLE = "retryable"
-    """Tried again soon: after 1 s * 2^attempts, at most 5 minutes."""
+    """Retried after 1 s * 2^attempts, at most 5 minutes."""
     RATE_LIMITED = "rate_limited"
-    """Tried again after a minute."""
+    """Retried after a minute."""
     TEMPORARY = "temporary"
-    """Tried again after 10 seconds."""
+    """Retried after 10 seconds."""
     PERMANENT = "permanent"
-    """Never tried again."""
+    """Never retried."""
 
 
 RETRYABLE_MS: Final = 1_000
 RETRYABLE_MS_MAX: Final = 300_000
 MAIN: Final = "__main__"
 _MAINS: Final = (MAIN, "__mp_main__")
-"""The module of a program's main script, in the program itself and in the processes that it has spawned."""
+"""The module name of a program's main script, in the program itself and in processes that it spawned."""
 FIXED_MS: Final[Mapping[Strategy, int]] = MappingProxyType({Strategy.RATE_LIMITED: 60_000, Strategy.TEMPORARY: 10_000})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRule:
-    """Errors of one sort: those of a class and its subclasses, or those whose text contains a part, in any case.
+    """A rule for errors of a class and its subclasses, or for errors whose text contains a part, in any case.
 
-    A class may be given itself or by name, with its module (`requests.exceptions.Timeout`) or without (`Timeout`).
-    One of the main script goes by its name alone: its module has another name in every other process.
+    The class may be given itself or by name, with its module (`requests.exceptions.Timeout`) or without (`Timeout`).
+    A class of the main script has no module in its name: its module is named differently in every other process.
     """
 
     strategy: Strategy
@@ -62,30 +62,30 @@ def classify(classes: Sequence[str], text: str, rules: Sequence[ErrorRule] = ())
     `classes` names the exception's class and its bases, as `class_names` does.
     """
     named, folded = frozenset(classes), text.casefold()
-    # One of a main script has another module for those who import that script, and a rule may come from them.
+    # A rule may come from a process that imported the main script, where its classes have another module.
     of_main = tuple(name.removeprefix(MAIN) for name in classes if name.startswith(f"{MAIN}."))
-    for part in (rules, BUILT_IN):
-        for rule in part:
+    for group in (rules, BUILT_IN):
+        for rule in group:
             if rule.exception is not None and (rule.exception in named or rule.exception.endswith(of_main)):
                 return rule.strategy
-        for rule in part:
+        for rule in group:
             if rule.text is not None and rule.text in folded:
                 return rule.strategy
     return None
 
 
 def delay_ms(strategy: Strategy, attempts: int) -> int | None:
-    """How long to wait after so many counted attempts; None: for ever."""
+    """How long to wait after this many counted attempts; None: never retried."""
     if strategy is Strategy.RETRYABLE:
         return min(RETRYABLE_MS << min(attempts, 20), RETRYABLE_MS_MAX)
     return FIXED_MS.get(strategy)
 
 
 def class_names(error: BaseException) -> tuple[str, ...]:
-    """The names by which rules may call an error's class and its bases, with and without their modules."""
+    """The names of an error's class and its bases for rules, with and without their modules."""
     names: list[str] = []
     for cls in type(error).__mro__:
-        if cls in (BaseException, object):  # They are no sort of error.
+        if cls in (BaseException, object):  # They classify nothing.
             continue
         names.append(cls.__qualname__)
         if cls.__module__ != "builtins":
@@ -98,7 +98,7 @@ def _strategy(value: object) -> Strategy:
     try:
         return Strategy(value)
     except ValueError:
-        allowed = ", ".join(one.value for one in Strategy)
+        allowed = ", ".join(strategy.value for strategy in Strategy)
         raise InvalidInput("errors.strategy", f"must be one of {allowed}, not {checks.shown(value)}") from None
 
 
@@ -131,4 +131,4 @@ BUILT_IN: Final = (
     *(ErrorRule(Strategy.RATE_LIMITED, text=text) for text in ("rate limit", "too many requests")),
     *(ErrorRule(Strategy.TEMPORARY, text=text) for text in ("service unavailable", "server error")),
 )
-"""The rules that hold for every type, after its own."""
+"""The rules for every type, after its own."""

@@ -1,4 +1,4 @@
-"""What follows a failed attempt: the one place where it is decided."""
+"""Decides what follows a failed attempt: the only place that does."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Decision(NamedTuple):
     code: str | None = None
     variables: str | None = None
     is_counted: bool = False
-    """The type's breaker counts it."""
+    """Whether the type's breaker counts it."""
     sort: str = UNCLASSIFIED
-    """What sort of failure it was, for the figures (`core.measures`)."""
+    """The category of the failure, for the statistics (`core.measures`)."""
 
 
 def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decision:
-    """Turn a failed attempt into what follows."""
+    """Decide what follows a failed attempt."""
     match outcome:
         case Failed():
             return _failed(known, outcome, policy)
@@ -82,7 +82,7 @@ def _failed(known: Known, outcome: Failed, policy: TypePolicy) -> Decision:
 
 
 def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> Decision:
-    """Failed, and left there."""
+    """Failed, not retried."""
     state = after(State.PROCESSING, cause)
     return Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
 

@@ -1,4 +1,4 @@
-"""How an attempt ends when its handler gives no result that can be kept: the same outcome for every kind of worker."""
+"""The outcome of an attempt whose handler returned no usable result, the same for every kind of worker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from everwork.core.limits import DELAY_MS_MAX
 from everwork.core.texts import error_text
 from everwork.exceptions import Fail, InvalidInput, Reject, Retry
 
-TIME_OUT: Final = class_names(TimeoutError())
-"""A call that takes too long is classified as one that has raised this itself."""
+TIMEOUT_CLASSES: Final = class_names(TimeoutError())
+"""A call that times out is classified as if it had raised this."""
 
 
 def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = False) -> o.Outcome:
-    """The handler has raised: one of the signals, or an error of whatever class. `is_final`: that is never retried."""
+    """The outcome of a raised exception: one of the signals, or any error. `is_final`: never retried."""
     match error:
         case Fail():
             return unusable(key, attempt, error.detail)
@@ -31,13 +31,13 @@ def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = Fal
 
 
 def timed_out(key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False) -> o.Failed:
-    """The call has taken longer than it may; `more` says what else is known of it."""
+    """The outcome of a call that took too long; `more` is appended to the error."""
     text = error_text(f"timed out after {seconds:g} s{more}")
-    return o.Failed(key, attempt, text, final=is_final, classes=TIME_OUT)
+    return o.Failed(key, attempt, text, final=is_final, classes=TIMEOUT_CLASSES)
 
 
 def unusable(key: int, attempt: int, why: object) -> o.Failed:
-    """Failed for good, and nothing of it is the fault of what the type's breaker protects."""
+    """Failed for good, and not counted by the type's breaker: the failure says nothing about what it protects."""
     return o.Failed(key, attempt, error_text(why) or "failed by the handler", final=True, is_counted=False)
 
 

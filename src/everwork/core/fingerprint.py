@@ -1,4 +1,4 @@
-"""What errors have in common: a short name that is the same for errors which differ in numbers, ids and names only."""
+"""Fingerprints of errors: the same for errors that differ in numbers, ids and quoted names only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 FINGERPRINT_CHARS: Final = 10
 _LOOKED_AT: Final = 1_000
-"""Longer errors differ by what they carry with them, not by what they are."""
+"""Beyond this, errors differ in the data they quote, not in kind."""
 _VARYING: Final = (
     (re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
     # Not the apostrophes of "can't" and "isn't", but b'...' too.
@@ -24,15 +24,15 @@ _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 
 
 def fingerprint(error: str) -> str:
-    """The name of an error's kind. It has letters only, so that nobody takes it for a job's key."""
+    """A short name for errors of the same kind. Letters only, so that it is not mistaken for a job's key."""
     common = commonplace(error)
     return sha256(common.encode("utf-8", "replace")).hexdigest()[:FINGERPRINT_CHARS].translate(_LETTERS)
 
 
 def commonplace(error: str) -> str:
-    """An error without what differs from job to job: ids, numbers, and whatever is quoted."""
+    """An error without what differs from job to job: ids, numbers, quoted texts."""
     text = error[:_LOOKED_AT]
-    # All digits are alike but for the 0 of 0x: errors that differ in their digits only are looked at once.
+    # Digits are equal here, except the 0 of 0x: errors that differ in digits only share one cache entry.
     return _without_varying(text if "0x" in text or "0X" in text else text.translate(_ONE_DIGIT))
 
 

@@ -1,4 +1,4 @@
-"""Instants are integer milliseconds UTC; this is how they are written for people and read from them."""
+"""Instants are integer milliseconds UTC; formatting them for people, and parsing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def instant_ms(moment: datetime) -> int:
 
 
 def moment_ms(field: str, text: object) -> int:
-    """A moment as programs write it, RFC 3339 to the letter, as an instant."""
+    """Parse a moment in strict RFC 3339 as an instant."""
     try:
         is_moment = isinstance(text, str) and _RFC_3339.fullmatch(text)
         instant = instant_ms(datetime.fromisoformat(str(text).upper())) if is_moment else -1

@@ -1,4 +1,4 @@
-"""A job: as it is asked for, as it is handed to a worker, and as anyone can see it."""
+"""A job: as it is created, as a worker gets it, and as callers see it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from everwork.core.states import State
 
 
 class NewJob(NamedTuple):
-    """A job to be created, checked already. JSON values are texts.
+    """A job to be created, already validated. JSON values are texts.
 
     A job runs `delay_ms` after the engine's now, or at `run_at_ms`; `max_attempts` None means the
-    type's policy. `retry` is a policy of the job's own, `extra` what a caller wants kept and given back.
+    type's policy. `retry` is the job's own retry policy, `extra` is stored for the caller and returned.
     """
 
     type: str
@@ -34,7 +34,7 @@ class NewJob(NamedTuple):
 
 
 class LeasedJob(NamedTuple):
-    """A job handed to a worker for one attempt; a plain tuple, because one is made per attempt."""
+    """A job leased to a worker for one attempt; a plain tuple, because one is created per attempt."""
 
     key: int
     attempt: int
@@ -57,7 +57,7 @@ class LeasedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Everything that is known of a job. Instants are milliseconds UTC, JSON values are texts."""
+    """A complete job. Instants are milliseconds UTC, JSON values are texts."""
 
     key: int
     type: str

@@ -1,4 +1,4 @@
-"""What workers ask for, what they hold, and how the end of an attempt was judged."""
+"""What workers request, what they hold, and the verdicts on ended attempts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from everwork.core.states import State
 from everwork.exceptions import JobNotFound, LeaseLost, WrongState
 
 WAIT_MS_MAX: Final = 1_000
-"""Nobody relies on a wake-up: whoever waits looks at least this often."""
+"""Wake-ups may be lost: a waiting worker checks at least this often."""
 
 
 class Created(NamedTuple):
-    """The answer to one job of a create: `deduplicated` says that the key is an earlier job's."""
+    """The result of creating one job. `deduplicated`: the key is that of an earlier job."""
 
     key: int
     deduplicated: bool = False
 
 
 class Demand(NamedTuple):
-    """What a worker asks for: up to `limit` jobs of one type (and group), each leased for `lease_ms`.
+    """What a worker requests: up to `limit` jobs of one type (and group), each leased for `lease_ms`.
 
     `tenants` empty means all of them.
     """
@@ -38,10 +38,10 @@ class Demand(NamedTuple):
 class Activation(NamedTuple):
     """Leased jobs, in the order of G9 inside each lane.
 
-    `next_due_ms` is the instant at which asking again may find more, as far as the engine knows: now
-    when it stopped early, the head of the scheduled jobs otherwise, None when nothing is scheduled.
-    `now_ms` is the engine's now, so that nobody compares it with another clock (G11). The jobs stand in the
-    order of the demands; `shares` says how many each demand got, so that several callers can ask together.
+    `next_due_ms` is the instant at which the next call may find more, as far as the engine knows: now when it
+    stopped early, else the first scheduled job, None when nothing is scheduled. `now_ms` is the engine's now, so
+    that it is not compared with another clock (G11). The jobs are in the order of the demands; `shares` says how
+    many each demand got, so that the demands of several callers can be served in one call.
     """
 
     jobs: list[LeasedJob]
@@ -51,14 +51,14 @@ class Activation(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """An attempt that a worker believes it holds."""
+    """An attempt that a worker believes to hold."""
 
     key: int
     attempt: int
 
 
 class LeaseStatus(Enum):
-    """What has become of a lease."""
+    """The state of a lease."""
 
     HELD = "held"
     CANCELLED = "cancelled"
@@ -66,11 +66,11 @@ class LeaseStatus(Enum):
 
 
 class Verdict(Enum):
-    """How the engine judged one item of a batch."""
+    """The engine's verdict on one item of a batch."""
 
     ACCEPTED = "accepted"
     REPEATED = "repeated"
-    """The same thing had been accepted before; nothing changed."""
+    """The same was accepted before; nothing changed."""
     NOT_FOUND = "not found"
     WRONG_STATE = "wrong state"
     LEASE_LOST = "lease lost"
@@ -79,7 +79,7 @@ class Verdict(Enum):
 class Judged(NamedTuple):
     """The verdict on one item, with the state in which the job was found (None: no such job).
 
-    `retries` are those that the job showed before, where the operation looked at them.
+    `retries` are those that the job showed before, where the operation reads them.
     """
 
     verdict: Verdict
@@ -88,19 +88,19 @@ class Judged(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the caller may take its wish as fulfilled."""
+        """Whether the request has taken effect, now or before."""
         return self.verdict is Verdict.ACCEPTED or self.verdict is Verdict.REPEATED
 
 
 class Settlement(NamedTuple):
-    """The judgements on a batch of outcomes, in its order, and the answer to the demands it carried."""
+    """The verdicts on a batch of outcomes, in its order, and the jobs leased for its demands."""
 
     judged: list[Judged]
     activation: Activation
 
 
 def accepted(key: int, judged: Judged, done: str) -> State:
-    """The state in which the job was found, or the error that says why nothing was done."""
+    """The state in which the job was found; raises if nothing was done."""
     match judged.verdict:
         case Verdict.ACCEPTED | Verdict.REPEATED:
             return judged.state or State.PENDING
@@ -114,7 +114,7 @@ def accepted(key: int, judged: Judged, done: str) -> State:
 
 
 def pause_ms(activation: Activation) -> int:
-    """How long whoever got nothing may wait before asking again."""
+    """How long to wait before the next call when an activation returned no jobs."""
     if activation.next_due_ms is None:
         return WAIT_MS_MAX
     return min(max(activation.next_due_ms - activation.now_ms, 1), WAIT_MS_MAX)

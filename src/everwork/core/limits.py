@@ -1,4 +1,4 @@
-"""Every limit of the system, in one place. Units stand in the names."""
+"""Every limit of the system, in one place. Units are in the names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIORITY_MAX: Final = 511
 ATTEMPTS_DEFAULT: Final = 5
 ATTEMPTS_MAX: Final = 100
 ATTEMPT_MAX: Final = 2**31 - 1
-"""Attempt numbers grow with every activation, also with those that do not count; stores keep them in 32 bits."""
+"""Attempt numbers grow with every activation, even uncounted ones; stores keep them in 32 bits."""
 
 LEASE_MS_DEFAULT: Final = 30_000
 LEASE_MS_MAX: Final = 86_400_000
@@ -38,13 +38,13 @@ LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
 PAGE_BYTES_MAX: Final = 16 * 1_048_576
-"""A page ends with the job that takes it over this size, however many were asked for."""
+"""A page ends with the job that makes it exceed this size, whatever its limit."""
 
 ASKED_EVERY_MS: Final = 10_000
-"""How exactly an engine remembers when a type was last asked for."""
+"""The resolution at which an engine stores when a type was last requested."""
 
 OLDEST_LOOK_MAX: Final = 1_000
-"""Of how many lanes and priorities of a type the longest waiting job is looked for."""
+"""How many lanes and priorities of a type are searched for the longest waiting job."""
 PROMOTE_MAX: Final = 1_000
 SWEEP_STEP_MAX: Final = 1_000
 HISTORY_ENTRIES_MAX: Final = 200
@@ -72,9 +72,9 @@ TICK_JOBS_MAX: Final = 1_000_000
 EXECUTION_SECONDS_DEFAULT: Final = 180.0
 SOURCES_MAX: Final = 100
 EVENTS_MAX: Final = 10_000
-"""How many events one attempt may emit at most; they are created with its completion, in one transaction."""
+"""How many events one attempt may emit; they are created in the transaction of its completion."""
 CATCHUP_POINTS_MAX: Final = 10_000
-"""How many missed time points a trigger catches up with: the latest ones."""
+"""How many missed time points a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
 API_KEY_CHARS_MAX: Final = 512
@@ -88,6 +88,6 @@ AUDIT_DETAIL_BYTES_MAX: Final = 16_384
 SESSION_MS: Final = 12 * 3_600_000
 LOGIN_LINK_MS: Final = 3_600_000
 LIVE_PAGES_MAX: Final = 200
-"""How many pages of the dashboard one server keeps up to date at once."""
+"""How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
-"""And how many of them for one visitor."""
+"""How many of them for one visitor."""

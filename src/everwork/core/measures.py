@@ -1,4 +1,4 @@
-"""What engines count by hour and type besides jobs: how long attempts waited and ran, and why they failed."""
+"""What engines count of ended attempts by hour and type: how long they waited and ran, and why they failed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 BOUNDS_MS: Final = (
     5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 3_600_000,
 )  # fmt: skip
-"""Where the buckets of durations end, inclusive; one more bucket has what is longer. Stored: they never change."""
+"""The inclusive upper bounds of the buckets; one more bucket has what is longer. Stored: they never change."""
 BUCKETS: Final = len(BOUNDS_MS) + 1
 LONGEST_MS: Final = 4 * BOUNDS_MS[-1]
-"""What stands for durations of the last bucket, which has no end."""
+"""Stands for the durations in the last bucket, which has no upper bound."""
 
 EXECUTION: Final = "e"
 WAIT: Final = "w"
@@ -25,32 +25,32 @@ ASKED: Final = "retry_asked"
 LAPSED: Final = "lapsed"
 REJECTED: Final = "rejected"
 THROWN: Final = "thrown"
-"""Sorts of failures beside the strategies of `core.classify`."""
+"""Categories of failures besides the strategies of `core.classify`."""
 
 
 def bucket_of(duration_ms: int) -> int:
-    """The number of the bucket that a duration belongs to."""
+    """The index of a duration's bucket."""
     return bisect_left(BOUNDS_MS, duration_ms)
 
 
 def execution(bucket: int) -> str:
-    """What attempts are counted as that ran so long."""
+    """The name under which attempts are counted whose run time is in a bucket."""
     return f"{EXECUTION}{bucket:02d}"
 
 
 def wait(bucket: int) -> str:
-    """What attempts are counted as that waited so long, from when their job was due to when they began."""
+    """The name under which attempts are counted whose queue wait, from due to start, is in a bucket."""
     return f"{WAIT}{bucket:02d}"
 
 
-def failure(sort: str) -> str:
-    """What failed attempts of a sort are counted as."""
-    return f"{FAILURE}:{sort}"
+def failure(category: str) -> str:
+    """The name under which failed attempts of a category are counted."""
+    return f"{FAILURE}:{category}"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Counts of attempts that have ended: by how long they ran, how long they waited, and by sort of failure."""
+    """Counts of ended attempts: by run time, by queue wait, and by category of failure."""
 
     execution: tuple[int, ...] = (0,) * BUCKETS
     wait: tuple[int, ...] = (0,) * BUCKETS
@@ -58,7 +58,7 @@ class Measured:
 
 
 def measured(counts: Iterable[tuple[str, int]]) -> Measured:
-    """Named counts put in order; what another version has counted under names of its own is left out."""
+    """Sum up named counts; names that another version has counted are left out."""
     sums: Counter[str] = Counter()
     for what, jobs in counts:
         sums[what] += jobs
@@ -71,7 +71,7 @@ def measured(counts: Iterable[tuple[str, int]]) -> Measured:
 
 
 def percentile_ms(counts: Sequence[int], share: float) -> float | None:
-    """The duration that so large a share (0 to 1) does not exceed, to the exactness of the buckets; None of nothing."""
+    """The percentile (`share` 0 to 1) of durations, as precise as the buckets; None without counts."""
     left = share * sum(counts)
     if not any(counts):
         return None

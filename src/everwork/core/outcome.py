@@ -1,7 +1,6 @@
-"""How an attempt ended: the closed set of outcomes, as plain tuples because they are made per job.
+"""How an attempt ended: the closed set of outcomes, as plain tuples because they are created per job.
 
-`attempt` is the fencing token. 0 means that the caller cannot name it: the job is then checked by
-its state only.
+`attempt` is the fencing token. 0 means that the caller does not know it: then only the job's state is checked.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class Failed(NamedTuple):
     """The attempt failed.
 
     `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
-    policy's delay. `final`: failed for good. `variables`, a JSON text, take the place of the job's own.
-    `classes`: the error is classified, by the names of its exception's classes, which may be none, and by its text;
-    None: it is not. `is_counted`: the type's breaker counts it.
+    policy's delay. `final`: failed for good. `variables`, a JSON text, replace the job's own.
+    `classes`: the error is classified by the names of its exception's classes, which may be empty, and by its text;
+    None: it is not classified. `is_counted`: the type's breaker counts it.
     """
 
     key: int
@@ -50,7 +49,7 @@ class Reject(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The worker asks for another attempt within max_attempts; `delay_ms` None: the policy's."""
+    """The worker requests another attempt within max_attempts; `delay_ms` None: the policy's."""
 
     key: int
     attempt: int
@@ -66,7 +65,7 @@ class Release(NamedTuple):
 
 
 class Throw(NamedTuple):
-    """A business error with a code: failed for good. `variables`, a JSON text, take the place of the job's own."""
+    """A business error with a code: failed for good. `variables`, a JSON text, replace the job's own."""
 
     key: int
     attempt: int
@@ -76,7 +75,7 @@ class Throw(NamedTuple):
 
 
 class Lapse(NamedTuple):
-    """The lease ran out. Only the engine's sweep brings this outcome."""
+    """The lease lapsed. Only the engine's sweep creates this outcome."""
 
     key: int
     attempt: int
@@ -88,7 +87,7 @@ DecidedOutcome = Failed | Reject | Retry | Throw | Lapse
 
 
 def kind_of(outcome: Outcome | Lapse) -> str:
-    """What the history calls an attempt that ended so."""
+    """The name of an outcome in the history."""
     return _KINDS[type(outcome)]
 
 

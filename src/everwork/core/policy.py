@@ -1,4 +1,4 @@
-"""The policy of a type: everything that people may set about how its jobs are retried, held back and kept."""
+"""The policy of a type: how its jobs are retried, limited and kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many jobs of a type (and group) start in each window of so many seconds, over the whole fleet."""
+    """At most `jobs` jobs of a type (and group) start in each window of `seconds`, in the whole fleet."""
 
     jobs: int
     seconds: float = 60.0
@@ -44,11 +44,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypePolicy:
-    """How the jobs of a type are treated. What is None is not limited, or as usual.
+    """How the jobs of a type are retried, limited and kept. None means no limit, or the default.
 
-    `errors` are rules of the type's own, `strict` makes errors permanent that no rule knows. Dead letters come back by
-    themselves `failed_job_retry_hours` after they failed, `failed_job_retry_rounds` times at most, unless they were
-    rejected. `max_running` jobs run at the same time over the whole fleet, `max_running_per_key` of each limit key.
+    `errors` are the type's own rules; `strict` makes errors that no rule matches permanent. Dead letters are requeued
+    automatically `failed_job_retry_hours` after they failed, at most `failed_job_retry_rounds` times, unless they were
+    rejected. At most `max_running` jobs run concurrently in the whole fleet, `max_running_per_key` of each limit key.
     """
 
     retry: RetryPolicy = DEFAULT_POLICY
@@ -90,41 +90,41 @@ class TypePolicy:
 
     @property
     def failed_job_retry_ms(self) -> int | None:
-        """How long after it failed a dead letter comes back; None: never by itself."""
+        """How long after its failure a dead letter is requeued automatically; None: never."""
         hours = self.failed_job_retry_hours
         return None if hours is None else round(hours * HOUR_MS)
 
     @property
     def is_limited(self) -> bool:
-        """Whether a claim must look at what runs."""
+        """Whether a claim must count running jobs."""
         return (self.max_running, self.max_running_per_key, self.rate) != (None, None, None)
 
     def keep_ms(self, state: State) -> int | None:
-        """How long a job is kept that finished in this state; None: as long as the engine keeps them."""
+        """How long jobs are kept that finished in this state; None: the engine's default."""
         hours = self.keep_failed_hours if state is State.FAILED else self.keep_completed_hours
         return None if hours is None else round(hours * HOUR_MS)
 
 
-RETRY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
+RETRY_FIELDS: Final = tuple(field.name for field in fields(RetryPolicy))
 POLICY_FIELDS: Final = (
     *RETRY_FIELDS, "breaker_failures", "breaker_seconds", "errors", "strict", "failed_job_retry_hours",
     "failed_job_retry_rounds", "keep_completed_hours", "keep_failed_hours", "max_running", "max_running_per_key",
     "rate_jobs", "rate_seconds",
 )  # fmt: skip
-"""What a policy may say, as files, commands and the API write it: one level, plain values."""
+"""The fields of a policy in files, commands and the API: one level, plain values."""
 
 
-def policy_from(said: Mapping[str, Any]) -> TypePolicy:
-    """The policy that these fields describe. What is not said, or null, is as usual; each mistake names its field."""
-    for name in said:
+def policy_from(values: Mapping[str, Any]) -> TypePolicy:
+    """The policy with these fields. What is missing or null gets its default; each error names its field."""
+    for name in values:
         if name not in POLICY_FIELDS:
             raise InvalidInput(
                 "policy", f"{checks.shown(name)} is no field of it; allowed are {', '.join(POLICY_FIELDS)}"
             )
-    given = {name: value for name, value in said.items() if value is not None}
+    given = {name: value for name, value in values.items() if value is not None}
     retry = RetryPolicy(**{name: given.pop(name) for name in RETRY_FIELDS if name in given})
-    breaker = _parts(given, "breaker_", ("failures", "seconds"))
-    rate = _parts(given, "rate_", ("jobs", "seconds"))
+    breaker = _take(given, "breaker_", ("failures", "seconds"))
+    rate = _take(given, "rate_", ("jobs", "seconds"))
     if rate and "jobs" not in rate:
         raise InvalidInput("rate_jobs", "must be given with rate_seconds: how many jobs may start in that time")
     return TypePolicy(
@@ -137,7 +137,7 @@ def policy_from(said: Mapping[str, Any]) -> TypePolicy:
 
 
 def fields_of(policy: TypePolicy) -> dict[str, Any]:
-    """Every field of a policy, as files, commands and the API write it; null where nothing is set."""
+    """Every field of a policy, as in files, commands and the API; null where nothing is set."""
     breaker, rate = policy.breaker, policy.rate
     return {
         **{name: getattr(policy.retry, name) for name in RETRY_FIELDS},
@@ -156,17 +156,17 @@ def fields_of(policy: TypePolicy) -> dict[str, Any]:
     }
 
 
-def said_of(policy: TypePolicy) -> dict[str, Any]:
-    """The fields in which a policy differs from the usual one."""
-    usual = fields_of(DEFAULT_TYPE_POLICY)
-    return {name: value for name, value in fields_of(policy).items() if value != usual[name]}
+def changed_fields(policy: TypePolicy) -> dict[str, Any]:
+    """The fields in which a policy differs from the default."""
+    default = fields_of(DEFAULT_TYPE_POLICY)
+    return {name: value for name, value in fields_of(policy).items() if value != default[name]}
 
 
-def rules_from(said: object) -> tuple[ErrorRule, ...]:
-    """Rules about errors, as files and the API write them: `{"strategy": ..., "exception" or "text": ...}`."""
-    if not isinstance(said, list | tuple):
-        raise InvalidInput("errors", f"must be a list of rules, not {checks.shown(said)}")
-    return tuple(_rule(one) for one in said)
+def rules_from(values: object) -> tuple[ErrorRule, ...]:
+    """Rules for errors, as in files and the API: `{"strategy": ..., "exception" or "text": ...}`."""
+    if not isinstance(values, list | tuple):
+        raise InvalidInput("errors", f"must be a list of rules, not {checks.shown(values)}")
+    return tuple(_rule(value) for value in values)
 
 
 def require_type_policy(field: str, value: object) -> TypePolicy | None:
@@ -188,19 +188,20 @@ def with_retry(policy: TypePolicy, retry: RetryPolicy) -> TypePolicy:
     return replace(policy, retry=retry)
 
 
-def _rule(said: object) -> ErrorRule:
-    if isinstance(said, ErrorRule):
-        return said
-    if not isinstance(said, Mapping) or not set(said) <= {"strategy", "exception", "text"}:
-        raise InvalidInput("errors", f"each must have strategy and either exception or text, not {checks.shown(said)}")
-    if "strategy" not in said:
+def _rule(value: object) -> ErrorRule:
+    if isinstance(value, ErrorRule):
+        return value
+    if not isinstance(value, Mapping) or not set(value) <= {"strategy", "exception", "text"}:
+        raise InvalidInput("errors", f"each must have strategy and either exception or text, not {checks.shown(value)}")
+    if "strategy" not in value:
         raise InvalidInput("errors.strategy", "must be given")
-    return ErrorRule(said["strategy"], exception=said.get("exception"), text=said.get("text"))
+    return ErrorRule(value["strategy"], exception=value.get("exception"), text=value.get("text"))
 
 
 def _rule_fields(rule: ErrorRule) -> dict[str, str]:
-    named = ("exception", rule.exception) if rule.exception is not None else ("text", rule.text)
-    return {"strategy": rule.strategy.value, named[0]: str(named[1])}
+    if rule.exception is not None:
+        return {"strategy": rule.strategy.value, "exception": rule.exception}
+    return {"strategy": rule.strategy.value, "text": str(rule.text)}
 
 
 def _rules(errors: object) -> tuple[ErrorRule, ...]:
@@ -210,14 +211,13 @@ def _rules(errors: object) -> tuple[ErrorRule, ...]:
     return rules
 
 
-def _require(field: str, value: object, wanted: type) -> None:
-    """A part of the policy that code has given must be what it is called."""
-    if not isinstance(value, wanted):
-        raise InvalidInput(field, f"must be a {wanted.__name__}, not {checks.shown(value)}")
+def _require(field: str, value: object, required: type) -> None:
+    if not isinstance(value, required):
+        raise InvalidInput(field, f"must be a {required.__name__}, not {checks.shown(value)}")
 
 
-def _parts(given: dict[str, Any], prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Take the fields of one part out of those given."""
+def _take(given: dict[str, Any], prefix: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Remove and return the fields with a prefix."""
     return {name: given.pop(prefix + name) for name in names if prefix + name in given}
 
 

@@ -1,4 +1,4 @@
-"""What is asked about jobs, and the answers."""
+"""Queries on jobs and their results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from everwork.core.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs a list shows. None does not restrict, nor do empty `states` and `tenants`.
+    """Which jobs match. None does not restrict, nor do empty `states` and `tenants`.
 
-    Group "" is the default one. `due` shows only pending jobs whose time has come.
+    Group "" is the default one. `due`: only pending jobs that are due.
     """
 
     type: str | None = None
@@ -33,7 +33,7 @@ class JobFilter:
 class Page(NamedTuple):
     """Jobs, newest first. `next` is the cursor of the following page, None at the end.
 
-    A page may be short although there is a `next`: the engine bounds how far it looks in one call.
+    A page may be short although there is a `next`: the engine limits how many jobs it scans in one call.
     """
 
     jobs: list[Job]
@@ -51,7 +51,7 @@ class Count(NamedTuple):
 
 
 class WorkerHour(NamedTuple):
-    """What one worker did with one type in one hour (counted from the epoch)."""
+    """The work of one worker on one type in one hour (counted from the epoch)."""
 
     hour: int
     type: str
@@ -64,7 +64,7 @@ class WorkerHour(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """How many attempts at jobs of a type ended in one hour that are counted as `what`; see `core.measures`."""
+    """How many attempts of a type that ended in one hour are counted as `what`; see `core.measures`."""
 
     hour: int
     type: str
@@ -73,7 +73,7 @@ class Measure(NamedTuple):
 
 
 class Oldest(NamedTuple):
-    """Since when the longest waiting due job of a type and group could have been running."""
+    """Since when the longest waiting due job of a type and group has been due."""
 
     type: str
     group: str
@@ -82,13 +82,13 @@ class Oldest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts by state as they stand, and what workers did in the hours asked for."""
+    """Current counts by state, and the work of the requested hours."""
 
     counts: list[Count]
     hours: list[WorkerHour]
     generated_at_ms: int
     partial: bool = False
-    """A server has left out the smallest counts and the oldest hours, for want of room in its message."""
+    """The server has left out the smallest counts and the oldest hours, to keep its message within the size limit."""
 
 
 class Reason(Enum):
@@ -138,7 +138,7 @@ class TypeInfo:
 
 
 class BulkChange(NamedTuple):
-    """How many jobs a filter met, and how many of them were changed."""
+    """How many jobs matched a filter, and how many of them were changed."""
 
     matched: int
     changed: int

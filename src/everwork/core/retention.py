@@ -1,4 +1,4 @@
-"""How long finished jobs are kept. Live ones never go."""
+"""How long finished jobs are kept. Live jobs are never deleted."""
 
 from __future__ import annotations
 

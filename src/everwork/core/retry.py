@@ -1,4 +1,4 @@
-"""How often and when a failed attempt may be tried again: policy, backoff, and the arithmetic of retries."""
+"""How often and when a failed job is retried: policy, backoff, and the arithmetic of retries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and after which delay a failed job is tried again. Times are in seconds.
+    """How often and after which delay a failed job is retried. Times are in seconds.
 
     The delay after the n-th counted attempt is `min(base * factor ** (n - 1), cap)`. `jitter` (0 to 1)
-    takes away up to that share of it, the same share whenever asked for the same job and attempt.
+    subtracts up to that share of it, always the same share for the same job and attempt.
     """
 
     max_attempts: int = ATTEMPTS_DEFAULT
@@ -68,7 +68,7 @@ def remaining_retries(state: State, attempts: int, max_attempts: int) -> int:
 
 
 def _fraction(key: int, attempt: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments."""
+    """A pseudo-random number in [0, 1) that depends only on its arguments."""
     mixed = (key * 0x9E3779B97F4A7C15 + attempt * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF

@@ -1,4 +1,4 @@
-"""Time points of triggers: which are due, and which comes next. Nobody looks at a clock here."""
+"""Time points of triggers: which are due, and which comes next. The current time is an argument."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Final, NamedTuple, assert_never
 from everwork.core.limits import CATCHUP_POINTS_MAX, INSTANT_MS_MAX
 
 GRACE_MS: Final = 5_000
-"""A time point that is not older than this was not missed: somebody is just a little late."""
+"""A time point that is not older than this was not missed: the trigger loop is just a little late."""
 
 WALKS_MAX: Final = 64
-"""Enough to halve any time down to a millisecond; more would help only a calendar that contradicts itself."""
+"""Enough to bisect any span down to a millisecond; only an inconsistent calendar would need more."""
 
 
 class Every(NamedTuple):
-    """Time points at equal distances from when the trigger began; the first is one interval after it."""
+    """Time points at a fixed interval from the trigger's beginning; the first is one interval after it."""
 
     interval_ms: int
 
 
 class Calendar(NamedTuple):
-    """Time points that only `next_after` knows: the first one after an instant, None if it knows of none.
+    """Time points computed by `next_after`: the first one after an instant, None if there is none.
 
-    `is_foreign`: it is code of users, which may take its time.
+    `is_foreign`: it is user code, which may be slow.
     """
 
     next_after: Callable[[int], int | None]
@@ -32,7 +32,7 @@ class Calendar(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Time points of a foreign calendar that tells one at a time: it is kept until somebody asks from after it."""
+    """Time points of a foreign calendar that returns one at a time; it is kept until a later one is requested."""
 
     next_after: Callable[[int], int | None]
 
@@ -42,7 +42,7 @@ Schedule = Every | Calendar | Awaited
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When a trigger fires: its schedule, what becomes of missed points, and how long it lives from its beginning."""
+    """When a trigger fires: its schedule, whether missed points are caught up, and its lifetime from its beginning."""
 
     schedule: Schedule
     is_catchup: bool = True
@@ -50,12 +50,12 @@ class Plan:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether to ask it means to run code of users."""
+        """Whether evaluating it runs user code."""
         return isinstance(self.schedule, Awaited) or (isinstance(self.schedule, Calendar) and self.schedule.is_foreign)
 
 
 class Due(NamedTuple):
-    """Time points whose time has come, oldest first, and how many older ones are skipped (`is_more`: at least)."""
+    """Time points that are due, oldest first, and how many older ones are skipped (`is_more`: at least that many)."""
 
     points: list[int]
     skipped: int = 0
@@ -63,24 +63,24 @@ class Due(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What is due, and the first time point that is still to come, None if there is none that is known of."""
+    """What is due, and the next future time point, None if none is known."""
 
     due: Due
     next_ms: int | None
 
 
 def outlook(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Outlook:
-    """What a trigger has to do now, and when again."""
+    """What a trigger has to fire now, and its next time point."""
     due = due_points(plan, began_ms, last_ms, now_ms)
     return Outlook(due, next_point(plan, began_ms, last_ms, now_ms))
 
 
 def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
-    """What is to be fired now by a trigger whose last time point was `last_ms`.
+    """What a trigger whose last time point was `last_ms` has to fire now.
 
-    Points after the end of the trigger's life never are, those before it are caught up with like any other.
+    Points after the end of the trigger's lifetime never fire; those before it are caught up like any other.
     """
-    end_ms = min(now_ms, _end_of_life(plan, began_ms))
+    end_ms = min(now_ms, _end_of_lifetime(plan, began_ms))
     if plan.is_catchup:
         return _latest(plan.schedule, began_ms, _Span(last_ms, end_ms), CATCHUP_POINTS_MAX)
     recent = _Span(max(last_ms, now_ms - GRACE_MS - 1), end_ms)
@@ -88,19 +88,19 @@ def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
 
 
 def next_point(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> int | None:
-    """The first time point that is still to come, None if there is none that is known of."""
+    """The next future time point, None if none is known."""
     point_ms = _next(plan.schedule, began_ms, max(last_ms, now_ms))
-    return None if point_ms is None or point_ms > _end_of_life(plan, began_ms) else point_ms
+    return None if point_ms is None or point_ms > _end_of_lifetime(plan, began_ms) else point_ms
 
 
 class _Span(NamedTuple):
-    """The instants after one, up to another."""
+    """The instants after `after_ms`, up to and including `end_ms`."""
 
     after_ms: int
     end_ms: int
 
 
-def _end_of_life(plan: Plan, began_ms: int) -> int:
+def _end_of_lifetime(plan: Plan, began_ms: int) -> int:
     return INSTANT_MS_MAX if plan.lifetime_ms is None else began_ms + plan.lifetime_ms
 
 
@@ -115,7 +115,7 @@ def _next(schedule: Schedule, began_ms: int, after_ms: int) -> int | None:
 
 
 def _latest(schedule: Schedule, began_ms: int, span: _Span, most: int) -> Due:
-    """The latest points within a span, at most so many."""
+    """The latest points within a span, at most `most`."""
     match schedule:
         case Every(interval_ms):
             return _latest_of_interval(interval_ms, began_ms, span, most)
@@ -136,7 +136,7 @@ def _latest_of_interval(interval_ms: int, began_ms: int, span: _Span, most: int)
 
 
 def _latest_of_calendar(next_after: Callable[[int], int | None], span: _Span, most: int) -> Due:
-    """Walks from ever earlier instants, because only a walk can tell, and one from the beginning may take for ever."""
+    """Walk from ever earlier instants: only a walk finds the points, and one from the beginning could take for ever."""
     too_early, too_late, is_too_many = span.after_ms - 1, span.end_ms, False
     for _ in range(WALKS_MAX if span.after_ms < span.end_ms else 0):
         back_ms = max(2 * (span.end_ms - too_late), 1_000 * most, GRACE_MS + 1)
@@ -153,7 +153,7 @@ def _latest_of_calendar(next_after: Callable[[int], int | None], span: _Span, mo
 
 
 def _walk(next_after: Callable[[int], int | None], span: _Span, most: int) -> list[int]:
-    """Points within a span, one after the other; one more than `most` says that there are too many."""
+    """Points within a span, in order; one more than `most` means that there are too many."""
     points: list[int] = []
     point_ms = next_after(span.after_ms)
     while point_ms is not None and point_ms <= span.end_ms and len(points) <= most:

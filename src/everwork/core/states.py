@@ -12,7 +12,7 @@ from typing import Final
 
 
 class State(IntEnum):
-    """Where a job is in its life. The numbers are stored, so they never change."""
+    """The state of a job. The numbers are stored, so they never change."""
 
     PENDING = 1
     PROCESSING = 2
@@ -73,7 +73,7 @@ SYNONYMS: Final[Mapping[str, State]] = MappingProxyType(
 )
 
 ACTIVATABLE: Final = "ACTIVATABLE"
-"""What a filter calls pending jobs whose time has come: no state, but a part of one."""
+"""What a filter calls pending jobs that are due: not a state, but a subset of one."""
 
 
 def is_allowed(state: State, cause: Cause) -> bool:

@@ -1,4 +1,4 @@
-"""Texts from anywhere, made fit to be kept."""
+"""Texts from anywhere, made storable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from everwork.core.limits import ERROR_CHARS_MAX
 
 
 def error_text(value: object) -> str:
-    """Whatever a handler raised or said, as a text that every store takes; never fails."""
+    """Whatever a handler raised or returned, as a text that every store accepts; never fails."""
     try:
         text = str(value)
     except BaseException:  # noqa: BLE001 - user code: an object whose __str__ raises, whatever it is

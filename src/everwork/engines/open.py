@@ -15,9 +15,9 @@ SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "redis+cluster", "rediss+c
 
 
 def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False) -> Engine:
-    """The engine that a URL names, not yet opened. Engines are imported only when they are asked for.
+    """The engine of a URL, not yet open. An engine's module is imported only when it is needed.
 
-    `own_loop` says that the event loop serves nothing but this engine, and may stand still while it writes.
+    `own_loop`: the event loop serves nothing but this engine, and may block while it writes.
     """
     if not isinstance(url, str):
         raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {shown(url)}")
@@ -48,7 +48,7 @@ def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False)
 
 @contextmanager
 def _extra(name: str) -> Iterator[None]:
-    """Say which extra a missing driver comes with."""
+    """Name the extra that installs a missing driver."""
     try:
         yield
     except ModuleNotFoundError as error:

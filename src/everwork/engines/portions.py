@@ -1,4 +1,4 @@
-"""What is read or claimed in portions, alike in every engine: demands, pages, hours of statistics."""
+"""Reading and claiming in portions, the same way in every engine: demands, pages, hours of statistics."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from everwork.engines.rules import matches
 
 
 class Claim(NamedTuple):
-    """Demands of one queue and the same tenants. Each takes up to its limit of what is claimed, in their order."""
+    """Demands on one queue for the same tenants. Each gets up to its limit of the claimed jobs, in order."""
 
     demands: list[Demand]
-    places: list[int]
-    """Where each stands among all the demands."""
+    positions: list[int]
+    """The index of each among all demands."""
 
     @property
     def whole(self) -> Demand:
-        """The first of them, wanting what they want together."""
+        """The first demand, with the sum of all limits."""
         first = self.demands[0]
         return first if len(self.demands) == 1 else first._replace(limit=sum([demand.limit for demand in self.demands]))
 
-    def parted(self, jobs: Sequence[LeasedJob]) -> list[tuple[Demand, Sequence[LeasedJob]]]:
-        """The share of each demand."""
-        parts: list[tuple[Demand, Sequence[LeasedJob]]] = []
+    def shares(self, jobs: Sequence[LeasedJob]) -> list[tuple[Demand, Sequence[LeasedJob]]]:
+        """Each demand with its share of the jobs."""
+        shares: list[tuple[Demand, Sequence[LeasedJob]]] = []
         start = 0
         for demand in self.demands:
-            parts.append((demand, jobs[start : start + demand.limit]))
+            shares.append((demand, jobs[start : start + demand.limit]))
             start += demand.limit
-        return parts
+        return shares
 
     def dated(self, jobs: list[LeasedJob], now_ms: int) -> list[LeasedJob]:
-        """Jobs that were leased for as long as the first demand wants, with the deadlines that the others want."""
-        usual_ms = self.demands[0].lease_ms
-        if all(demand.lease_ms == usual_ms for demand in self.demands):
+        """Jobs that were leased with the first demand's lease_ms, with the deadlines of their own demands."""
+        first_ms = self.demands[0].lease_ms
+        if all(demand.lease_ms == first_ms for demand in self.demands):
             return jobs
         return [
-            job if demand.lease_ms == usual_ms else job._replace(lease_until_ms=now_ms + demand.lease_ms)
-            for demand, share in self.parted(jobs)
+            job if demand.lease_ms == first_ms else job._replace(lease_until_ms=now_ms + demand.lease_ms)
+            for demand, share in self.shares(jobs)
             for job in share
         ]
 
 
 def claims_of(demands: Sequence[Demand]) -> list[Claim]:
-    """Which demands are claimed together."""
+    """Group the demands that can be claimed together."""
     claims: dict[tuple[str, str, tuple[str, ...]], Claim] = {}
-    for place, demand in enumerate(demands):
-        same = (demand.type, demand.group, demand.tenants)
-        claim = claims.get(same)
+    for position, demand in enumerate(demands):
+        shared = (demand.type, demand.group, demand.tenants)
+        claim = claims.get(shared)
         if claim is None:
-            claims[same] = claim = Claim([], [])
+            claims[shared] = claim = Claim([], [])
         claim.demands.append(demand)
-        claim.places.append(place)
+        claim.positions.append(position)
     return list(claims.values())
 
 
@@ -65,82 +65,82 @@ def shared_out(
     """Jobs in the order of the demands, and how many each demand got."""
     shares: list[Sequence[LeasedJob]] = [()] * demands
     for claim, jobs in claimed:
-        for place, (_, share) in zip(claim.places, claim.parted(jobs), strict=True):
-            shares[place] = share
+        for position, (_, share) in zip(claim.positions, claim.shares(jobs), strict=True):
+            shares[position] = share
     return [job for share in shares for job in share], tuple(map(len, shares))
 
 
 FIRST_STEP: Final = 16
 STEP_MAX: Final = 64
-"""However small those before were: the next ones may be large."""
+"""Even if the jobs so far were small: the next ones may be large."""
 WIDE_STEP: Final = 200
 NARROW_STEP: Final = 2_000
-"""Where few may match, more candidates are looked for at once."""
+"""When few jobs may match, each step reads more candidates."""
 STEP_GROWTH: Final = 10
 
 T = TypeVar("T")
 
 
-class Filling:
-    """A page that is being filled: full with enough jobs, or with large ones."""
+class PageBuilder:
+    """Collects the jobs of a page; it is full with enough jobs, or with large ones."""
 
-    def __init__(self, wanted: JobFilter, limit: int) -> None:
-        self._wanted, self._limit = wanted, limit
+    def __init__(self, query: JobFilter, limit: int) -> None:
+        self._query, self._limit = query, limit
         self.jobs: list[Job] = []
         self._size = self._read = self._read_size = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no further job has room."""
+        """Whether the page takes no further job."""
         return len(self.jobs) >= self._limit or self._size >= PAGE_BYTES_MAX
 
     @property
     def step(self) -> int:
-        """How many jobs to read next: as many as fit into memory, going by those that were read."""
+        """How many jobs to read next: as many as fit into memory, estimated from those read so far."""
         fitting = PAGE_BYTES_MAX * self._read // self._read_size if self._read_size else FIRST_STEP
         return max(1, min(fitting, STEP_MAX, self._limit - len(self.jobs)))
 
     def add(self, jobs: Sequence[Job | None], now_ms: int) -> None:
-        """Take those that match, now that they have been read in whole."""
+        """Add those of the jobs, now read completely, that match."""
         for job in jobs:
             size = 0 if job is None else len(job.variables) + len(job.result or "")
             self._read, self._read_size = self._read + 1, self._read_size + size
-            if job is not None and matches(job, self._wanted, now_ms):
+            if job is not None and matches(job, self._query, now_ms):
                 self.jobs.append(job)
                 self._size += size
 
-    def ended(self) -> Page:
-        """The page, after which there is more."""
+    def page(self) -> Page:
+        """The page, with a cursor to the next one."""
         return Page(self.jobs, self.jobs[-1].key)
 
 
-def first_step(wanted: JobFilter, limit: int) -> int:
-    """How many candidates to look for at first."""
-    return max(limit + 1, NARROW_STEP if asks_of_job(wanted) or asks_of_attempt(wanted) else WIDE_STEP)
+def first_step(query: JobFilter, limit: int) -> int:
+    """How many candidates to read in the first step."""
+    return max(limit + 1, NARROW_STEP if filters_by_job(query) or filters_by_attempt(query) else WIDE_STEP)
 
 
-def next_step(wanted: JobFilter, seen: int, step: int) -> int:
-    """How many to look for next, soon many at once, because each step has a price of its own; 0: enough were seen.
+def next_step(query: JobFilter, seen: int, step: int) -> int:
+    """How many candidates to read next; steps grow, because each has a fixed cost; 0: the scan limit is reached.
 
-    What attempts have left stands apart from the job: a third as many are looked at in the same time.
+    What attempts leave is stored apart from the job: in the same time only a third as many can be read.
     """
-    most = LIST_SCAN_MAX // 3 if asks_of_attempt(wanted) else LIST_SCAN_MAX
-    return max(0, min(step * STEP_GROWTH, most - seen))
+    scan_max = LIST_SCAN_MAX // 3 if filters_by_attempt(query) else LIST_SCAN_MAX
+    return max(0, min(step * STEP_GROWTH, scan_max - seen))
 
 
-def asks_of_job(wanted: JobFilter) -> bool:
-    """Whether a filter asks for what never changes of a job, besides type and group."""
-    asked = (wanted.correlation_id, wanted.created_after_ms, wanted.created_before_ms)
-    return bool(wanted.tenants) or any(one is not None for one in asked)
+def filters_by_job(query: JobFilter) -> bool:
+    """Whether a query filters by what never changes of a job, besides type and group."""
+    values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
+    return bool(query.tenants) or any(value is not None for value in values)
 
 
-def asks_of_attempt(wanted: JobFilter) -> bool:
-    """Whether a filter asks for what attempts have left: worker, error."""
-    return wanted.worker is not None or wanted.error_text is not None
+def filters_by_attempt(query: JobFilter) -> bool:
+    """Whether a query filters by what attempts leave: worker, error."""
+    return query.worker is not None or query.error_text is not None
 
 
 def parted(items: Sequence[T], step: int) -> Iterator[Sequence[T]]:
-    """Items in pieces."""
+    """Items in batches of `step`."""
     return (items[start : start + step] for start in range(0, len(items), step))
 
 
@@ -148,14 +148,14 @@ PORTION_HOURS: Final = 24
 
 
 class Hours(NamedTuple):
-    """The hours behind one, up to another."""
+    """The hours after `behind`, up to and including `last`."""
 
     behind: int
     last: int
 
 
 def portions(hours: int, now_ms: int) -> Iterator[Hours]:
-    """The last so many hours, oldest first; the last portion has also what was counted before a clock was set back."""
+    """The last `hours` hours, oldest first; the last portion includes what was counted before a clock was set back."""
     now = now_ms // HOUR_MS
     for behind in range(now - hours, now, PORTION_HOURS):
         last = behind + PORTION_HOURS

@@ -1,4 +1,4 @@
-"""What every engine says alike: why an outcome is refused, why a job is not running, which jobs a filter shows."""
+"""Rules that every engine shares: why an outcome is refused, why a job is not running, which jobs match a query."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from everwork.core.states import Cause, State
 from everwork.engines.values import Fire, Fired, TriggerMark
 
 TOP_NAME: Final = "\U0010ffff"
-"""Sorts behind every name: it is no printable character."""
-BY_ITSELF: Final = "by itself"
-"""What the history says of a requeue that nobody asked for."""
+"""Sorts after every name: it is not a printable character."""
+AUTOMATIC_REQUEUE: Final = "by itself"
+"""The error that the history has for an automatic requeue."""
 AHEAD_MAX: Final = 10_000
-"""How many jobs ahead are counted."""
-ASKED_LATELY_MS: Final = 60_000
+"""At most this many jobs ahead are counted."""
+REQUESTED_RECENTLY_MS: Final = 60_000
 _LAPSED: Final = kind_of(Lapse(0, 0, ""))
 
 
 def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> Judged:
-    """The judgement on an outcome that the guard did not let pass.
+    """The verdict on an outcome that did not pass the guard.
 
-    `latest` is the job's latest attempt; `ended` says how the attempt that the outcome names had ended, if at all.
+    `latest` is the job's latest attempt; `ended` is how the attempt that the outcome names has ended, if it has.
     """
     if outcome.attempt == 0:
         return Judged(Verdict.WRONG_STATE, state)
@@ -43,7 +43,7 @@ def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> J
 
 
 class Facts(NamedTuple):
-    """What an engine knows of a job that somebody asks about."""
+    """What an engine reads of a job to explain it."""
 
     key: int
     state: State
@@ -66,7 +66,7 @@ class Facts(NamedTuple):
 
 
 def explained(facts: Facts, now_ms: int) -> Explanation:
-    """The first reason, in the order in which a claim would meet them."""
+    """The first reason why a job is not running, in the order in which a claim checks them."""
     key, state = facts.key, facts.state
     if state is State.PROCESSING and facts.lease_until_ms is not None:
         until = utc_text(facts.lease_until_ms)
@@ -86,12 +86,14 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
 
 
 def rounds_in(history: Iterable[HistoryEntry]) -> int:
-    """How often a job came back by itself, as far as its history goes back."""
-    return sum((entry.kind, entry.error) == (Cause.REQUEUE.value, BY_ITSELF) for entry in history)
+    """How often a job was requeued automatically, as far as its history goes back."""
+    return sum((entry.kind, entry.error) == (Cause.REQUEUE.value, AUTOMATIC_REQUEUE) for entry in history)
 
 
-def coming_back(explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy) -> Explanation:
-    """Why a dead letter rests: when it comes back by itself, if it does."""
+def with_automatic_requeue(
+    explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy
+) -> Explanation:
+    """Add to the explanation of a dead letter when it is requeued automatically, if it is."""
     rounds = rounds_in(history)
     is_rejected = any(entry.kind == "reject" for entry in history[-1:])
     wait_ms, finished_ms = policy.failed_job_retry_ms, job.finished_at_ms
@@ -134,7 +136,7 @@ def _limited(facts: Facts, now_ms: int) -> Explanation | None:
 
 
 def _waiting(facts: Facts, now_ms: int) -> Explanation:
-    if facts.asked_at_ms is None or now_ms - facts.asked_at_ms > ASKED_LATELY_MS:
+    if facts.asked_at_ms is None or now_ms - facts.asked_at_ms > REQUESTED_RECENTLY_MS:
         since = "yet" if facts.asked_at_ms is None else f"since {utc_text(facts.asked_at_ms)}"
         whom = f"group '{facts.group}' of type '{facts.type}'" if facts.group else f"type '{facts.type}'"
         text = f"no worker has asked for {whom} {since}; start one"
@@ -144,8 +146,8 @@ def _waiting(facts: Facts, now_ms: int) -> Explanation:
     return Explanation(facts.key, facts.state, Reason.QUEUED, text, ahead=facts.ahead)
 
 
-def told_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live: bool = False) -> TypeInfo:
-    """What is known of a type, with how its breaker stands; the engine says whether the probe is leased still."""
+def with_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live: bool = False) -> TypeInfo:
+    """A type with the state of its breaker; `is_probe_live`: the probe is still leased."""
     state = breaker.state(now_ms)
     return replace(
         info,
@@ -157,89 +159,89 @@ def told_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live
 
 
 def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
-    """An instant, if it has not come yet."""
+    """The instant if it is in the future, else None."""
     return instant_ms if instant_ms is not None and instant_ms > now_ms else None
 
 
-def states_sought(wanted: JobFilter) -> frozenset[State]:
-    """The states in which jobs are looked for; none means all of them. A completed job has no error."""
-    if wanted.due:
+def states_to_search(query: JobFilter) -> frozenset[State]:
+    """The states to search; empty means all. A completed job has no error."""
+    if query.due:
         return frozenset({State.PENDING})
-    with_error = (wanted.states or frozenset(State)) - {State.COMPLETED}
-    return with_error if wanted.error_text and with_error else wanted.states
+    with_error = (query.states or frozenset(State)) - {State.COMPLETED}
+    return with_error if query.error_text and with_error else query.states
 
 
-def attempts_sought(wanted: JobFilter) -> int:
-    """How often a pending job must have been tried: one that never was has no error."""
-    return 1 if wanted.error_text else 0
+def attempts_min(query: JobFilter) -> int:
+    """The lowest attempt number of a matching pending job: one without an attempt has no error."""
+    return 1 if query.error_text else 0
 
 
 def error_matches(error: str | None, text: str | None) -> bool:
-    """Whether an error is one of those that are looked for."""
+    """Whether an error contains a text, in any case; None matches every error."""
     return text is None or text.casefold() in (error or "").casefold()
 
 
-def matches(job: Job, wanted: JobFilter, now_ms: int) -> bool:
-    """Whether a filter shows a job."""
+def matches(job: Job, query: JobFilter, now_ms: int) -> bool:
+    """Whether a job matches a query."""
     return (
-        wanted.type in (None, job.type)
-        and wanted.group in (None, job.group)
-        and (not wanted.states or job.state in wanted.states)
-        and (not wanted.tenants or job.tenant in wanted.tenants)
-        and wanted.worker in (None, job.worker)
-        and wanted.correlation_id in (None, job.correlation_id)
-        and (wanted.created_after_ms is None or job.created_at_ms >= wanted.created_after_ms)
-        and (wanted.created_before_ms is None or job.created_at_ms < wanted.created_before_ms)
-        and (not wanted.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
-        and error_matches(job.last_error, wanted.error_text)
+        query.type in (None, job.type)
+        and query.group in (None, job.group)
+        and (not query.states or job.state in query.states)
+        and (not query.tenants or job.tenant in query.tenants)
+        and query.worker in (None, job.worker)
+        and query.correlation_id in (None, job.correlation_id)
+        and (query.created_after_ms is None or job.created_at_ms >= query.created_after_ms)
+        and (query.created_before_ms is None or job.created_at_ms < query.created_before_ms)
+        and (not query.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
+        and error_matches(job.last_error, query.error_text)
     )
 
 
-_MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")
+_MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")  # began_ms, last_ms
 
 
 class Passage(NamedTuple):
-    """Whether a time point passes now, and where its trigger stands afterwards."""
+    """Whether a time point passes now, and the trigger's mark after it."""
 
     passes: bool
     mark: TriggerMark
 
 
 def mark_of(body: str) -> TriggerMark | None:
-    """A mark as the registry holds it; None if it holds what is none: that trigger begins anew."""
+    """Parse the mark of a registry entry; None if it is not valid: that trigger begins again."""
     found = _MARK.fullmatch(body)
-    return TriggerMark(int(found[1]), int(found[2])) if found else None
+    return TriggerMark(*map(int, found.groups())) if found else None
 
 
 def marks_of(rows: Iterable[tuple[str, str]]) -> dict[str, TriggerMark]:
-    """The marks of those triggers that have begun, of names and what the registry holds."""
+    """The marks of triggers that have begun, from names and bodies of registry entries."""
     return {name: mark for name, body in rows if (mark := mark_of(body)) is not None}
 
 
 def mark_text(mark: TriggerMark) -> str:
-    """A mark as it is written."""
+    """A mark as the registry stores it."""
     return f"{mark.began_ms} {mark.last_ms}"
 
 
 def before(point_ms: int) -> TriggerMark:
-    """Where a trigger without mark stands before its first point: it begins with that one."""
+    """The mark of a new trigger before its first point: it begins with that point."""
     return TriggerMark(point_ms, point_ms - 1)
 
 
 def passages(fires: Sequence[Fire], marks: Mapping[str, TriggerMark]) -> list[Passage]:
-    """Judge time points one after the other; each that passes is the mark for those behind it."""
-    stands = dict(marks)
+    """Judge time points one after the other; each that passes is the mark for the following ones."""
+    latest = dict(marks)
     judged: list[Passage] = []
     for fire in fires:
-        mark = stands.get(fire.trigger) or before(fire.point_ms)
+        mark = latest.get(fire.trigger) or before(fire.point_ms)
         passes = fire.point_ms > mark.last_ms
-        stands[fire.trigger] = mark = TriggerMark(mark.began_ms, fire.point_ms) if passes else mark
+        latest[fire.trigger] = mark = TriggerMark(mark.began_ms, fire.point_ms) if passes else mark
         judged.append(Passage(passes, mark))
     return judged
 
 
 def marks_passed(fires: Sequence[Fire], judged: Sequence[Passage]) -> dict[str, str]:
-    """The marks to write, by trigger."""
+    """The marks to store, by trigger."""
     pairs = zip(fires, judged, strict=True)
     return {fire.trigger: mark_text(passage.mark) for fire, passage in pairs if passage.passes}
 
@@ -251,7 +253,7 @@ def jobs_of(fires: Sequence[Fire], judged: Sequence[Passage]) -> list[NewJob]:
 
 
 def fired(fires: Sequence[Fire], judged: Sequence[Passage], created: Sequence[Created]) -> list[Fired]:
-    """The answer for each point; `created` are those of `jobs_of`."""
+    """The result for each point; `created` belongs to the jobs of `jobs_of`."""
     keys = iter(created)
     return [
         Fired(next(keys) if passage.passes and fire.job is not None else None, passage.mark)

@@ -1,4 +1,4 @@
-"""What goes into the engine contract and what comes out of it."""
+"""Parameters and results of the engine contract."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Durability(Enum):
 
 
 class JobRecord(NamedTuple):
-    """A job with all that a store knows of it, so that another store can take it over.
+    """A complete job, as one store dumps it and another loads it.
 
-    `created_max_attempts` is what a requeue goes back to, `retry` the job's own policy.
+    `created_max_attempts` is what a requeue resets max_attempts to, `retry` the job's own retry policy.
     """
 
     job: Job
@@ -33,13 +33,13 @@ class JobRecord(NamedTuple):
 
     @property
     def past(self) -> tuple[HistoryEntry, ...]:
-        """The history without how the job was completed or cancelled: that stands with the finished job."""
+        """The history without the completion or cancellation, which is stored with the finished job."""
         return self.history[:-1] if self.job.state in (State.COMPLETED, State.CANCELLED) else self.history
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one step of the sweep did. `more` asks for another step at once."""
+    """What one step of the sweep did. `more`: run another step immediately."""
 
     lapsed: int = 0
     expired: int = 0
@@ -49,14 +49,14 @@ class Swept:
 
 
 class Schema(NamedTuple):
-    """The version of a store's schema (None: it has none yet), and the newest that this program knows."""
+    """The version of a store's schema (None: it has none yet), and the newest version this program knows."""
 
     stored: int | None
     newest: int
 
 
 class Registered(NamedTuple):
-    """An entry of the registry: who, what is said of it, and until when it holds (None: for ever)."""
+    """A registry entry. `until_ms` is when it expires (None: never)."""
 
     kind: str
     name: str
@@ -65,21 +65,21 @@ class Registered(NamedTuple):
 
 
 class TriggerMark(NamedTuple):
-    """Where a trigger stands: when it was first registered, and the last time point that it has passed."""
+    """The progress of a trigger: when it was first registered, and its last time point that has passed."""
 
     began_ms: int
     last_ms: int
 
 
 class TriggerMarks(NamedTuple):
-    """Where triggers stand at the engine's now, in the order in which they were asked for."""
+    """The marks of triggers at the engine's now, in the order of the request."""
 
     now_ms: int
     marks: list[TriggerMark]
 
 
 class Fire(NamedTuple):
-    """A time point of a trigger and the job that it creates; None lets the point pass without one."""
+    """A time point of a trigger and the job that it creates; None: the point passes without a job."""
 
     trigger: str
     point_ms: int
@@ -87,7 +87,7 @@ class Fire(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """What became of a time point: the job that it created, None if it had passed already; where the trigger stands."""
+    """The result of a time point: the job that it created, None if it had passed before; and the trigger's mark."""
 
     created: Created | None
     mark: TriggerMark
@@ -95,7 +95,7 @@ class Fired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the engine says of itself."""
+    """Version, schema and settings of an engine."""
 
     engine: str
     version: str

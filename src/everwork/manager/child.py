@@ -1,7 +1,7 @@
-"""A worker process, from the inside: its workers, its loops, and how it stops.
+"""A worker process from the inside: its workers, its loops, and how it stops.
 
-The main thread runs the handlers' event loop, a second one the engine's. A third only listens to the parent, so that
-it is heard while a handler blocks the first and an outage the second; when the pipe ends, the parent has died.
+The main thread runs the handlers' event loop, a second one the engine's. A third only reads from the parent, so that
+commands arrive while a handler blocks the first or an outage the second; end of file means that the parent has died.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ TURN_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
 """A loop that has not turned for this long is blocked by a handler."""
 READY_SECONDS: Final = RUNNING_SECONDS + 2.0
-"""After so long a process has said which of its workers do not come up, and may replace one that has no more."""
+"""By then a process has reported which workers fail to start, and may replace one in which the same ones fail."""
 SWALLOW_SECONDS: Final = 1.0
 UNGUARDED: Final = 78
-"""The exit code of a process that would have run its program, manager and all, instead of its workers."""
-WORD_BYTES_MAX: Final = 65_536
-LOOK: Final = b"look"
+"""Exit code of a process whose import of the program would have run the manager again instead of the workers."""
+MESSAGE_BYTES_MAX: Final = 65_536
+NOTIFY: Final = b"notify"
 STOP: Final = b"stop"
 CANCEL: Final = b"cancel"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised inside a handler that blocks its event loop when its process has to stop."""
+    """Raised inside a handler that blocks the event loop when the process has to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What a parent tells a new process. Without `log_format` logging is the program's own."""
+    """What a new process has to run. Without `log_format`, logging is left to the program."""
 
     url: str
     name: str
-    posts: tuple[WorkerSpec, ...]
+    workers: tuple[WorkerSpec, ...]
     shutdown_timeout: float
     reconnect: Reconnect
     lease_ms: int
@@ -72,125 +72,125 @@ class ChildSpec:
     middleware: tuple[MakeMiddleware, ...] = ()
 
 
-def main(orders: ChildSpec, memory: Any, control: socket.socket, dump: Connection) -> None:
-    """Run until told to stop, or until the parent has gone."""
+def main(spec: ChildSpec, memory: Any, control: socket.socket, dump: Connection) -> None:
+    """Run until stopped, or until the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    control.setblocking(True)  # Whatever the program says about sockets in general.
-    # Written without the help of Python, so that it works while Python code cannot run.
+    control.setblocking(True)  # The program may have set another default timeout for sockets.
+    # faulthandler writes in C, so the dump works while no Python code can run.
     faulthandler.register(signal.SIGUSR2, file=dump.fileno(), all_threads=True, chain=False)
-    if orders.log_format is not None:
-        configure(orders.log_format, orders.log_level)
-    sys.exit(Child(orders, Ledger(memoryview(memory).cast("B")), control).run())
+    if spec.log_format is not None:
+        configure(spec.log_format, spec.log_level)
+    sys.exit(Child(spec, Ledger(memoryview(memory).cast("B")), control).run())
 
 
 class Child:
-    """One life of a worker process."""
+    """A worker process: its event loop, its pool of workers and its connection to the parent."""
 
-    def __init__(self, orders: ChildSpec, ledger: Ledger, control: socket.socket) -> None:
-        self._orders = orders
+    def __init__(self, spec: ChildSpec, ledger: Ledger, control: socket.socket) -> None:
+        self._spec = spec
         self._ledger = ledger
         self._control = control
         self._loop = new_loop()
-        self._log = log.bind(process=orders.name)
-        self._crew = WorkerPool(orders.posts, self._log, orders.middleware)
+        self._log = log.bind(process=spec.name)
+        self._pool = WorkerPool(spec.workers, self._log, spec.middleware)
         self._turned_at = time.monotonic()
         self._stopped: StopSignal
-        self._is_asked = False
+        self._has_sigterm = False
         self._is_cancelled = False
         self._runtime: Runtime | None = None
         self._code = 0
 
     def run(self) -> int:
-        """Live; the exit code."""
+        """Run to the end; returns the exit code."""
         asyncio.set_event_loop(self._loop)
-        life = self._loop.create_task(self._live())
+        main_task = self._loop.create_task(self._run())
         while True:
             try:
-                self._loop.run_until_complete(life)
+                self._loop.run_until_complete(main_task)
             except Interrupted:
-                continue  # It hit code outside of a call; the stop goes on.
+                continue  # Raised in code outside of a call; the stop goes on.
             except (KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as error:
                 self._log.error("the event loop was ended by somebody's code: this process ends", exc_info=error)
                 return 1
             return self._code
 
-    async def _live(self) -> None:
-        self._say(begun=True)
+    async def _run(self) -> None:
+        self._report(begun=True)
         self._stopped = StopSignal()
         signal.signal(signal.SIGUSR1, lambda *_: self._stop_soft())
         signal.signal(signal.SIGTERM, lambda *_: self._on_sigterm())
         threading.Thread(target=self._listen, name="everwork-control", daemon=True).start()
-        turning = asyncio.ensure_future(self._turn())
+        turn_task = asyncio.ensure_future(self._turn())
         try:
             await self._work()
         except EngineUnavailable as error:
             self._log.error("the engine stays away: this process gives up", error=str(error))
-            self._say(gave_up=True)
+            self._report(gave_up=True)
             self._code = 1
         finally:
-            turning.cancel()
+            turn_task.cancel()
 
     async def _work(self) -> None:
-        """Reach the engine, start the workers, run until stopped, shut down."""
-        portal = await self._until_soft(self._opened())
+        """Connect to the engine, start the workers, run until stopped, shut down."""
+        portal = await self._unless_stopped(self._open_portal())
         if portal is None:
             return
         try:
             runtime = self._runtime = self._new_runtime(portal)
-            starting = asyncio.ensure_future(self._crew.start(runtime.add, self._tell_broken))
-            starting.add_done_callback(self._tell_breakdown)
-            announcing = asyncio.ensure_future(self._announce())
+            start_task = asyncio.ensure_future(self._pool.start(runtime.add, self._report_problem))
+            start_task.add_done_callback(self._log_start_failure)
+            announce_task = asyncio.ensure_future(self._announce())
             try:
-                await runtime.run(None, calls_share(self._orders.shutdown_timeout))
+                await runtime.run(None, calls_share(self._spec.shutdown_timeout))
             finally:
                 self._ledger.enter_phase(Phase.STOPPING)
-                for task in (starting, announcing):
+                for task in (start_task, announce_task):
                     task.cancel()
                 # A `startup()` that swallows this must not keep the other workers from their `shutdown()`.
-                await asyncio.wait([starting, announcing], timeout=SWALLOW_SECONDS)
-                await self._crew.shutdown()
+                await asyncio.wait([start_task, announce_task], timeout=SWALLOW_SECONDS)
+                await self._pool.shutdown()
         finally:
             await asyncio.to_thread(portal.close)
 
-    def _tell_breakdown(self, starting: asyncio.Future[None]) -> None:
-        if not starting.cancelled() and starting.exception() is not None:
-            self._log.error("the workers' start broke down", exc_info=starting.exception())
+    def _log_start_failure(self, start_task: asyncio.Future[None]) -> None:
+        if not start_task.cancelled() and start_task.exception() is not None:
+            self._log.error("the workers' start broke down", exc_info=start_task.exception())
 
     def _new_runtime(self, portal: Portal) -> Runtime:
-        orders = self._orders
+        spec = self._spec
         return Runtime(
             portal,
-            orders.name,
+            spec.name,
             self._stopped,
-            TransactionStore(open_engine(orders.url)),
-            process=orders.name,
+            TransactionStore(open_engine(spec.url)),
+            process=spec.name,
             owns_name=True,
             ledger=self._ledger,
-            lease_ms=orders.lease_ms,
-            pauses=orders.reconnect.pauses,
+            lease_ms=spec.lease_ms,
+            delays=spec.reconnect.pauses,
         )
 
     async def _announce(self) -> None:
-        """A `startup()` that does not end keeps nobody from watching over the others; who replaces waits longer."""
-        await self._crew.tried(RUNNING_SECONDS)
+        """Enter the running phase despite a `startup()` that hangs; a process waiting to be replaced waits longer."""
+        await self._pool.wait_first_round(RUNNING_SECONDS)
         self._ledger.enter_phase(Phase.RUNNING)
-        await self._crew.tried(READY_SECONDS - RUNNING_SECONDS)
-        self._say(phase="running")
+        await self._pool.wait_first_round(READY_SECONDS - RUNNING_SECONDS)
+        self._report(phase="running")
 
     # The engine ---------------------------------------------------------------------------------
 
-    async def _opened(self) -> Portal:
-        """The engine's thread, with an open engine; while that is away, as often as the strategy says."""
-        outage = engine_outage(self._orders.name)
+    async def _open_portal(self) -> Portal:
+        """Start the engine's thread and open the engine, retrying as the reconnect strategy allows."""
+        outage = engine_outage(self._spec.name)
         problem: EngineUnavailable | None = None
-        for seconds in self._orders.reconnect.pauses():
+        for seconds in self._spec.reconnect.pauses():
             portal = Portal(self._make_service, upkeep=False)
             try:
-                await asyncio.shield(asyncio.wrap_future(portal.open(_nothing)))
+                await asyncio.shield(asyncio.wrap_future(portal.open(_no_setup)))
             except EngineUnavailable as error:
                 problem = error
-                outage.tell(error)
+                outage.report(error)
                 await asyncio.sleep(seconds)
             else:
                 outage.over()
@@ -198,9 +198,9 @@ class Child:
         raise problem or EngineUnavailable("the reconnect strategy allows no attempt")
 
     def _make_service(self) -> JobService:
-        return JobService(open_engine(self._orders.url, own_loop=True), self._orders.name)
+        return JobService(open_engine(self._spec.url, own_loop=True), self._spec.name)
 
-    async def _until_soft(self, opening: Coroutine[Any, Any, Portal]) -> Portal | None:
+    async def _unless_stopped(self, opening: Coroutine[Any, Any, Portal]) -> Portal | None:
         task = asyncio.ensure_future(opening)
 
         async def opened() -> None:
@@ -211,7 +211,7 @@ class Child:
             return None
         return task.result()
 
-    # Life signs and stops -----------------------------------------------------------------------
+    # Heartbeat and stops ------------------------------------------------------------------------
 
     async def _turn(self) -> None:
         while True:
@@ -220,76 +220,77 @@ class Child:
             await asyncio.sleep(TURN_SECONDS)
 
     def _stop_soft(self) -> None:
-        """Take no new job; what runs may finish."""
-        self._in_loop(self._stopped.soft.set)
+        """Take no new jobs; running ones may finish."""
+        self._call_in_loop(self._stopped.soft.set)
 
     def _on_sigterm(self) -> None:
-        """Cancel, if the parent says so or it is the second one. Else it came to a whole group, as systemd sends it.
+        """Cancel if the parent requested it or this is the second SIGTERM.
 
-        The parent, who has heard it as well or at least hears of it now, goes through all the stages.
+        The first one may have been sent to the whole process group, as systemd does: report it to the parent, which
+        then goes through all stages of a stop.
         """
-        is_first, self._is_asked = not self._is_asked, True
+        is_first, self._has_sigterm = not self._has_sigterm, True
         if is_first and not self._is_cancelled:
-            self._say(asked=True)
+            self._report(stop_requested=True)
             self._stop_soft()
         else:
             self._stop_hard()
 
     def _stop_hard(self) -> None:
-        """Cancel what runs. A handler that blocks the loop hears it as an exception, if it runs Python at all."""
-        self._in_loop(self._stopped.soft.set)
-        self._in_loop(self._stopped.hard.set)
+        """Cancel running calls. A handler that blocks the loop gets an exception, if it runs Python code at all."""
+        self._call_in_loop(self._stopped.soft.set)
+        self._call_in_loop(self._stopped.hard.set)
         if time.monotonic() - self._turned_at > BLOCKED_SECONDS and self._runtime is not None:
             self._turned_at = time.monotonic()
             self._runtime.stop_running()
             raise Interrupted("the process is being stopped")
 
-    def _in_loop(self, act: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The loop is closed: all has stopped.
-            self._loop.call_soon_threadsafe(act)
+    def _call_in_loop(self, callback: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+            self._loop.call_soon_threadsafe(callback)
 
     # The parent ---------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """In a thread of its own: act on what the parent says, until it has gone."""
-        while (word := self._heard()) != b"":
-            if word == CANCEL:
+        """In its own thread: act on the parent's messages until it has died."""
+        while (message := self._receive()) != b"":
+            if message == CANCEL:
                 self._cancel()
-            if word == STOP:
+            if message == STOP:
                 self._stop_soft()
-            if self._runtime is not None and word != CANCEL:
-                (self._runtime.stop_fetching if word == STOP else self._runtime.check_flags)()
-        self._be_orphaned()
+            if self._runtime is not None and message != CANCEL:
+                (self._runtime.stop_fetching if message == STOP else self._runtime.check_flags)()
+        self._stop_orphaned()
 
-    def _heard(self) -> bytes:
+    def _receive(self) -> bytes:
         try:
-            return self._control.recv(WORD_BYTES_MAX)
+            return self._control.recv(MESSAGE_BYTES_MAX)
         except OSError:
             return b""
 
     def _cancel(self) -> None:
-        """The main thread must hear it also while a handler blocks it."""
+        """Signal the main thread, which a handler may be blocking."""
         self._is_cancelled = True
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _be_orphaned(self) -> None:
-        """Nobody keeps the leases any more: stop, give everything back, and in no case stay."""
+    def _stop_orphaned(self) -> None:
+        """Without the parent the leases are not extended: stop, release everything, and exit in any case."""
         try:
             self._log.error("the parent process has gone: this process stops")
             self._cancel()
             if self._runtime is not None:
                 self._runtime.stop_fetching()
-            time.sleep(self._orders.shutdown_timeout)
+            time.sleep(self._spec.shutdown_timeout)
         finally:
             os._exit(1)
 
-    def _tell_broken(self, worker: str, problem: str | None) -> None:
-        self._say(worker=worker, problem=problem)
+    def _report_problem(self, worker: str, problem: str | None) -> None:
+        self._report(worker=worker, problem=problem)
 
-    def _say(self, **facts: Any) -> None:
-        with suppress(OSError):  # The parent has gone, which the listener finds out.
+    def _report(self, **facts: Any) -> None:
+        with suppress(OSError):  # The parent has died, which the listener notices.
             self._control.send(orjson.dumps(facts))
 
 
-async def _nothing(_service: JobService) -> None:
-    """Policies and groups are the parent's business."""
+async def _no_setup(_service: JobService) -> None:
+    """Do nothing: the parent declares policies and groups."""

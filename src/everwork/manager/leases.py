@@ -1,4 +1,4 @@
-"""Keeps the leases of all processes of a manager, in one batch, whatever their own loops are doing."""
+"""Extends the leases of all processes of a manager in one batch, whatever their own event loops are doing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from everwork.service.service import JobService
 
 KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
-"""Attempts that are younger are not asked about: most have ended by then."""
+"""Younger attempts are not checked: most end before that."""
 VERDICT_SECONDS: Final = 2.0
-"""A call that has overrun its time is judged by then: its job must not lapse before the reason is written on it."""
+"""By then a call past its timeout has been handled: its lease must not expire before the reason is stored."""
 
 Held = tuple[ProcessHandle, Entry]
 
 
 class LeaseKeeper:
-    """About once a second: extends the leases that need it, and learns which of the others are cancelled or lost."""
+    """About once a second: extends the leases that need it, and checks which of the others are cancelled or lost."""
 
     def __init__(self, service: JobService, children: Callable[[], Iterable[ProcessHandle]], lease_ms: int) -> None:
         self._service = service
@@ -34,7 +34,7 @@ class LeaseKeeper:
         self.loop = BackgroundLoop("everwork-keeper", self.tick, min(KEEP_SECONDS_MAX, lease_ms / 5_000))
 
     async def tick(self) -> bool:
-        """One round over all processes."""
+        """Go over all processes once."""
         now = time.monotonic()
         held = [
             (child, entry)
@@ -47,11 +47,11 @@ class LeaseKeeper:
         if due:
             statuses = await self._service.extend_all(_leases(due), self._lease_ms)
             self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
-            _tell(due, statuses)
+            _flag_lost(due, statuses)
         extended = {(entry.key, entry.attempt) for _, entry in due}
         rest = [one for one in held if (one[1].key, one[1].attempt) not in extended]
         if rest:
-            _tell(rest, await self._service.check(_leases(rest)))
+            _flag_lost(rest, await self._service.check(_leases(rest)))
         return False
 
     def _fresh_at(self, entry: Entry) -> float:
@@ -59,7 +59,7 @@ class LeaseKeeper:
 
 
 def _is_kept(entry: Entry, now: float, cancelled_at: float = math.inf) -> bool:
-    """A lease is kept while its attempt is within its time, is being judged, or ends because its process does."""
+    """A lease is kept while its attempt is within its timeout, is being handled, or ends because its process does."""
     if entry.state is SlotState.HUNG or entry.is_overdue(min(now - VERDICT_SECONDS, cancelled_at)):
         return False
     return now - entry.leased_at > YOUNG_SECONDS
@@ -69,12 +69,12 @@ def _leases(held: Sequence[Held]) -> list[Lease]:
     return [Lease(entry.key, entry.attempt) for _, entry in held]
 
 
-def _tell(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
-    """Let the processes know, once, which of their attempts have no lease any more."""
-    told = set()
+def _flag_lost(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
+    """Notify the processes, once, of attempts that have lost their lease."""
+    flagged = set()
     for (child, entry), status in zip(held, statuses, strict=True):
         why = Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST
         if status is not LeaseStatus.HELD and child.ledger.flag(entry, why):
-            told.add(child)
-    for child in told:
-        child.look()
+            flagged.add(child)
+    for child in flagged:
+        child.notify()

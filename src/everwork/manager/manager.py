@@ -19,7 +19,7 @@ from everwork.logs import LEVELS, configure, get_logger
 from everwork.manager.process import Process, ProcessGroup, Reconnect
 from everwork.manager.process_handle import Context
 from everwork.manager.run import ManagerRun, ManagerSpec
-from everwork.manager.signals import INTERRUPTS
+from everwork.manager.signals import SIGNALS
 from everwork.manager.stores import AbstractBackend, AbstractBroker
 from everwork.manager.validation import all_declared, flat, require_importable_program
 from everwork.service.service import JobService
@@ -31,10 +31,10 @@ START_METHODS: Final = ("spawn", "forkserver")
 
 
 class ProcessManager:
-    """Starts processes with workers in them, watches them, keeps their leases, fires their triggers, and stops them.
+    """Starts worker processes, watches them, extends their leases, fires their triggers, and stops them.
 
-    `uuid` is any name. `backend` and `broker` name the same store. SIGINT or SIGTERM stop it: what runs may finish;
-    a second signal cancels what runs. `lease`: seconds after which the jobs of a machine that has gone are given to
+    `uuid` is any name. `backend` and `broker` name the same store. SIGINT or SIGTERM stop it: running jobs may finish;
+    a second signal cancels them. `lease`: seconds after which the jobs of a machine that has failed are given to
     others. `log_format` None leaves logging to the program.
     """
 
@@ -60,21 +60,21 @@ class ProcessManager:
             raise BadConfiguration(f"reconnect: must be a Reconnect, not {checks.shown(reconnect)}")
         self.log_format = log_format
         self.log_level = log_level
-        self._url = _one_store(backend, broker)
+        self._url = _store_url(backend, broker)
         self._processes = flat(processes)
         self._workers = all_declared(self._processes)
         self._reconnect = reconnect or Reconnect()
         self._lease_ms = checks.milliseconds("lease", lease, 1, LEASE_MS_MAX / 1000)
         self._start_method = start_method
-        schedule = _made(cron_schedule)
+        schedule = _new_schedule(cron_schedule)
         settings = [one.settings for one in self._workers.values()]
         self._triggers = [trigger for one in settings for trigger in scheduled_triggers(one, schedule)]
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, asyncio.Event] | None = None
-        self._stops_asked: int | None = 0
-        """Before the first run, which they then hold for; a stop after the end of one is none for the next."""
+        self._early_stops: int | None = 0
+        """Calls of `stop()` before the first run, which apply to it; None afterwards, when they have no effect."""
 
     async def run(self) -> None:
-        """Work until SIGINT, SIGTERM or `stop()`."""
+        """Run until SIGINT, SIGTERM or `stop()`."""
         require_importable_program(self._workers)
         context = _context(self._start_method)
         if self._running is not None:
@@ -84,32 +84,32 @@ class ProcessManager:
         soft, hard = asyncio.Event(), asyncio.Event()
         self._running = (asyncio.get_running_loop(), soft, hard)
         try:
-            with INTERRUPTS.heard(self.stop):
-                stops, self._stops_asked = self._stops_asked, None
+            with SIGNALS.listening(self.stop):
+                stops, self._early_stops = self._early_stops, None
                 for _ in range(stops or 0):
-                    self._ask()
-                setup = self._setup(context)
-                await ManagerRun(setup, JobService(open_engine(self._url), setup.name), log).run(soft, hard)
+                    self._request_stop()
+                spec = self._spec(context)
+                await ManagerRun(spec, JobService(open_engine(self._url), spec.name), log).run(soft, hard)
         finally:
             self._running = None
 
     def stop(self) -> None:
-        """Ask to stop, from any thread: finish what runs, begin nothing. The second call cancels what runs."""
+        """Request a stop, from any thread: finish running jobs, start no others. The second call cancels them."""
         running = self._running
         if running is not None:
-            with suppress(RuntimeError):  # The loop is closed: all has stopped.
-                running[0].call_soon_threadsafe(self._ask)
-        elif self._stops_asked is not None:
-            self._stops_asked += 1
+            with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+                running[0].call_soon_threadsafe(self._request_stop)
+        elif self._early_stops is not None:
+            self._early_stops += 1
 
-    def _ask(self) -> None:
+    def _request_stop(self) -> None:
         if self._running is not None:
             _, soft, hard = self._running
             if soft.is_set():
                 hard.set()
             soft.set()
 
-    def _setup(self, context: Context) -> ManagerSpec:
+    def _spec(self, context: Context) -> ManagerSpec:
         return ManagerSpec(
             uuid=self.uuid,
             name=f"{self.uuid}-{secrets.token_hex(3)}",
@@ -131,8 +131,8 @@ def _require(field: str, value: object, allowed: Sequence[str | None]) -> None:
         raise BadConfiguration(f"{field}: must be one of {words}, not {checks.shown(value)}")
 
 
-def _one_store(backend: object, broker: object) -> str:
-    """The URL that both name."""
+def _store_url(backend: object, broker: object) -> str:
+    """The URL of the store, which both must name."""
     if not isinstance(backend, AbstractBackend):
         raise BadConfiguration(
             f"backend: must be a SqliteBackend, PostgresBackend or RedisBackend, not {checks.shown(backend)}"
@@ -151,7 +151,7 @@ def _one_store(backend: object, broker: object) -> str:
     return backend.url
 
 
-def _made(cron_schedule: object) -> AbstractCronSchedule:
+def _new_schedule(cron_schedule: object) -> AbstractCronSchedule:
     if not (isinstance(cron_schedule, type) and issubclass(cron_schedule, AbstractCronSchedule)):
         raise BadConfiguration(
             f"cron_schedule: must be a subclass of AbstractCronSchedule, not {checks.shown(cron_schedule)}"
@@ -165,7 +165,7 @@ def _made(cron_schedule: object) -> AbstractCronSchedule:
 
 
 def _context(method: StartMethod | None) -> Context:
-    """How processes are started: never by fork, which takes over locks and connections."""
+    """How processes are started: never by fork, which copies locks and connections."""
     if sys.platform != "linux":
         raise BadConfiguration(
             f"the process manager needs Linux, not {sys.platform}; an Everwork application runs anywhere"

@@ -1,4 +1,4 @@
-"""What a user says of processes: which workers stand together, how often, and how they are kept going."""
+"""Settings of processes: which workers share one, how many replicas, how they reconnect and are recycled."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Settings(BaseModel):
 
 
 class Reconnect(_Settings):
-    """How often an engine that is away is tried again: after each of the delays (seconds), then after the last one.
+    """How an unavailable engine is retried: after each of the delays (seconds), then always after the last one.
 
-    `jitter` is the share of a delay that chance may take away, so that a fleet does not return in step. After
+    `jitter` is the share of a delay that may be cut at random, so that a fleet does not reconnect in step. After
     `give_up_after` seconds without an answer the process ends for good; None: never.
     """
 
@@ -34,7 +34,7 @@ class Reconnect(_Settings):
     give_up_after: float | None = Field(default=None, gt=0, le=86_400)
 
     def pauses(self) -> Iterator[float]:
-        """Seconds to wait, one after the other; it ends where to give up, counted from its first word on."""
+        """Yields the seconds to wait before each retry; ends when it is time to give up, counted from the first."""
         began, at = time.monotonic(), 0
         while self.give_up_after is None or time.monotonic() - began < self.give_up_after:
             delay = self.delays[min(at, len(self.delays) - 1)]
@@ -43,7 +43,7 @@ class Reconnect(_Settings):
 
 
 class Recycle(_Settings):
-    """When a process is replaced by a new one: after so many jobs, seconds, or bytes of memory. None: never."""
+    """When a process is replaced by a new one: after a number of jobs, seconds, or bytes of memory. None: never."""
 
     jobs: int | None = Field(default=None, ge=1)
     age: float | None = Field(default=None, ge=1)
@@ -51,11 +51,11 @@ class Recycle(_Settings):
 
 
 class Process(_Settings):
-    """One operating system process with one or several workers in it.
+    """One operating system process with one or several workers.
 
     `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
-    `middleware`: classes, or functions that make one; the process makes each once and lets it stand around every call
-    of its workers, the first outermost.
+    `middleware`: classes, or functions that return an instance; the process creates each once and wraps every call of
+    its workers in them, the first outermost.
     """
 
     workers: list[type[AbstractWorker]] = Field(min_length=1, max_length=1_000)
@@ -67,7 +67,7 @@ class Process(_Settings):
     @field_validator("workers", mode="before")
     @classmethod
     def _are_workers(cls, given: Any) -> Any:
-        """Classes, each once; said in words that a user knows."""
+        """Require worker classes, each once, with errors in the user's terms."""
         if not isinstance(given, list | tuple):
             raise ValueError(f"must be a list of worker classes, not {given!r}")
         for one in given:
@@ -80,7 +80,7 @@ class Process(_Settings):
     @field_validator("middleware", mode="before")
     @classmethod
     def _can_be_made(cls, given: Any) -> Any:
-        """What the new process can import, and make there."""
+        """Require what a new process can import and create."""
         if not isinstance(given, list | tuple):
             raise ValueError(f"must be a list of subclasses of Middleware, not {given!r}")
         for one in given:

@@ -1,4 +1,4 @@
-"""A worker process, as its parent sees it."""
+"""The parent's handle of a worker process."""
 
 from __future__ import annotations
 
@@ -33,48 +33,48 @@ Context = SpawnContext | ForkServerContext
 
 
 class ProcessHandle:
-    """One child. It lives in the parent's event loop. `off`: which of its workers begin switched off, by number."""
+    """One child process, used in the parent's event loop. `off`: the indexes of workers that start switched off."""
 
     def __init__(
-        self, context: Context, orders: child.ChildSpec, *, slots: int, off: set[int], tell: Callable[[], None]
+        self, context: Context, spec: child.ChildSpec, *, slots: int, off: set[int], on_change: Callable[[], None]
     ) -> None:
-        self.name = orders.name
-        self.posts = orders.posts
+        self.name = spec.name
+        self.workers = spec.workers
         self.started_at = time.monotonic()
         self.is_leaving = False
-        """It was told to stop: what it has not finished is nobody's fault."""
+        """It was asked to stop: unfinished attempts do not count as failures."""
         self.cancelled_at = math.inf
-        """Since when its calls end because they were told to; their own time does not count after this."""
-        self.verdict: str | None = None
+        """When its calls were cancelled; their timeouts do not count after this."""
+        self.kill_reason: str | None = None
         """Why it was killed, if it was killed."""
-        self.culprits: dict[tuple[int, int], str] = {}
-        """The attempts for which it was killed, and what is to be said of each."""
+        self.hung_attempts: dict[tuple[int, int], str] = {}
+        """The attempts for which it was killed, with what to add to the error of each."""
         self.broken: dict[str, str] = {}
         self._off: set[int] = set()
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
-        self.asked = asyncio.Event()
-        """Somebody else than its parent has asked it to stop."""
+        self.stop_requested = asyncio.Event()
+        """Set when something other than its parent has asked it to stop."""
         self.has_begun = False
-        """It got as far as its first own instruction: the program could be imported."""
+        """It has reached its first own instruction: the program could be imported."""
         self.has_given_up = False
-        """Its engine stayed away for too long."""
-        self._tell = tell
+        """Its engine was unavailable for too long."""
+        self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         memory = context.RawArray("B", bytes_for(slots))
         self.ledger = Ledger(memoryview(memory).cast("B"))
         self.switch(off)
-        self._start(context, (orders, memory))
+        self._start(context, (spec, memory))
 
-    def _start(self, context: Context, given: tuple[child.ChildSpec, Any]) -> None:
-        # Words arrive whole, and one that does not fit is not waited for.
+    def _start(self, context: Context, arguments: tuple[child.ChildSpec, Any]) -> None:
+        # Messages arrive whole, and sending one that does not fit does not block.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._dump, their_dump = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=child.main, args=(*given, theirs, their_dump), name=f"{NAME_PREFIX}{self.name}"
+            target=child.main, args=(*arguments, theirs, their_dump), name=f"{NAME_PREFIX}{self.name}"
         )
         try:
-            with _interrupts_held():
+            with _sigint_blocked():
                 self._process.start()
         except BaseException:
             self._control.close()
@@ -86,10 +86,10 @@ class ProcessHandle:
         self._control.setblocking(False)
         self._end_reader = _end_reader(self._process)
         self._loop.add_reader(self._end_reader, self._on_end)
-        self._loop.add_reader(self._control.fileno(), self._on_words)
-        self._tell()
+        self._loop.add_reader(self._control.fileno(), self._on_messages)
+        self._on_change()
 
-    # What it is doing ---------------------------------------------------------------------------
+    # State --------------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
@@ -98,17 +98,17 @@ class ProcessHandle:
 
     @property
     def phase(self) -> Phase:
-        """How far it is."""
+        """Its phase: starting, running or stopping."""
         return Phase.STOPPING if self.is_leaving else self.ledger.vitals().phase
 
     @property
     def quiet(self) -> float:
-        """For how many seconds it has given no sign of life."""
+        """Seconds since its last sign of life."""
         return max(0.0, time.monotonic() - max(self.ledger.vitals().engine_at, self.started_at))
 
     @property
     def memory_bytes(self) -> int | None:
-        """How much memory it holds now."""
+        """How much memory it uses now; None if that cannot be read."""
         try:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
         except (OSError, ValueError, IndexError):
@@ -120,16 +120,16 @@ class ProcessHandle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call runs that may still end."""
+        """Whether a call is running that may still end."""
         return any(entry.state is SlotState.BEGUN for entry in self.ledger.entries())
 
     @property
     def is_past_its_calls(self) -> bool:
-        """Whether it has nothing left to do but to shut its workers down."""
+        """Whether only the shutdown of its workers is left."""
         return self.ledger.vitals().phase is Phase.STOPPING
 
     @property
-    def end(self) -> str:
+    def end_text(self) -> str:
         """How it ended, in words."""
         code = self._process.exitcode
         if self.has_given_up:
@@ -141,90 +141,90 @@ class ProcessHandle:
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether it ended by itself, with everything given back."""
+        """Whether it exited normally, with everything released."""
         return self.ended.is_set() and self._process.exitcode == 0
 
     @property
     def is_unguarded(self) -> bool:
-        """Whether it could only run the program once more, and not its workers."""
+        """Whether importing the program would have run the manager again, so that its workers could not run."""
         return self.ended.is_set() and not self.has_begun and self._process.exitcode == child.UNGUARDED
 
     def problems(self) -> dict[str, str]:
-        """What is wrong with its workers, by id; one whose process does not get to say anything hangs in its start."""
+        """What is wrong with its workers, by id; in a process that does not leave its start, with all of them."""
         seconds = time.monotonic() - self.started_at
         if self.phase is not Phase.STARTING or seconds < SLOW_SECONDS:
             return dict(self.broken)
         text = f"its process has not started for {seconds:.0f} s: does a startup() block the event loop?"
-        return {post.id: text for post in self.posts} | self.broken
+        return {spec.id: text for spec in self.workers} | self.broken
 
-    # What it is told ----------------------------------------------------------------------------
+    # Commands -----------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Something has changed in its table."""
-        self._send(child.LOOK)
+    def notify(self) -> None:
+        """Let it know that its ledger has changed."""
+        self._send(child.NOTIFY)
 
     def switch(self, off: set[int]) -> bool:
-        """Switch workers, by number, off or on; whether anything has changed."""
+        """Switch off the workers with these indexes, all others on; returns whether anything has changed."""
         has_changed = off != self._off
-        for post in self.posts:
-            self.ledger.switch(post.index, post.index not in off)
+        for spec in self.workers:
+            self.ledger.switch(spec.index, spec.index not in off)
         self._off = off
         return has_changed
 
     def stop_softly(self) -> None:
-        """Finish what runs and take no more."""
+        """Let it finish what runs and take no more jobs."""
         self.is_leaving = True
         self._send(child.STOP)
         self._signal(signal.SIGUSR1)
 
     def cancel(self) -> None:
-        """Cancel what runs, and end."""
+        """Let it cancel what runs, and exit."""
         self.is_leaving = True
         self.cancelled_at = min(self.cancelled_at, time.monotonic())
         self._send(child.CANCEL)
         self._signal(signal.SIGTERM)
 
-    def kill(self, verdict: str) -> None:
-        """End it now."""
-        self.verdict = verdict
+    def kill(self, reason: str) -> None:
+        """Kill it."""
+        self.kill_reason = reason
         self._signal(signal.SIGKILL)
 
     async def stack(self) -> str:
-        """Where its handlers' thread stands now; empty if it does not say."""
+        """The current stack of its handlers' thread; empty if it does not answer."""
         _drain(self._dump)
         self._signal(signal.SIGUSR2)
         text = b""
         stack, is_quiet = "", False
         ends = self._loop.time() + DUMP_SECONDS
-        # The thread of interest comes last, and a busy machine may pause before it.
+        # The main thread comes last in a dump, and on a busy machine after a pause.
         while not (stack and is_quiet) and self._loop.time() < ends and len(text) < DUMP_BYTES_MAX:
             await asyncio.sleep(0.02)
             if self.ended.is_set():
-                break  # What it has said may be closed by now.
-            some = _drain(self._dump)
-            text, is_quiet = text + some, not some
+                break  # The pipe may be closed by now.
+            chunk = _drain(self._dump)
+            text, is_quiet = text + chunk, not chunk
             stack = stuck_stack(text.decode(errors="replace"))
         return stack
 
     def close(self) -> None:
-        """Let go of what is left of it."""
+        """Release its resources."""
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
         self._dump.close()
-        with suppress(ValueError):  # Somebody else in this program has waited for it: nobody knows how it ended.
+        with suppress(ValueError):  # Other code in this program has waited for it: its exit code is unknown.
             self._process.close()
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals ----------------------------------------------------------------------------------
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.ended.is_set() and self._process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
-    def _send(self, word: bytes) -> None:
-        # It has died, or does not read: then it has enough to read, and its table holds what is to be known.
+    def _send(self, message: bytes) -> None:
+        # It has died, or does not read: then messages are waiting already, and its ledger holds what it must know.
         with suppress(OSError):
-            self._control.send(word)
+            self._control.send(message)
 
     def _on_end(self) -> None:
         self._loop.remove_reader(self._end_reader)
@@ -233,28 +233,28 @@ class ProcessHandle:
         self._note_end()
 
     def _note_end(self) -> None:
-        """Ask how it ended, without waiting: a sentinel can also be closed by a process that lives on."""
+        """Note the end without waiting: a sentinel can also be closed by a process that is still running."""
         if self._process.exitcode is None and Path(f"/proc/{self.pid}").exists():
             self._loop.call_later(ENDED_LOOK_SECONDS, self._note_end)
             return
-        self._on_words()
+        self._on_messages()
         self.ended.set()
-        self._tell()
+        self._on_change()
 
-    def _on_words(self) -> None:
-        """Everything that it has said; what it said last is still there when it has ended."""
+    def _on_messages(self) -> None:
+        """Process all its messages; the last ones can still be read after it has ended."""
         with suppress(BlockingIOError):
-            while (word := self._heard()) != b"":
-                self._take(orjson.loads(word))
+            while (message := self._receive()) != b"":
+                self._apply(orjson.loads(message))
             self._loop.remove_reader(self._control.fileno())
 
-    def _heard(self) -> bytes:
+    def _receive(self) -> bytes:
         try:
-            return self._control.recv(child.WORD_BYTES_MAX)
+            return self._control.recv(child.MESSAGE_BYTES_MAX)
         except ConnectionError:
             return b""
 
-    def _take(self, facts: dict[str, Any]) -> None:
+    def _apply(self, facts: dict[str, Any]) -> None:
         match facts:
             case {"begun": True}:
                 self.has_begun = True
@@ -262,33 +262,33 @@ class ProcessHandle:
                 self.ready.set()
             case {"gave_up": True}:
                 self.has_given_up = True
-            case {"asked": True}:
-                self.asked.set()
+            case {"stop_requested": True}:
+                self.stop_requested.set()
             case {"worker": worker, "problem": None}:
                 self.broken.pop(worker, None)
             case _:
                 self.broken[facts["worker"]] = facts["problem"]
-        self._tell()
+        self._on_change()
 
 
 def _end_reader(process: Any) -> int:
-    """A descriptor that can be read when a process has ended.
+    """A descriptor that becomes readable when a process has ended.
 
-    The sentinel of a spawned one is inherited by whatever it forks, and tells nothing while that lives; that of a
-    fork server is not, and the fork server knows how its process ended.
+    The sentinel of a spawned process is inherited by whatever it forks, and stays silent while that runs; that of a
+    fork server is not inherited, and the fork server knows how its process ended.
     """
     if isinstance(process, ForkServerProcess):
         return int(process.sentinel)
     try:
         return os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # An old kernel, or a container that does not let through.
+    except (AttributeError, OSError):  # An old kernel, or a container that forbids the call.
         return int(process.sentinel)
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """A process that is started here does not hear SIGINT until it has told that it ignores it."""
-    resource_tracker.ensure_running()  # The first start would do it, and let SIGINT through again.
+def _sigint_blocked() -> Iterator[None]:
+    """Start a process with SIGINT blocked, until it has set it to be ignored."""
+    resource_tracker.ensure_running()  # The first start would do it, and unblock SIGINT.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -297,11 +297,11 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _drain(dump: Connection) -> bytes:
-    """What has been written so far."""
+    """Everything written so far."""
     text = b""
     while dump.poll(0):
-        some = os.read(dump.fileno(), 65_536)
-        if not some:
+        chunk = os.read(dump.fileno(), 65_536)
+        if not chunk:
             break
-        text += some
+        text += chunk
     return text

@@ -17,12 +17,12 @@ from everwork.aio.retrying import engine_outage
 from everwork.app.entries import subscribe, trigger_entries, worker_entry
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.manager.child import ChildSpec
-from everwork.manager.cleanup import clear_up
+from everwork.manager.cleanup import clean_up
 from everwork.manager.leases import LeaseKeeper
 from everwork.manager.process import Process, Reconnect
 from everwork.manager.process_handle import Context, ProcessHandle
 from everwork.manager.supervisor import Supervisor
-from everwork.manager.validation import UNGUARDED_TEXT, Declared, rules_unheard
+from everwork.manager.validation import UNGUARDED_TEXT, Declared, unused_rules
 from everwork.manager.watchdog import Watchdog
 from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import WorkerSpec
@@ -36,21 +36,21 @@ from everwork.service.triggers.loop import Scheduled
 VERSION: Final = version("everwork")
 BEAT_SECONDS: Final = 5.0
 SWITCH_SECONDS_MIN: Final = 0.5
-SLOTS_PER_PLACE: Final = 3
-"""A process holds what runs, as much fetched ahead, and what has ended and is being settled."""
+SLOTS_PER_CALL: Final = 3
+"""A process holds running jobs, as many fetched ahead, and those that have ended and are being settled."""
 SLOTS_SPARE: Final = 16
-FAREWELL_SECONDS: Final = 4.0
+LAST_CALL_SECONDS: Final = 4.0
 LOST_SECONDS: Final = 0.5
 CANCELS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSpec:
-    """What a manager runs, checked."""
+    """What a manager runs, validated."""
 
     uuid: str
     name: str
-    """Of this run of it: unlike the uuid, nobody else has it."""
+    """Unique to this run, unlike the uuid."""
     url: str
     processes: Sequence[Process]
     workers: Mapping[type[AbstractWorker], Declared]
@@ -63,38 +63,38 @@ class ManagerSpec:
 
 
 class ManagerRun:
-    """Runs once, in the event loop of whoever runs the manager."""
+    """One run of a manager, in the event loop of its caller."""
 
-    def __init__(self, setup: ManagerSpec, service: JobService, log: Any) -> None:
-        self._setup = setup
+    def __init__(self, spec: ManagerSpec, service: JobService, log: Any) -> None:
+        self._spec = spec
         self._service = service
         self._fleet = service.fleet
         self._host = socket.gethostname()
-        self._name = setup.name
-        self._log = log.bind(manager=setup.uuid)
+        self._name = spec.name
+        self._log = log.bind(manager=spec.uuid)
         self._started_at_ms = _now_ms()
-        self._worker_ids = tuple(sorted(one.settings.id for one in setup.workers.values()))
-        self._places: dict[type[AbstractWorker], tuple[QueueKey, ...]] = {}
+        self._worker_ids = tuple(sorted(one.settings.id for one in spec.workers.values()))
+        self._queues: dict[type[AbstractWorker], tuple[QueueKey, ...]] = {}
         self._off: frozenset[str] = frozenset()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._has_lost_store = False
-        self._supervisors = [self._supervisor(process) for process in setup.processes]
-        self._watch = Watchdog(self._supervisors, self._log)
-        self._keeper = LeaseKeeper(service, self._children, setup.lease_ms)
-        self._beat = BackgroundLoop("everwork-registry", self._tell_registry, BEAT_SECONDS)
-        self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(setup))
-        self._triggers = service.trigger_loop(setup.triggers)
+        self._supervisors = [self._supervisor(process) for process in spec.processes]
+        self._watchdog = Watchdog(self._supervisors, self._log)
+        self._lease_keeper = LeaseKeeper(service, self._children, spec.lease_ms)
+        self._beat = BackgroundLoop("everwork-registry", self._update_registry, BEAT_SECONDS)
+        self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(spec))
+        self._triggers = service.trigger_loop(spec.triggers)
 
     async def run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
-        """Prepare, start everything, work until told to stop, and stop in stages. Who cancels it hurries the stop."""
+        """Prepare, start everything, work until stopped, and stop in stages. Cancellation speeds up the stop."""
 
         def hurry() -> None:
             soft.set()
             hard.set()
 
-        await outlast(lambda: self._live(soft, hard), hurry)
+        await run_to_end(lambda: self._run(soft, hard), hurry)
 
-    async def _live(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
+    async def _run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
         opening = asyncio.ensure_future(self._prepare())
         try:
             await first_of(soft, work=opening)
@@ -104,22 +104,22 @@ class ManagerRun:
             await self._work(soft, hard)
         finally:
             opening.cancel()
-            await self._ask_store(_ended(opening))
-            await self._ask_store(self._service.close())
+            await self._call_store_last(_wait_ended(opening))
+            await self._call_store_last(self._service.close())
 
     async def _prepare(self) -> None:
-        """Reach the store, and let everybody know what runs here. An engine that is away is waited for."""
-        outage = engine_outage(self._setup.uuid)
+        """Connect to the store and declare what runs here, waiting for an engine that is unavailable."""
+        outage = engine_outage(self._spec.uuid)
         problem = EngineUnavailable("the reconnect strategy allows no attempt")
-        for seconds in self._setup.reconnect.pauses():
+        for seconds in self._spec.reconnect.pauses():
             try:
                 await self._service.open()
                 await self._declare()
             except EngineUnavailable as error:
                 if not self._service.is_remote:
-                    raise  # A file does not come by waiting.
+                    raise  # Waiting does not help with a file.
                 problem = error
-                outage.tell(error)
+                outage.report(error)
                 await self._service.close()
                 await asyncio.sleep(seconds)
             else:
@@ -129,10 +129,10 @@ class ManagerRun:
 
     async def _declare(self) -> None:
         policies: dict[str, Said] = {}
-        for worker, one in self._setup.workers.items():
+        for worker, one in self._spec.workers.items():
             settings = one.settings
             subscribed = await subscribe(self._service, settings)
-            self._places[worker] = subscribed.queues
+            self._queues[worker] = subscribed.queues
             policies |= subscribed.policies
             if subscribed.policy and subscribed.foreign:
                 self._log.warning(
@@ -141,16 +141,16 @@ class ManagerRun:
                     title=settings.title,
                     sources=subscribed.foreign,
                 )
-            if unheard := rules_unheard(settings):
+            if unused := unused_rules(settings):
                 self._log.warning(
                     "a worker without retry fails for good at its first error: nobody asks its rules about errors",
                     worker=settings.id,
                     title=settings.title,
-                    fields=unheard,
+                    fields=unused,
                 )
         await self._service.declare_policies(policies)
-        declared = [one.settings for one in self._setup.workers.values()]
-        foreign = {one.name for one in self._setup.triggers if one.plan.is_foreign}
+        declared = [one.settings for one in self._spec.workers.values()]
+        foreign = {one.name for one in self._spec.triggers if one.plan.is_foreign}
         triggers = [entry for one in declared for entry in trigger_entries(one, foreign)]
         await self._fleet.declare([worker_entry(one) for one in declared], triggers)
         self._off = (await self._fleet.off()).workers
@@ -158,20 +158,20 @@ class ManagerRun:
     # Running ------------------------------------------------------------------------------------
 
     async def _work(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
-        loops = (self._watch.loop, self._keeper.loop, self._beat, self._switches)
+        loops = (self._watchdog.loop, self._lease_keeper.loop, self._beat, self._switches)
         for supervisor in self._supervisors:
             supervisor.start()
         for loop in loops:
             loop.start()
         self._triggers.start()
-        self._log.info("the manager runs", processes=len(self._supervisors), workers=len(self._setup.workers))
+        self._log.info("the manager runs", processes=len(self._supervisors), workers=len(self._spec.workers))
         try:
             await self._until_over(soft)
         except asyncio.CancelledError:
-            hard.set()  # Whoever cancels does not want to wait for what runs.
+            hard.set()  # A caller that cancels does not want to wait for running jobs.
             raise
         finally:
-            await outlast(lambda: self._end(loops, hard), hard.set, again=CANCELS_MAX)
+            await run_to_end(lambda: self._end(loops, hard), hard.set, again=CANCELS_MAX)
         if self._is_unguarded:
             raise BadConfiguration(UNGUARDED_TEXT)
         if self._has_given_up:
@@ -186,24 +186,24 @@ class ManagerRun:
         return all(supervisor.has_given_up for supervisor in self._supervisors)
 
     async def _until_over(self, soft: asyncio.Event) -> None:
-        """Wait for the stop, for the end of every process, or for the first that shows that none can be started."""
+        """Wait for the stop, for the end of every process, or for the first sign that none can be started."""
         while not soft.is_set() and not self._is_unguarded:
-            living = [supervisor.gone for supervisor in self._supervisors if not supervisor.gone.is_set()]
-            if not living:
+            running = [supervisor.gone for supervisor in self._supervisors if not supervisor.gone.is_set()]
+            if not running:
                 return
-            await first_of(soft, *living)
+            await first_of(soft, *running)
 
     async def _end(self, loops: Sequence[BackgroundLoop], hard: asyncio.Event) -> None:
         await self._triggers.abort()
         await self._stop(hard)
         for loop in loops:
             await loop.abort()
-        if not self._has_given_up:  # Else the engine is away, and what is written of this manager expires.
-            await self._ask_store(self._fleet.leave(self._name, sorted(self._told)))
+        if not self._has_given_up:  # Else the engine is unavailable, and this manager's entries expire.
+            await self._call_store_last(self._fleet.leave(self._name, sorted(self._reported)))
         self._log.info("the manager has stopped")
 
     async def _stop(self, hard: asyncio.Event) -> None:
-        """All processes at once, each in its stages; a second request skips the first stage."""
+        """Stop all processes concurrently, each in stages; a second request skips the first stage."""
         self._log.info("the manager stops", processes=len(self._supervisors))
         stopping = asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         await first_of(hard, work=stopping)
@@ -215,85 +215,87 @@ class ManagerRun:
         for supervisor in self._supervisors:
             supervisor.urgent.set()
 
-    async def _ask_store(self, last: Coroutine[Any, Any, None]) -> None:
-        """One of the last things to be done, which no stop waits for for long: the store may be away or held."""
-        asking = asyncio.ensure_future(last)
-        await asyncio.wait([asking], timeout=LOST_SECONDS if self._has_lost_store else FAREWELL_SECONDS)
-        if not asking.done():
-            asking.cancel()
+    async def _call_store_last(self, last: Coroutine[Any, Any, None]) -> None:
+        """Wait a short time for one of the last calls of a stop: the store may be unavailable or locked."""
+        task = asyncio.ensure_future(last)
+        await asyncio.wait([task], timeout=LOST_SECONDS if self._has_lost_store else LAST_CALL_SECONDS)
+        if not task.done():
+            task.cancel()
             if not self._has_lost_store:
                 self._log.error("the store does not answer: the manager ends without it")
             self._has_lost_store = True
-        elif not asking.cancelled() and not isinstance(asking.exception(), EngineError | None):
-            self._log.error("the manager's end went wrong", exc_info=asking.exception())
+        elif not task.cancelled() and not isinstance(task.exception(), EngineError | None):
+            self._log.error("the manager's end went wrong", exc_info=task.exception())
 
     # Processes ----------------------------------------------------------------------------------
 
     def _supervisor(self, process: Process) -> Supervisor:
-        patience = max(self._setup.workers[worker].settings.execution_timeout for worker in process.workers)
-        return Supervisor(process, patience, spawn=lambda: self._spawn(process), clear_up=self._clear_up, log=self._log)
+        call_timeout = max(self._spec.workers[worker].settings.execution_timeout for worker in process.workers)
+        return Supervisor(
+            process, call_timeout, spawn=lambda: self._spawn(process), clean_up=self._clean_up, log=self._log
+        )
 
     def _spawn(self, process: Process) -> ProcessHandle:
-        posts = tuple(self._post(worker, index) for index, worker in enumerate(process.workers))
-        orders = ChildSpec(
-            url=self._setup.url,
+        workers = tuple(self._worker_spec(worker, index) for index, worker in enumerate(process.workers))
+        child_spec = ChildSpec(
+            url=self._spec.url,
             name=f"{self._host}-{secrets.token_hex(5)}",
-            posts=posts,
+            workers=workers,
             shutdown_timeout=process.shutdown_timeout,
             reconnect=process.reconnect,
-            lease_ms=self._setup.lease_ms,
-            log_format=self._setup.log_format,
-            log_level=self._setup.log_level,
+            lease_ms=self._spec.lease_ms,
+            log_format=self._spec.log_format,
+            log_level=self._spec.log_level,
             middleware=tuple(process.middleware),
         )
-        off = {post.index for post in posts if post.id in self._off}
-        concurrency = sum(self._setup.workers[worker].settings.concurrency for worker in process.workers)
-        slots = concurrency * SLOTS_PER_PLACE + SLOTS_SPARE
-        return ProcessHandle(self._setup.context, orders, slots=slots, off=off, tell=self._beat.hurry)
+        off = {worker.index for worker in workers if worker.id in self._off}
+        concurrency = sum(self._spec.workers[worker].settings.concurrency for worker in process.workers)
+        slots = concurrency * SLOTS_PER_CALL + SLOTS_SPARE
+        return ProcessHandle(self._spec.context, child_spec, slots=slots, off=off, on_change=self._beat.wake)
 
-    def _post(self, worker: type[AbstractWorker], index: int) -> WorkerSpec:
-        return WorkerSpec.of(self._setup.workers[worker].settings, worker, self._places[worker], index)
+    def _worker_spec(self, worker: type[AbstractWorker], index: int) -> WorkerSpec:
+        return WorkerSpec.of(self._spec.workers[worker].settings, worker, self._queues[worker], index)
 
-    async def _clear_up(self, spawned: ProcessHandle) -> None:
-        await clear_up(self._service, spawned, self._log)
+    async def _clean_up(self, handle: ProcessHandle) -> None:
+        await clean_up(self._service, handle, self._log)
 
     def _children(self) -> Iterator[ProcessHandle]:
-        """Those that have not ended; the attempts of the others are nobody's any more."""
+        """The processes that have not ended."""
         for supervisor in self._supervisors:
-            yield from (spawned for spawned in supervisor.live if not spawned.ended.is_set())
+            yield from (handle for handle in supervisor.live if not handle.ended.is_set())
 
     # The registry -------------------------------------------------------------------------------
 
-    async def _tell_registry(self) -> bool:
+    async def _update_registry(self) -> bool:
         entries = [
-            self._process_entry(supervisor, spawned)
+            self._process_entry(supervisor, handle)
             for supervisor in self._supervisors
-            for spawned in supervisor.live
-            if not spawned.ended.is_set()
+            for handle in supervisor.live
+            if not handle.ended.is_set()
         ]
-        gone = self._told - {entry.name for entry in entries}
-        self._told |= {entry.name for entry in entries}
-        await self._fleet.beat(self._card(), entries)
-        await self._declare_anew()
+        gone = self._reported - {entry.name for entry in entries}
+        self._reported |= {entry.name for entry in entries}
+        await self._fleet.beat(self._manager_entry(), entries)
+        await self._declare_again()
         await self._fleet.end_processes(sorted(gone))
-        self._told -= gone
-        await self._hear_wishes()
+        self._reported -= gone
+        await self._handle_restart_requests()
         return False
 
-    async def _declare_anew(self) -> None:
-        """Heal a registry that has lost the workers of this manager: they could not be seen nor switched."""
+    async def _declare_again(self) -> None:
+        """Repair a registry that has lost the workers of this manager: they could be neither seen nor switched."""
         if not await self._fleet.lacks(self._worker_ids):
             return
-        before = dict(self._places)
+        before = dict(self._queues)
         await self._declare()
         self._log.warning("the store did not know the workers of this manager: they are declared anew")
-        if before != self._places:
+        if before != self._queues:
             self._log.error("workers have other groups now; their processes see them when they are started again")
 
-    def _card(self) -> ManagerEntry:
+    def _manager_entry(self) -> ManagerEntry:
         return ManagerEntry(
             name=self._name,
-            uuid=self._setup.uuid,
+            uuid=self._spec.uuid,
             host=self._host,
             pid=os.getpid(),
             version=VERSION,
@@ -301,54 +303,54 @@ class ManagerRun:
             workers=self._worker_ids,
         )
 
-    def _process_entry(self, supervisor: Supervisor, spawned: ProcessHandle) -> ProcessEntry:
-        vitals = spawned.ledger.vitals()
+    def _process_entry(self, supervisor: Supervisor, handle: ProcessHandle) -> ProcessEntry:
+        vitals = handle.ledger.vitals()
         return ProcessEntry(
-            name=spawned.name,
+            name=handle.name,
             manager=self._name,
             host=self._host,
-            pid=spawned.pid,
-            state=spawned.phase.name.lower(),
-            workers=tuple(post.id for post in spawned.posts),
-            broken=spawned.problems(),
-            started_at_ms=_now_ms() - round((time.monotonic() - spawned.started_at) * 1000),
+            pid=handle.pid,
+            state=handle.phase.name.lower(),
+            workers=tuple(spec.id for spec in handle.workers),
+            broken=handle.problems(),
+            started_at_ms=_now_ms() - round((time.monotonic() - handle.started_at) * 1000),
             running=vitals.held,
             ended=vitals.ended,
             restarts=supervisor.restarts,
-            # Before anything is loaded, what it holds says nothing.
-            memory_bytes=None if spawned.phase is Phase.STARTING else self._watch.memory_of(spawned),
-            quiet_ms=round(spawned.quiet * 1000),
-            is_replaced=self._watch.is_replaced(spawned.name),
+            # Before the program is loaded, its memory use means nothing.
+            memory_bytes=None if handle.phase is Phase.STARTING else self._watchdog.memory_of(handle),
+            quiet_ms=round(handle.quiet * 1000),
+            is_replaced=self._watchdog.is_replaced(handle.name),
         )
 
-    async def _hear_wishes(self) -> None:
-        """Replace the processes of which somebody wishes it."""
-        wishes = await self._fleet.restarts()
-        for spawned in list(self._children()) if wishes else ():
-            if spawned.name in wishes and await self._fleet.take_restart(spawned.name):
-                self._watch.replace_soon(spawned.name)
+    async def _handle_restart_requests(self) -> None:
+        """Replace the processes for which a restart was requested."""
+        requested = await self._fleet.restarts()
+        for handle in list(self._children()) if requested else ():
+            if handle.name in requested and await self._fleet.take_restart(handle.name):
+                self._watchdog.replace_soon(handle.name)
 
     async def _read_switches(self) -> bool:
         self._off = (await self._fleet.off()).workers
-        for spawned in self._children():
-            if spawned.switch({post.index for post in spawned.posts if post.id in self._off}):
-                spawned.look()
+        for handle in self._children():
+            if handle.switch({spec.index for spec in handle.workers if spec.id in self._off}):
+                handle.notify()
         return False
 
 
-def _switch_seconds(setup: ManagerSpec) -> float:
-    """How often it is looked whether a worker is switched on or off: as its settings promise it."""
-    wanted = [
+def _switch_seconds(spec: ManagerSpec) -> float:
+    """How often to read which workers are switched off: as the workers' settings promise."""
+    intervals = [
         min(one.settings.status_cache_ttl or SWITCH_SECONDS_MIN, one.settings.status_check_interval)
-        for one in setup.workers.values()
+        for one in spec.workers.values()
     ]
-    return max(min(wanted), SWITCH_SECONDS_MIN)
+    return max(min(intervals), SWITCH_SECONDS_MIN)
 
 
-async def outlast(work: Callable[[], Coroutine[Any, Any, None]], hurry: Callable[[], None], again: int = 0) -> None:
-    """Wait for work that must come to its end: who cancels the wait, even again and again, only hurries it.
+async def run_to_end(work: Callable[[], Coroutine[Any, Any, None]], hurry: Callable[[], None], again: int = 0) -> None:
+    """Run work that must finish: cancelling the caller, however often, only calls `hurry`.
 
-    Whoever cancels all tasks of a loop hits the work, too: then it is taken up `again`, so many times at most.
+    If the work itself is cancelled, because all tasks of the loop are, it is restarted up to `again` times.
     """
     is_cancelled = False
     task = asyncio.ensure_future(work())
@@ -365,14 +367,14 @@ async def outlast(work: Callable[[], Coroutine[Any, Any, None]], hurry: Callable
     if not is_cancelled:
         task.result()
         return
-    await _ended(task)
+    await _wait_ended(task)
     raise asyncio.CancelledError
 
 
-async def _ended(work: asyncio.Future[None]) -> None:
+async def _wait_ended(work: asyncio.Future[None]) -> None:
     await asyncio.wait([work])
     if not work.cancelled():
-        work.exception()  # It was told, or nobody wants to know any more.
+        work.exception()  # Retrieved: it was reported already, or no longer matters.
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: a program has them once, and may run several managers, in several threads."""
+"""SIGINT and SIGTERM, shared by the managers of a program, which may run in several threads."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """Asks everybody who listens to stop; when nobody does any more, what the program had set before holds again."""
+    """Calls every listener at each signal; without listeners the program's own handlers are restored."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []
         self._in_main_thread = 0
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Any] = {}
 
     @contextmanager
-    def heard(self, ask: Callable[[], None]) -> Iterator[None]:
-        """Call `ask`, which must not block, at each signal. Only who runs in the main thread can take them over."""
+    def listening(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call `callback`, which must not block, at each signal. Handlers can be installed in the main thread only."""
         is_main = threading.current_thread() is threading.main_thread()
-        self._listeners.append(ask)
+        self._listeners.append(callback)
         try:
             if is_main:
-                self._take()
+                self._install()
             yield
         finally:
-            self._listeners.remove(ask)
+            self._listeners.remove(callback)
             if is_main:
-                self._give_back()
+                self._restore()
 
-    def _take(self) -> None:
+    def _install(self) -> None:
         self._in_main_thread += 1
         if self._in_main_thread == 1:
-            # Not by an event loop, which would forget who had them before.
-            self._before = {number: signal.signal(number, self._ask_all) for number in NUMBERS}
+            # Not by an event loop, which would forget the previous handlers.
+            self._previous = {number: signal.signal(number, self._notify_all) for number in NUMBERS}
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         self._in_main_thread -= 1
         if not self._in_main_thread:
-            for number, handler in self._before.items():
+            for number, handler in self._previous.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _ask_all(self, *_: object) -> None:
-        for ask in list(self._listeners):
-            ask()
+    def _notify_all(self, *_: object) -> None:
+        for callback in list(self._listeners):
+            callback()
 
 
-INTERRUPTS: Final = Signals()
+SIGNALS: Final = Signals()

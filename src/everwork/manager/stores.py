@@ -1,4 +1,4 @@
-"""Backends and brokers: the two sides of a store, each by its URL. A backend knows who works, a broker takes events."""
+"""Backends and brokers: two views of a store, each by URL. A backend reads the registry, a broker publishes events."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ REDIS_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster", "r
 
 
 class _Opened(NamedTuple):
-    """A service, and the event loop that it lives in."""
+    """A service that is open or being opened, and the event loop that it belongs to."""
 
     loop: asyncio.AbstractEventLoop
-    opening: asyncio.Task[_Held]
+    opening: asyncio.Task[_OpenService]
 
 
-class _Held(NamedTuple):
-    """A service that is open, and what closes it when it is closed itself, at the latest when its loop ends."""
+class _OpenService(NamedTuple):
+    """An open service, and a generator whose closing closes it, at the latest when its loop ends."""
 
     service: JobService
-    hold: AsyncGenerator[None, None]
+    closer: AsyncGenerator[None, None]
 
 
-class _Store(ABC):  # noqa: B024 - it has no calls of its own
-    """A store by its URL, opened when it is first used, in one event loop at a time.
+class _Store(ABC):  # noqa: B024 - it has no abstract methods
+    """A store by its URL, opened on first use, in one event loop at a time.
 
     It may be used again after `close`, also in another loop. A loop that ends as `asyncio.run` ends it closes it, too.
     """
@@ -55,20 +55,20 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
         self.url = url
         self._name = WorkerName(None)
         self._opened: _Opened | None = None
-        forks.watch(self, _Store._begin_anew)
+        forks.reset_in_child(self, _Store._reset_after_fork)
 
     async def open(self) -> None:
-        """Open the store now, and not at the first use."""
+        """Open the store now instead of on first use."""
         await self._service()
 
     async def close(self) -> None:
-        """Let go of the store. A second close does nothing."""
+        """Close the store. A second close does nothing."""
         opened = self._opened_here()
         self._opened = None
         if opened is not None:
             await asyncio.wait([opened.opening])
             if not opened.opening.cancelled() and opened.opening.exception() is None:
-                await opened.opening.result().hold.aclose()
+                await opened.opening.result().closer.aclose()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -82,33 +82,33 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
     def __repr__(self) -> str:
         return f"{type(self).__name__}({shown_url(self.url)!r})"
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals ----------------------------------------------------------------------------------
 
     async def _service(self) -> JobService:
         opened = self._opened_here()
         if opened is None:
             loop = asyncio.get_running_loop()
             self._opened = opened = _Opened(loop, loop.create_task(self._open()))
-        # One caller who is cancelled must not take the others' opening away.
-        held = opened.opening.result() if opened.opening.done() else await asyncio.shield(opened.opening)
-        return held.service
+        # A caller that is cancelled must not cancel the opening for the others.
+        ready = opened.opening.result() if opened.opening.done() else await asyncio.shield(opened.opening)
+        return ready.service
 
-    async def _open(self) -> _Held:
+    async def _open(self) -> _OpenService:
         service = JobService(self._engine.fresh(), self._name.process)
         try:
-            # Nobody keeps a store in order who only publishes or asks: managers and servers do.
+            # Upkeep is done by managers and servers, not by programs that only publish or query.
             await service.open(upkeep=False)
         except BaseException:
             if self._opened is not None and self._opened.opening is asyncio.current_task():
                 self._opened = None
             await service.close()
             raise
-        hold = _hold(service)
-        await anext(hold)
-        return _Held(service, hold)
+        closer = _close_at_end(service)
+        await anext(closer)
+        return _OpenService(service, closer)
 
     def _opened_here(self) -> _Opened | None:
-        """What is open in this loop; nothing of one that has ended, which has closed it or cannot close it any more."""
+        """What is open in this loop; None if its loop has ended, which has closed it or can no longer do so."""
         opened = self._opened
         if opened is None or opened.loop is asyncio.get_running_loop():
             return opened
@@ -117,9 +117,9 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
             raise BadConfiguration(f"{name}: is in use by another event loop; close it there, or make one per loop")
         return None
 
-    def _begin_anew(self) -> object:
-        of_parent, self._opened = self._opened, None
-        return of_parent
+    def _reset_after_fork(self) -> object:
+        inherited, self._opened = self._opened, None
+        return inherited
 
     def _require_scheme(self, url: object) -> None:
         name = type(self).__name__
@@ -127,13 +127,13 @@ class _Store(ABC):  # noqa: B024 - it has no calls of its own
             raise BadConfiguration(f"{name}: must be one of an engine, such as Sqlite{name.removeprefix('Abstract')}")
         if isinstance(url, str) and url.partition(":")[0].lower() not in self.schemes:
             allowed = " or ".join(f"{scheme}://" for scheme in self.schemes)
-            # What stands before "://" is no secret; without it, the whole text may be one.
+            # The scheme is not secret; without "://" the whole text may be.
             found = f", not with {shown(url.partition('://')[0])}" if "://" in url else ""
             raise BadConfiguration(f"{name}: the URL must start with {allowed}{found}")
 
 
 class AbstractBackend(_Store):
-    """The registry's side of a store: who works, and what is switched on. Workers and triggers go by id or title."""
+    """The registry of a store: workers, processes, triggers and their switches. Workers and triggers by id or title."""
 
     async def get_worker_status(self, worker: str) -> WorkerView:
         """One worker: `status` is "on" or "off", `processes` run it."""
@@ -142,7 +142,7 @@ class AbstractBackend(_Store):
         return next(view for view in await fleet.workers() if view.entry.id == entry.id)
 
     async def get_process_status(self, name: str) -> ProcessEntry:
-        """One process that lives: `state` is "starting", "running" or "stopping"."""
+        """One live process: `state` is "starting", "running" or "stopping"."""
         for process in await self.processes():
             if process.name == name:
                 return process
@@ -157,15 +157,15 @@ class AbstractBackend(_Store):
         return await (await self._fleet()).triggers()
 
     async def processes(self) -> list[ProcessEntry]:
-        """Every process that lives, by name."""
+        """Every live process, by name."""
         return await (await self._fleet()).processes()
 
     async def switch_worker(self, worker: str, is_on: bool) -> bool:
-        """Let a worker take jobs or not; whether that is a change."""
+        """Switch a worker on or off; returns whether that is a change."""
         return await (await self._fleet()).switch_worker(worker, is_on)
 
     async def switch_trigger(self, trigger: str, is_on: bool) -> bool:
-        """Let a trigger fire or not; whether that is a change."""
+        """Switch a trigger on or off; returns whether that is a change."""
         return await (await self._fleet()).switch_trigger(trigger, is_on)
 
     async def _fleet(self) -> Fleet:
@@ -173,18 +173,18 @@ class AbstractBackend(_Store):
 
 
 class AbstractBroker(_Store):
-    """The jobs' side of a store: publishes events."""
+    """Publishes events to a store."""
 
     async def push(self, event: Event) -> JobKey:
-        """Publish an event, durably, and answer the key of its job.
+        """Publish an event durably; returns the key of its job.
 
-        An event with a dedupe key is tried again for a while if the store is away; of any other nobody would know
-        whether it was published.
+        An event with a dedupe key is retried for a while if the store is unavailable; any other is not, because it
+        might be published twice.
         """
         return (await self._create([_job(event)]))[0]
 
     async def push_many(self, events: Iterable[Event]) -> list[JobKey]:
-        """Publish events, all or none; the first that is wrong is named by its place."""
+        """Publish events, all or none; an error names the index of the first invalid one."""
         return await self._create(_jobs(events))
 
     async def _create(self, jobs: list[NewJob]) -> list[JobKey]:
@@ -193,43 +193,43 @@ class AbstractBroker(_Store):
 
 
 class SqliteBackend(AbstractBackend):
-    """The registry's side of a SQLite file."""
+    """The registry of a SQLite file."""
 
     schemes = SQLITE_SCHEMES
 
 
 class SqliteBroker(AbstractBroker):
-    """The jobs' side of a SQLite file."""
+    """Publishes events to a SQLite file."""
 
     schemes = SQLITE_SCHEMES
 
 
 class PostgresBackend(AbstractBackend):
-    """The registry's side of a PostgreSQL database."""
+    """The registry of a PostgreSQL database."""
 
     schemes = POSTGRES_SCHEMES
 
 
 class PostgresBroker(AbstractBroker):
-    """The jobs' side of a PostgreSQL database."""
+    """Publishes events to a PostgreSQL database."""
 
     schemes = POSTGRES_SCHEMES
 
 
 class RedisBackend(AbstractBackend):
-    """The registry's side of a Redis database or cluster."""
+    """The registry of a Redis database or cluster."""
 
     schemes = REDIS_SCHEMES
 
 
 class RedisBroker(AbstractBroker):
-    """The jobs' side of a Redis database or cluster."""
+    """Publishes events to a Redis database or cluster."""
 
     schemes = REDIS_SCHEMES
 
 
-async def _hold(service: JobService) -> AsyncGenerator[None, None]:
-    """Keep a service open. Loops close generators when they end: the only thing that they tell anybody of their end."""
+async def _close_at_end(service: JobService) -> AsyncGenerator[None, None]:
+    """Close a service with this generator: event loops close theirs when they end, which is the only hook they have."""
     try:
         yield
     finally:

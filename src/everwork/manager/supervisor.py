@@ -1,4 +1,4 @@
-"""Keeps one process of a manager alive: starts it, starts it again when it has died, replaces it, sees it off."""
+"""Keeps one process of a manager running: starts it, restarts it when it has died, replaces it, shuts it down."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from everwork.aio.loops import first_of
-from everwork.aio.retrying import AWAY_SECONDS_MAX
+from everwork.aio.retrying import OUTAGE_SECONDS_MAX
 from everwork.manager.process import Process
 from everwork.manager.process_handle import ProcessHandle
 
 RESTART_SECONDS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""How long a process that has died again and again waits for its next start; the first time it does not."""
+"""Delays before the restarts of a process that keeps dying; the first restart is immediate."""
 SETTLED_SECONDS: Final = 60.0
-"""A process that has lived for so long starts counting anew."""
+"""A process that has run this long resets its count of deaths."""
 POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 2.0
-"""A process in which no call runs that may end needs no longer to settle what has ended."""
+"""A process without a running call that may end needs at most this long to settle what has ended."""
 GRACE_SECONDS: Final = 2.0
 EXIT_SECONDS: Final = 1.0
-"""What the interpreter itself needs to end is not taken from the workers' time."""
+"""What the interpreter itself needs to exit is not taken from the workers' shutdown timeout."""
 REPLACE_SECONDS: Final = 2.0
-"""How long it is not tried again to replace a process when there was no room for another."""
+"""Pause before a process is replaced that could not be replaced because no other could be started."""
 CLEAR_SECONDS: Final = 5.0
-"""How long a stop waits for a store that does not answer; what cannot be given back lapses."""
+"""How long a stop waits for a store that does not answer; leases that cannot be released expire."""
 
 
 class Supervisor:
-    """One process, whoever is it at the time. `spawn` starts one, `clear_up` ends what a dead one has left."""
+    """One process and its successors. `spawn` starts one, `clean_up` settles what a dead one has left."""
 
     def __init__(
         self,
         process: Process,
-        patience: float,
+        call_timeout: float,
         *,
         spawn: Callable[[], ProcessHandle],
-        clear_up: Callable[[ProcessHandle], Awaitable[None]],
+        clean_up: Callable[[ProcessHandle], Awaitable[None]],
         log: Any,
     ) -> None:
         self.process = process
-        self._patience = patience
+        self._call_timeout = call_timeout
         self._spawn = spawn
-        self._clear_up = clear_up
+        self._clean_up = clean_up
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaths = 0
@@ -53,118 +53,118 @@ class Supervisor:
         self.restarts = 0
         self.has_given_up = False
         self.is_unguarded = False
-        """A new process runs the program instead of its workers, and so would every other."""
+        """A new process runs the program instead of its workers, as every other would."""
         self.urgent = asyncio.Event()
         self.gone = asyncio.Event()
-        """Set when nothing is left and nothing will come: stopped, or given up."""
+        """Set when no process is left and none will be started: stopped, or given up."""
 
     def start(self) -> None:
-        """Start the process; if that cannot be done now, then later."""
+        """Start the process, or keep trying if that fails now."""
         if not self._launch():
-            self._keep(self._launch_later(None))
+            self._start_task(self._launch_later(None))
 
-    def is_current(self, spawned: ProcessHandle) -> bool:
-        """Whether a process is the one that works here, not one that is on its way out."""
-        return spawned is self._current and not spawned.is_leaving
+    def is_current(self, handle: ProcessHandle) -> bool:
+        """Whether a process is the current one, not one that is being stopped."""
+        return handle is self._current and not handle.is_leaving
 
-    def kill(self, spawned: ProcessHandle, verdict: str) -> None:
-        """End a process that is beyond help; another takes its place."""
-        self._log.error("a process is killed", process=spawned.name, pid=spawned.pid, reason=verdict)
-        spawned.kill(verdict)
+    def kill(self, handle: ProcessHandle, reason: str) -> None:
+        """Kill a process that cannot be saved; another one replaces it."""
+        self._log.error("a process is killed", process=handle.name, pid=handle.pid, reason=reason)
+        handle.kill(reason)
 
-    async def replace(self, spawned: ProcessHandle, why: str) -> None:
-        """Let another process take over, then let this one finish its work and go."""
-        if not self.is_current(spawned) or self._stopping.is_set():
+    async def replace(self, handle: ProcessHandle, why: str) -> None:
+        """Start another process; when it is ready, let this one finish its work and exit."""
+        if not self.is_current(handle) or self._stopping.is_set():
             return
-        self._log.info("a process is replaced", process=spawned.name, pid=spawned.pid, reason=why)
+        self._log.info("a process is replaced", process=handle.name, pid=handle.pid, reason=why)
         if not self._launch():
             await first_of(self._stopping, seconds=REPLACE_SECONDS)
             return
-        if await self._has_successor(spawned):
-            await self._see_off(spawned)
+        if await self._has_successor(handle):
+            await self._shut_down(handle)
 
     async def stop(self) -> None:
         """Stop in stages: let finish, cancel, kill. `urgent` skips the first."""
         self._stopping.set()
-        await asyncio.gather(*(self._see_off(spawned) for spawned in list(self.live)))
+        await asyncio.gather(*(self._shut_down(handle) for handle in list(self.live)))
         while self._tasks:
             await asyncio.wait(self._tasks)
-        # Whoever cancels all tasks of a loop has cancelled those, too.
-        await asyncio.gather(*(self._bury(spawned) for spawned in list(self.live)))
+        # If all tasks of the loop were cancelled, those were cancelled, too.
+        await asyncio.gather(*(self._clean_up_after(handle) for handle in list(self.live)))
         self.gone.set()
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals ----------------------------------------------------------------------------------
 
     def _launch(self) -> bool:
-        """Start a process, which is the current one then; False if the machine has no room for it now."""
+        """Start a process and make it the current one; False if the machine cannot start one now."""
         try:
-            spawned = self._spawn()
-        except (OSError, EOFError) as error:  # The latter: of a fork server that has died.
+            handle = self._spawn()
+        except (OSError, EOFError) as error:  # EOFError: the fork server has died.
             self._log.error("a process cannot be started, it is tried again", error=str(error))
             return False
-        self._current = spawned
-        self.live.append(spawned)
-        self._log.info("a process starts", process=spawned.name, pid=spawned.pid)
-        self._keep(self._attend(spawned))
+        self._current = handle
+        self.live.append(handle)
+        self._log.info("a process starts", process=handle.name, pid=handle.pid)
+        self._start_task(self._supervise(handle))
         return True
 
-    def _keep(self, work: Any) -> None:
+    def _start_task(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._tell_failure)
+        task.add_done_callback(self._log_failure)
 
-    def _tell_failure(self, task: asyncio.Future[None]) -> None:
+    def _log_failure(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._log.error("a process is not looked after properly", exc_info=task.exception())
 
-    async def _attend(self, spawned: ProcessHandle) -> None:
-        """Wait for a process to end, clear up behind it, and start the next one if it was needed."""
-        await first_of(spawned.ended, spawned.asked)
-        if spawned.is_leaving:
-            await spawned.ended.wait()
-        if not spawned.ended.is_set():
-            self._log.info("a process was told to stop, not by its manager", process=spawned.name, pid=spawned.pid)
-            await self._see_off(spawned)
-        is_needed = spawned is self._current and not self._stopping.is_set()
-        if is_needed and not spawned.is_leaving and not spawned.is_unguarded:
-            self._log.error("a process has died", process=spawned.name, pid=spawned.pid, how=spawned.end)
-        burying = asyncio.ensure_future(self._bury(spawned))
+    async def _supervise(self, handle: ProcessHandle) -> None:
+        """Wait for a process to end, clean up after it, and start the next one if it is needed."""
+        await first_of(handle.ended, handle.stop_requested)
+        if handle.is_leaving:
+            await handle.ended.wait()
+        if not handle.ended.is_set():
+            self._log.info("a process was told to stop, not by its manager", process=handle.name, pid=handle.pid)
+            await self._shut_down(handle)
+        is_needed = handle is self._current and not self._stopping.is_set()
+        if is_needed and not handle.is_leaving and not handle.is_unguarded:
+            self._log.error("a process has died", process=handle.name, pid=handle.pid, how=handle.end_text)
+        cleanup = asyncio.ensure_future(self._clean_up_after(handle))
         if is_needed:
-            await self._follow(spawned)
-        await burying
+            await self._start_next(handle)
+        await cleanup
 
-    async def _follow(self, spawned: ProcessHandle) -> None:
-        """Start the next one, if there is any use in it."""
-        self.has_given_up = spawned.has_given_up
-        self.is_unguarded = spawned.is_unguarded
+    async def _start_next(self, handle: ProcessHandle) -> None:
+        """Start the next process, unless that would end in the same way."""
+        self.has_given_up = handle.has_given_up
+        self.is_unguarded = handle.is_unguarded
         if self.has_given_up or self.is_unguarded:
             self.gone.set()
         else:
-            await self._start_again(spawned)
+            await self._start_again(handle)
 
-    async def _bury(self, spawned: ProcessHandle) -> None:
-        """Clear up behind a dead process. The engine may be away, and nobody waits for it here for ever."""
-        clearing = asyncio.ensure_future(self._clear_up(spawned))
+    async def _clean_up_after(self, handle: ProcessHandle) -> None:
+        """Clean up after a dead process, for a limited time: the engine may be unavailable."""
+        cleanup = asyncio.ensure_future(self._clean_up(handle))
         try:
-            if not spawned.has_given_up:
-                await first_of(self._stopping, seconds=3 * AWAY_SECONDS_MAX, work=clearing)
-                await asyncio.wait([clearing], timeout=CLEAR_SECONDS)
+            if not handle.has_given_up:
+                await first_of(self._stopping, seconds=3 * OUTAGE_SECONDS_MAX, work=cleanup)
+                await asyncio.wait([cleanup], timeout=CLEAR_SECONDS)
         finally:
-            clearing.cancel()
-            clearing.add_done_callback(self._tell_failure)
-            if spawned in self.live:
-                self.live.remove(spawned)
-                spawned.close()
+            cleanup.cancel()
+            cleanup.add_done_callback(self._log_failure)
+            if handle in self.live:
+                self.live.remove(handle)
+                handle.close()
 
-    async def _start_again(self, spawned: ProcessHandle) -> None:
-        if time.monotonic() - spawned.started_at > SETTLED_SECONDS:
+    async def _start_again(self, handle: ProcessHandle) -> None:
+        if time.monotonic() - handle.started_at > SETTLED_SECONDS:
             self._deaths = 0
         self.restarts += 1
-        await self._launch_later(spawned)
+        await self._launch_later(handle)
 
     async def _launch_later(self, last: ProcessHandle | None) -> None:
-        """Start one after its delay, again and again until it works, unless all stops or somebody else has."""
+        """Start a process after a delay, until that succeeds, the supervisor stops, or another task has done it."""
         is_done = False
         while not is_done:
             delay = RESTART_SECONDS[min(self._deaths, len(RESTART_SECONDS) - 1)]
@@ -173,42 +173,42 @@ class Supervisor:
                 await first_of(self._stopping, seconds=delay)
             is_done = self._stopping.is_set() or self._current is not last or self._launch()
 
-    async def _has_successor(self, spawned: ProcessHandle) -> bool:
-        """Wait until another serves as well as this one does; whoever cannot start is started again, ever later."""
-        while not spawned.ended.is_set() and not self._stopping.is_set():
+    async def _has_successor(self, handle: ProcessHandle) -> bool:
+        """Wait until another process can replace this one; one that fails to start is retried with longer delays."""
+        while not handle.ended.is_set() and not self._stopping.is_set():
             other = self._current
-            if other is not None and _serves_like(other, spawned):
+            if other is not None and _can_replace(other, handle):
                 return True
-            await first_of(spawned.ended, self._stopping, seconds=POLL_SECONDS)
+            await first_of(handle.ended, self._stopping, seconds=POLL_SECONDS)
         return False
 
-    async def _see_off(self, spawned: ProcessHandle) -> None:
-        """The four stages of a process's end; its last one has one clock, which runs from its last call on."""
-        spawned.stop_softly()
-        await self._let_finish(spawned)
-        if not spawned.is_past_its_calls:
-            spawned.cancel()
-        await first_of(spawned.ended, seconds=self.process.shutdown_timeout + EXIT_SECONDS)
-        if not spawned.ended.is_set():
+    async def _shut_down(self, handle: ProcessHandle) -> None:
+        """Stop a process in four stages; the time of the last one starts with the end of its last call."""
+        handle.stop_softly()
+        await self._let_finish(handle)
+        if not handle.is_past_its_calls:
+            handle.cancel()
+        await first_of(handle.ended, seconds=self.process.shutdown_timeout + EXIT_SECONDS)
+        if not handle.ended.is_set():
             self.kill(
-                spawned,
+                handle,
                 f"was killed: it did not stop within its shutdown_timeout of {self.process.shutdown_timeout:g} s",
             )
-            await spawned.ended.wait()
+            await handle.ended.wait()
 
-    async def _let_finish(self, spawned: ProcessHandle) -> None:
-        """Wait while calls run that may still end, at most as long as one may take."""
+    async def _let_finish(self, handle: ProcessHandle) -> None:
+        """Wait while calls run that may still end, at most for the longest timeout."""
         now = busy_at = time.monotonic()
-        ends = now + self._patience + GRACE_SECONDS
-        while now < ends and now < busy_at + QUIET_SECONDS and not spawned.is_past_its_calls:
-            await first_of(spawned.ended, self.urgent, seconds=POLL_SECONDS)
-            if spawned.ended.is_set() or self.urgent.is_set():
+        ends = now + self._call_timeout + GRACE_SECONDS
+        while now < ends and now < busy_at + QUIET_SECONDS and not handle.is_past_its_calls:
+            await first_of(handle.ended, self.urgent, seconds=POLL_SECONDS)
+            if handle.ended.is_set() or self.urgent.is_set():
                 return
             now = time.monotonic()
-            busy_at = now if spawned.is_busy else busy_at
+            busy_at = now if handle.is_busy else busy_at
 
 
-def _serves_like(other: ProcessHandle, spawned: ProcessHandle) -> bool:
-    """Whether a process can take the place of another."""
-    is_ready = other is not spawned and other.ready.is_set() and not other.ended.is_set()
-    return is_ready and other.broken.keys() <= spawned.broken.keys()
+def _can_replace(other: ProcessHandle, handle: ProcessHandle) -> bool:
+    """Whether a process can replace another: it is ready, and no worker fails in it alone."""
+    is_ready = other is not handle and other.ready.is_set() and not other.ended.is_set()
+    return is_ready and other.broken.keys() <= handle.broken.keys()

@@ -1,4 +1,4 @@
-"""The workers of a manager: checked, by name, before anything starts."""
+"""Validates the workers and processes of a manager, and its program, before anything starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Declared:
 
 
 def declared(worker: type[AbstractWorker]) -> Declared:
-    """A worker class that can be run; what is wrong with it is told by its name."""
+    """Validate a worker class and read its settings; errors name the class."""
     name = worker.__name__
     if inspect.isabstract(worker):
         missing = ", ".join(sorted(worker.__abstractmethods__))
@@ -50,7 +50,7 @@ def declared(worker: type[AbstractWorker]) -> Declared:
     try:
         settings = worker._get_settings()  # noqa: SLF001 - the name is a promise to users
     except Exception as error:
-        raise BadConfiguration(f"worker {name}: its settings cannot be read: {_told(error)}") from error
+        raise BadConfiguration(f"worker {name}: its settings cannot be read: {_error_text(error)}") from error
     if not isinstance(settings, WorkerSettings):
         raise BadConfiguration(f"worker {name}: _get_settings must return a WorkerSettings, not {shown(settings)}")
     _require_callable(worker)
@@ -58,7 +58,7 @@ def declared(worker: type[AbstractWorker]) -> Declared:
 
 
 def _require_callable(worker: type[AbstractWorker]) -> None:
-    """What is called must be what it looks like."""
+    """Require async methods with arguments that can be validated."""
     name, call = worker.__name__, worker.__call__
     if not inspect.isfunction(call) or inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
         raise BadConfiguration(f"worker {name}: __call__ must be an async function that returns, without yield")
@@ -87,12 +87,12 @@ def all_declared(processes: Iterable[Process]) -> dict[type[AbstractWorker], Dec
     return known
 
 
-def rules_unheard(settings: WorkerSettings) -> list[str]:
-    """What a policy says about errors in vain, because without retry each one is final."""
+def unused_rules(settings: WorkerSettings) -> list[str]:
+    """The error rules of a policy that have no effect, because without retry every error is final."""
     if settings.retry is not None or settings.policy is None:
         return []
-    said = {"errors": settings.policy.errors, "strict": settings.policy.strict}
-    return [name for name, value in said.items() if value]
+    given = {"errors": settings.policy.errors, "strict": settings.policy.strict}
+    return [name for name, value in given.items() if value]
 
 
 def flat(processes: Sequence[Process | ProcessGroup]) -> list[Process]:
@@ -125,7 +125,7 @@ def _require_importable(worker: type[AbstractWorker]) -> None:
         )
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
     return f"{type(error).__name__}: {error}"
@@ -136,11 +136,11 @@ def require_importable_program(workers: Iterable[type]) -> None:
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
         if process.name.startswith(NAME_PREFIX):
-            os._exit(UNGUARDED)  # The manager that has started this process says it, once for all of them.
+            os._exit(UNGUARDED)  # The manager that has started this process reports it, once for all of them.
         raise BadConfiguration(UNGUARDED_TEXT)
     program = sys.modules["__main__"]
     if getattr(program, "__spec__", None) is not None:
-        return  # Found by its name.
+        return  # New processes import it by name.
     file = getattr(program, "__file__", None)
     if file is None:
         _require_elsewhere(workers)

@@ -1,4 +1,4 @@
-"""What users subclass."""
+"""The base class of users' workers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from everwork.runtime.events import Event, collector_of_call
 
 
 class AbstractWorker(ABC):
-    """A worker: its settings, its work, and what it needs before and after.
+    """A worker: its settings, its handler, and what to do before the first and after the last job.
 
-    Each process has one instance of it. `__call__` gets the kwargs of an event, checked and coerced against its
+    Each process has one instance of it. `__call__` gets the kwargs of an event, validated and coerced against its
     annotations; what it returns is the job's result. An argument annotated with `JobContext` or `EventCollector` is
-    filled in.
+    injected.
     """
 
     @classmethod
@@ -23,18 +23,18 @@ class AbstractWorker(ABC):
     def _get_settings(cls) -> WorkerSettings:
         """The worker's settings."""
 
-    async def startup(self) -> None:  # noqa: B027 - not everybody needs it
+    async def startup(self) -> None:  # noqa: B027 - optional
         """Called once in each process before the first job."""
 
-    async def shutdown(self) -> None:  # noqa: B027 - not everybody needs it
+    async def shutdown(self) -> None:  # noqa: B027 - optional
         """Called once in each process after the last job."""
 
     @abstractmethod
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the work of one job."""
+        """Run one job."""
 
     def emit(self, event: Event) -> None:
-        """Publish an event with the completion of the call that runs now: both happen, or neither."""
+        """Publish an event atomically with the completion of the current call."""
         collector = collector_of_call.get(None)
         if collector is None:
             raise BadConfiguration("emit: there is no call to publish it with; use a broker's push outside of __call__")

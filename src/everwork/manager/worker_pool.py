@@ -1,4 +1,4 @@
-"""The workers of one process: made, started, and shut down. One that breaks down does not stop the others."""
+"""The workers of one process: created, started, and shut down. One that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.app.settings import WorkerSettings
 from everwork.core.texts import error_text
 from everwork.manager.worker import AbstractWorker
@@ -20,51 +20,51 @@ from everwork.runtime.middleware import MakeMiddleware, Middleware, require_midd
 RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
 RUNNING_SECONDS: Final = 10.0
-"""After so long a process counts as running also if a `startup()` in it has not ended."""
+"""After this time a process counts as running even if a `startup()` in it has not ended."""
 PROBLEM_CHARS_MAX: Final = 1_000
 
-Add = Callable[[Handler], None]
-Tell = Callable[[str, str | None], None]
-"""Takes a worker's id and what is wrong with it; None: nothing any more."""
+AddHandler = Callable[[Handler], None]
+ReportProblem = Callable[[str, str | None], None]
+"""Takes a worker's id and what is wrong with it; None: the problem is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """A worker's post in a process: its class, where it takes jobs from, its number; `is_final` as of its handler."""
+    """A worker in a process: its class, the queues it takes jobs from, its index; `is_final` as in its handler."""
 
     worker: type[AbstractWorker]
-    places: tuple[QueueKey, ...]
+    queues: tuple[QueueKey, ...]
     index: int
     id: str
     is_final: bool
 
     @classmethod
     def of(
-        cls, settings: WorkerSettings, worker: type[AbstractWorker], places: tuple[QueueKey, ...], index: int
+        cls, settings: WorkerSettings, worker: type[AbstractWorker], queues: tuple[QueueKey, ...], index: int
     ) -> WorkerSpec:
-        """The post of a worker with these settings: without a retry policy, its first error is final."""
-        return cls(worker=worker, places=places, index=index, id=settings.id, is_final=settings.retry is None)
+        """The spec of a worker with these settings: without a retry policy, its first error is final."""
+        return cls(worker=worker, queues=queues, index=index, id=settings.id, is_final=settings.retry is None)
 
 
 class WorkerPool:
-    """The workers of one process. It lives in the handlers' loop."""
+    """The workers of one process, in the handlers' event loop."""
 
-    def __init__(self, posts: Sequence[WorkerSpec], log: Any, middleware: Sequence[MakeMiddleware] = ()) -> None:
-        self._posts = posts
-        self._to_make = middleware
+    def __init__(self, workers: Sequence[WorkerSpec], log: Any, middleware: Sequence[MakeMiddleware] = ()) -> None:
+        self._specs = workers
+        self._factories = middleware
         self._middleware: tuple[Middleware, ...] = ()
         self._log = log
-        self._untried = len(posts)
+        self._untried = len(workers)
         self._started: list[AbstractWorker] = []
         self.first_round = asyncio.Event()
-        """Set when every worker has been tried once."""
+        """Set when the start of every worker has been tried once."""
 
-    async def start(self, add: Add, tell: Tell) -> None:
-        """Start all workers at once; each serves as soon as it is ready. One that fails is tried again, ever later."""
-        await asyncio.gather(*(self._bring_up(post, add, tell) for post in self._posts))
+    async def start(self, add: AddHandler, report: ReportProblem) -> None:
+        """Start all workers concurrently; each serves once it is ready. A failed start is retried with backoff."""
+        await asyncio.gather(*(self._bring_up(spec, add, report) for spec in self._specs))
 
-    async def tried(self, seconds: float) -> None:
-        """Wait until every worker has been tried once, or so long."""
+    async def wait_first_round(self, seconds: float) -> None:
+        """Wait until the start of every worker has been tried once, at most for a number of seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.first_round.wait(), seconds)
 
@@ -72,91 +72,91 @@ class WorkerPool:
         """Let every worker that was started clean up."""
         await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
 
-    async def _bring_up(self, post: WorkerSpec, add: Add, tell: Tell) -> None:
-        problem = await self._try_aloud(post, add, tell)
+    async def _bring_up(self, spec: WorkerSpec, add: AddHandler, report: ReportProblem) -> None:
+        problem = await self._try_with_warnings(spec, add, report)
         self._untried -= 1
         if not self._untried:
             self.first_round.set()
-        tell(post.id, problem)
-        for seconds in pauses(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX):
+        report(spec.id, problem)
+        for seconds in backoff_delays(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX):
             if problem is None:
                 return
             await asyncio.sleep(seconds)
-            problem = await self._try_aloud(post, add, tell)
-            tell(post.id, problem)
+            problem = await self._try_with_warnings(spec, add, report)
+            report(spec.id, problem)
 
-    async def _try_aloud(self, post: WorkerSpec, add: Add, tell: Tell) -> str | None:
-        """Make and start a worker, and say so while that takes long."""
-        complaining = asyncio.ensure_future(self._complain(post, tell))
+    async def _try_with_warnings(self, spec: WorkerSpec, add: AddHandler, report: ReportProblem) -> str | None:
+        """Create and start a worker, with warnings while that takes long."""
+        warning_task = asyncio.ensure_future(self._warn_slow_start(spec, report))
         try:
-            return await self._try(post, add)
+            return await self._try(spec, add)
         finally:
-            complaining.cancel()
+            warning_task.cancel()
 
-    async def _complain(self, post: WorkerSpec, tell: Tell) -> None:
-        began, seconds = time.monotonic(), RUNNING_SECONDS
+    async def _warn_slow_start(self, spec: WorkerSpec, report: ReportProblem) -> None:
+        started_at, seconds = time.monotonic(), RUNNING_SECONDS
         while True:
-            await asyncio.sleep(began + seconds - time.monotonic())
+            await asyncio.sleep(started_at + seconds - time.monotonic())
             problem = f"startup() has not ended for {seconds:g} s"
-            self._log.warning("a worker does not start", worker=post.id, of=post.worker.__name__, problem=problem)
-            tell(post.id, problem)
+            self._log.warning("a worker does not start", worker=spec.id, of=spec.worker.__name__, problem=problem)
+            report(spec.id, problem)
             seconds *= 2
 
-    async def _try(self, post: WorkerSpec, add: Add) -> str | None:
-        """Make and start a worker; what went wrong."""
+    async def _try(self, spec: WorkerSpec, add: AddHandler) -> str | None:
+        """Create and start a worker; returns what went wrong."""
         try:
-            settings = post.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
-            around = self._made_middleware()
-            worker = post.worker()
+            settings = spec.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+            middleware = self._make_middleware()
+            worker = spec.worker()
             await worker.startup()
-            handler = handler_of(worker, settings, post, around)
+            handler = handler_of(worker, settings, spec, middleware)
         except BaseException as error:
-            if _is_being_stopped(error):
+            if _is_own_cancellation(error):
                 raise
-            self._log.error("a worker cannot start", worker=post.id, of=post.worker.__name__, exc_info=error)
+            self._log.error("a worker cannot start", worker=spec.id, of=spec.worker.__name__, exc_info=error)
             return error_text(f"{type(error).__name__}: {error_text(error)}")[:PROBLEM_CHARS_MAX]
         self._started.append(worker)
         add(handler)
         return None
 
-    def _made_middleware(self) -> tuple[Middleware, ...]:
-        """Made once, for all workers; what cannot be made is tried again with the worker."""
-        if len(self._middleware) < len(self._to_make):
-            self._middleware = require_middleware("middleware", [make() for make in self._to_make])
+    def _make_middleware(self) -> tuple[Middleware, ...]:
+        """Create the middleware once for all workers; a failure is retried with the worker."""
+        if len(self._middleware) < len(self._factories):
+            self._middleware = require_middleware("middleware", [make() for make in self._factories])
         return self._middleware
 
     async def _shut_down(self, worker: AbstractWorker) -> None:
         try:
             await worker.shutdown()
         except BaseException as error:
-            if _is_being_stopped(error):
+            if _is_own_cancellation(error):
                 raise
-            # Whoever waits for a task that it has just cancelled hears of that, and means no harm.
+            # A worker that awaits a task which it has just cancelled gets this, and has not failed.
             if not isinstance(error, asyncio.CancelledError):
                 self._log.error("a worker's shutdown failed", worker=type(worker).__name__, exc_info=error)
 
 
-def _is_being_stopped(error: BaseException) -> bool:
-    """Whether it is this very task that is to end, and not something that the worker itself had cancelled."""
+def _is_own_cancellation(error: BaseException) -> bool:
+    """Whether the current task is being cancelled, and not something that the worker itself has cancelled."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def handler_of(
-    worker: AbstractWorker, settings: WorkerSettings, post: WorkerSpec, middleware: tuple[Middleware, ...] = ()
+    worker: AbstractWorker, settings: WorkerSettings, spec: WorkerSpec, middleware: tuple[Middleware, ...] = ()
 ) -> Handler:
-    """What the runtime must know of a worker."""
+    """A worker as a handler of the runtime."""
     return Handler(
-        name=post.id,
-        queues=post.places,
+        name=spec.id,
+        queues=spec.queues,
         function=worker.__call__,
         arguments=Arguments(worker.__call__),
         is_async=inspect.iscoroutinefunction(worker.__call__),
-        is_final=post.is_final,
+        is_final=spec.is_final,
         concurrency=settings.concurrency,
         timeout=settings.execution_timeout,
         events_max=settings.event_settings.max_events_in_memory,
         settle_events_max=settings.event_settings.max_batch_size,
-        index=post.index,
+        index=spec.index,
         middleware=middleware,
     )

@@ -72,7 +72,7 @@ class Executor:
         self._watch: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._is_fork = False
-        forks.watch(self, Executor._note_fork)
+        forks.reset_in_child(self, Executor._note_fork)
 
     def _note_fork(self) -> None:
         """In the child of a handler that has forked: its outcome must not be reported."""

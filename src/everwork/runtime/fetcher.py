@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from everwork.aio.retrying import Pauses, engine_outage, pauses
+from everwork.aio.retrying import Delays, backoff_delays, engine_outage
 from everwork.aio.wakeup import Wakeup
 from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
@@ -46,7 +46,7 @@ class Fetcher:
         owns_name: bool = False,
         ledger: Ledger | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
-        pauses: Pauses = pauses,
+        delays: Delays = backoff_delays,
     ) -> None:
         self._service = service
         self._worker = worker
@@ -55,7 +55,7 @@ class Fetcher:
         self._job_log = job_log
         self._ledger = ledger
         self._lease_ms = lease_ms
-        self._pauses = pauses
+        self._delays = delays
         self._capacities: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
@@ -81,7 +81,7 @@ class Fetcher:
         """Add a handler, also while others run."""
         self._capacities[handler.name] = capacity = Capacity(handler)
         capacity.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     async def run(self) -> None:
         """Fetch and settle until stopped and every leased attempt has been reported."""
@@ -121,7 +121,7 @@ class Fetcher:
                     spent.setdefault(name, []).append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._capacities[name].add_duration(sum(seconds) / len(seconds))
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     def _record_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
         """With an outcome, the attempt is kept until that is settled; without one, it is dropped now."""
@@ -139,7 +139,7 @@ class Fetcher:
     def stop_fetching(self) -> None:
         """Lease no more jobs."""
         self._is_stopping = True
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     def stop_and_release(self) -> None:
         """Lease no more jobs, and release those that have not begun."""
@@ -256,7 +256,7 @@ class Fetcher:
 
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle, retrying while the engine is unavailable; settling is idempotent."""
-        delays = self._pauses()
+        delays = self._delays()
         while True:
             try:
                 settlement = await self._service.step(outcomes, demands)
@@ -267,7 +267,7 @@ class Fetcher:
                     self._job_log.lost("outcomes are lost with the engine, their leases lapse", outcomes)
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
-                self._outage.tell(error)
+                self._outage.report(error)
                 self._may_have_orphans = self._owns_name
                 delay = next(delays, None)
                 if delay is None:
@@ -339,7 +339,7 @@ class Fetcher:
     async def _wait(self, timeout_ms: int) -> None:
         """Wait for the executor, or for jobs that there is capacity for."""
         types = [] if self._is_stopping else self._types_with_capacity()
-        if self._wakeup.is_there or not types:
+        if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
             return
         work = asyncio.ensure_future(self._service.wait_for_jobs(types, timeout_ms, since=self._mark))
@@ -352,7 +352,7 @@ class Fetcher:
             work.cancel()
         if work.done() and not work.cancelled() and work.exception() is not None:
             # Only a wake-up is lost; the next step finds out whether the engine is unavailable.
-            await self._wakeup.wait(next(pauses()))
+            await self._wakeup.wait(next(backoff_delays()))
 
     def _types_with_capacity(self) -> list[str]:
         capacities = (capacity for capacity in self._capacities.values() if capacity.free > 0)
@@ -372,7 +372,7 @@ class Fetcher:
         for capacity in self._capacities.values():
             capacity.is_off = ledger.is_off(capacity.handler.index)
         self._release_unstarted([a for a in self._leased.values() if self._capacities[a.handler.name].is_off])
-        self._wakeup.tell()
+        self._wakeup.notify()
 
     def _release_overdue(self, now: float) -> None:
         """The handlers' loop is blocked: release what it has not begun, to run elsewhere. Its capacity stays in use."""
@@ -383,4 +383,4 @@ class Fetcher:
         for attempt in attempts:
             if attempt.begun_at is None and attempt.take():
                 self._record_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
-                self._wakeup.tell()
+                self._wakeup.notify()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from everwork.aio.loops import first_of
-from everwork.aio.retrying import Pauses, pauses
+from everwork.aio.retrying import Delays, backoff_delays
 from everwork.core import checks
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
@@ -51,14 +51,14 @@ class Runtime:
         owns_name: bool = False,
         ledger: Ledger | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
-        pauses: Pauses = pauses,
+        delays: Delays = backoff_delays,
     ) -> None:
         self._portal = portal
         self._worker = worker
         self._owns_name = owns_name
         self._ledger = ledger
         self._lease_ms = lease_ms
-        self._pauses = pauses
+        self._delays = delays
         self._process = process
         self._job_log = JobLog(process)
         self._loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class Runtime:
             owns_name=self._owns_name,
             ledger=self._ledger,
             lease_ms=self._lease_ms,
-            pauses=self._pauses,
+            delays=self._delays,
         )
 
     # Between the two loops. Each of these is called in one thread and acts in the other.

@@ -1,4 +1,4 @@
-"""What each error becomes on the wire: one table for gRPC and REST. A test proves that it is complete."""
+"""Maps errors to gRPC and HTTP statuses in one table. A test proves that it is complete."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ TABLE: Final[Mapping[type[e.EverworkError], Wire]] = {
 
 
 def wire(error: e.EverworkError) -> Wire:
-    """What an error becomes: its own class's line, or that of its nearest ancestor."""
+    """The entry of an error's class, or of its nearest ancestor."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)

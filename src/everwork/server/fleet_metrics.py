@@ -1,6 +1,6 @@
-"""Figures of the whole fleet, as the engine has counted them, in Prometheus' text format.
+"""Metrics of the whole fleet, as the engine has counted them, in Prometheus' text format.
 
-Written here and not by its library: with a thousand types there are fifty thousand lines, and a scrape must be quick.
+Written here and not by its library: a thousand types make fifty thousand lines, and a scrape must be quick.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from everwork.service.monitor.minutes import OTHER_TYPES
 from everwork.service.monitor.sampler import Sample
 
 TYPES_MAX: Final = 1_000
-"""More types than this are shown as one, so that nobody's store of figures bursts."""
+"""Further types are shown as one, to bound the number of time series."""
 BREAKER_NUMBERS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
-_ENDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
+_BOUNDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
 _EXECUTION: Final = tuple(execution(bucket) for bucket in range(BUCKETS))
 _WAIT: Final = tuple(wait(bucket) for bucket in range(BUCKETS))
 _NOTHING: Final = (0,) * BUCKETS
@@ -29,30 +29,30 @@ _FAILURE: Final = failure("")
 _JOBS: Final = {state: f'everwork_jobs{{state="{state.label}",' for state in State}
 
 
-class Seen(NamedTuple):
-    """A reading, what has been counted by type since this process began to look, and who lives."""
+class FleetState(NamedTuple):
+    """A sample, the totals by type since this process started, and the running managers and processes."""
 
-    reading: Sample
+    sample: Sample
     totals: Mapping[str, Mapping[str, int]]
     managers: int = 0
     processes: int = 0
 
 
 class FleetMetrics:
-    """Writes them. The first types that it meets keep their lines; whatever comes after too many of them is one."""
+    """Writes the metrics. The first types keep their own lines; those beyond the limit are shown as one."""
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
-        self._forms: dict[tuple[str, str], str] = {}
+        self._templates: dict[tuple[str, str], str] = {}
 
-    def text(self, seen: Seen) -> str:
-        """All families."""
-        reading, totals = seen.reading, self._totals(seen)
-        known = {self._label(info.type): None for info in reading.types}
+    def text(self, fleet: FleetState) -> str:
+        """All metric families."""
+        sample, totals = fleet.sample, self._totals(fleet)
+        known = {self._label(info.type): None for info in sample.types}
         return "".join([
-            _family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(reading, known)),
+            _family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(sample, known)),
             _family("everwork_oldest_waiting_seconds", "gauge", "How long the longest waiting due job of a type waits",
-                    self._oldest(reading, known)),
+                    self._oldest(sample, known)),
             _family("everwork_attempts_total", "counter", "Attempts that ended, by outcome",
                     _attempts(known, totals)),
             _family("everwork_execution_seconds", "histogram", "How long attempts ran",
@@ -65,16 +65,16 @@ class FleetMetrics:
                     _lapsed(known, totals)),
             _family("everwork_breaker_state", "gauge", "A type's breaker: 0 closed, 1 half-open, 2 open",
                     self._worst("everwork_breaker_state",
-                                ((info.type, BREAKER_NUMBERS[info.breaker]) for info in reading.types))),
+                                ((info.type, BREAKER_NUMBERS[info.breaker]) for info in sample.types))),
             _family("everwork_paused", "gauge", "Whether a type is paused",
-                    self._worst("everwork_paused", ((info.type, int(info.paused)) for info in reading.types))),
-            _family("everwork_managers", "gauge", "Managers that live", [f"everwork_managers {seen.managers}\n"]),
+                    self._worst("everwork_paused", ((info.type, int(info.paused)) for info in sample.types))),
+            _family("everwork_managers", "gauge", "Managers that live", [f"everwork_managers {fleet.managers}\n"]),
             _family("everwork_processes", "gauge", "Processes of workers that live",
-                    [f"everwork_processes {seen.processes}\n"]),
+                    [f"everwork_processes {fleet.processes}\n"]),
         ])  # fmt: skip
 
     def _label(self, type: str) -> str:
-        """What stands for a type between the braces."""
+        """The label of a type."""
         if (label := self._labels.get(type)) is not None:
             return label
         if len(self._labels) >= TYPES_MAX:
@@ -82,32 +82,32 @@ class FleetMetrics:
         label = self._labels[type] = f'type="{escaped(type)}"'
         return label
 
-    def _totals(self, seen: Seen) -> dict[str, Mapping[str, int]]:
-        """What was counted, by label; types that are shown as one are added up. Types are met in order of name."""
-        for info in seen.reading.types:
+    def _totals(self, fleet: FleetState) -> dict[str, Mapping[str, int]]:
+        """Totals by label; types shown as one are summed. Types are seen in order of name."""
+        for info in fleet.sample.types:
             self._label(info.type)
         rest: Counter[str] = Counter()
         totals: dict[str, Mapping[str, int]] = {}
-        for type in sorted(seen.totals):
+        for type in sorted(fleet.totals):
             if (label := self._label(type)) == _OTHER:
-                rest.update(seen.totals[type])
+                rest.update(fleet.totals[type])
             else:
-                totals[label] = seen.totals[type]
+                totals[label] = fleet.totals[type]
         return {**totals, _OTHER: rest} if rest else totals
 
-    def _jobs(self, reading: Sample, known: Iterable[str]) -> Iterator[str]:
-        """Also of states in which a type has none: a line that ends looks as if nobody knew."""
+    def _jobs(self, sample: Sample, known: Iterable[str]) -> Iterator[str]:
+        """Includes zeros: a series that ends would look like missing data."""
         jobs: Counter[tuple[str, State]] = Counter(dict.fromkeys(product(known, State), 0))
-        for count in reading.counts:
+        for count in sample.counts:
             jobs[self._label(count.type), count.state] += count.jobs
         for (label, state), number in jobs.items():
             yield f"{_JOBS[state]}{label}}} {number}\n"
 
-    def _oldest(self, reading: Sample, known: Iterable[str]) -> Iterator[str]:
+    def _oldest(self, sample: Sample, known: Iterable[str]) -> Iterator[str]:
         ages: defaultdict[str, int] = defaultdict(int, dict.fromkeys(known, 0))
-        for one in reading.oldest:
+        for one in sample.oldest:
             label = self._label(one.type)
-            ages[label] = max(ages[label], _age_ms(one, reading))
+            ages[label] = max(ages[label], _age_ms(one, sample))
         for label, age_ms in ages.items():
             yield f"everwork_oldest_waiting_seconds{{{label}}} {age_ms / 1000}\n"
 
@@ -124,19 +124,21 @@ class FleetMetrics:
     ) -> Iterator[str]:
         for label, counts in totals.items():
             numbers = tuple(accumulate(map(counts.get, buckets, _NOTHING)))
-            yield self._form(name, label) % (*numbers, counts.get(sum_name, 0) / 1000, numbers[-1])
+            yield self._template(name, label) % (*numbers, counts.get(sum_name, 0) / 1000, numbers[-1])
 
-    def _form(self, name: str, label: str) -> str:
-        """The lines of one histogram, with gaps for its numbers; made once."""
-        if (name, label) not in self._forms:
+    def _template(self, name: str, label: str) -> str:
+        """The lines of one histogram, with placeholders for its numbers; built once."""
+        if (name, label) not in self._templates:
             safe = label.replace("%", "%%")
-            lines = [f'{name}_bucket{{le="{end}",{safe}}} %d\n' for end in _ENDS]
-            self._forms[name, label] = "".join([*lines, f"{name}_sum{{{safe}}} %s\n", f"{name}_count{{{safe}}} %d\n"])
-        return self._forms[name, label]
+            lines = [f'{name}_bucket{{le="{bound}",{safe}}} %d\n' for bound in _BOUNDS]
+            self._templates[name, label] = "".join(
+                [*lines, f"{name}_sum{{{safe}}} %s\n", f"{name}_count{{{safe}}} %d\n"]
+            )
+        return self._templates[name, label]
 
 
 def _attempts(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Also of those that have ended nothing yet: the first one is seen only by those who have seen the 0."""
+    """Includes zeros: an increase to 1 is visible only after a 0."""
     for label in dict.fromkeys([*known, *totals]):
         counts = totals.get(label, {})
         for outcome in ("completed", "failed", "retried"):
@@ -145,10 +147,10 @@ def _attempts(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> 
 
 def _failures(totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for label, counts in totals.items():
-        for what, number in counts.items():
-            if what.startswith(_FAILURE):
-                sort = escaped(what.removeprefix(_FAILURE))
-                yield f'everwork_failures_total{{class="{sort}",{label}}} {number}\n'
+        for name, number in counts.items():
+            if name.startswith(_FAILURE):
+                error_class = escaped(name.removeprefix(_FAILURE))
+                yield f'everwork_failures_total{{class="{error_class}",{label}}} {number}\n'
 
 
 def _lapsed(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
@@ -156,8 +158,8 @@ def _lapsed(known: Iterable[str], totals: Mapping[str, Mapping[str, int]]) -> It
         yield f"everwork_leases_lapsed_total{{{label}}} {totals.get(label, {}).get(failure(LAPSED), 0)}\n"
 
 
-def _age_ms(one: Oldest, reading: Sample) -> int:
-    return max(0, reading.at_ms - one.run_at_ms)
+def _age_ms(one: Oldest, sample: Sample) -> int:
+    return max(0, sample.at_ms - one.run_at_ms)
 
 
 def _family(name: str, kind: str, help: str, lines: Iterable[str]) -> str:
@@ -165,7 +167,7 @@ def _family(name: str, kind: str, help: str, lines: Iterable[str]) -> str:
 
 
 def escaped(value: str) -> str:
-    """A value as the text format has it between quotes."""
+    """A label value, escaped for the text format."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: one object for all doors, cheap enough for every call and every step."""
+"""Prometheus metrics: one object for all APIs, cheap enough for every call and every step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 
-from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, Seen
+from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, FleetState
 from everwork.service.monitor.minutes import OTHER_TYPES
 
-__all__ = ["CONTENT_TYPE", "OTHER_TYPES", "TYPES_MAX", "Metrics", "Seen"]
+__all__ = ["CONTENT_TYPE", "OTHER_TYPES", "TYPES_MAX", "FleetState", "Metrics"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 SIZES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -26,7 +26,7 @@ POLL_SECONDS: Final = (*SECONDS, 10.0, 30.0, 60.0)
 class Metrics:
     """What this process counts, and what the engine has counted for the whole fleet.
 
-    A door names itself: `rest`, `jobs`, `zeebe`, `stream`. As a `Reporter` it hears of the steps of the service.
+    An API is named `rest`, `jobs`, `zeebe`, `stream` or `desk`. As a `Reporter` it is told of the steps of the service.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Metrics:
         polls = Histogram(
             "everwork_poll_seconds", "How long askers waited", ["answer"], registry=registry, buckets=POLL_SECONDS
         )
-        # Looking a child up costs more than counting; doors, methods, statuses and steps are few.
+        # Looking up a child costs more than counting; APIs, methods, statuses and steps are few.
         self._call = cache(calls.labels)
         self._unfenced = cache(unfenced.labels)
         self._pollers = cache(pollers.labels)
@@ -58,16 +58,16 @@ class Metrics:
         self._got, self._empty = polls.labels("jobs"), polls.labels("empty")
 
     def describe(self, version: str, engine: str) -> None:
-        """Say what this server is."""
+        """Set the version and the engine of this server."""
         self._info.info({"version": version, "engine": engine})
 
-    def called(self, door: str, method: str, status: str) -> None:
+    def called(self, api: str, method: str, status: str) -> None:
         """A call was answered. `method` and `status` come from closed sets, never from the caller."""
-        self._call(door, method, status).inc()
+        self._call(api, method, status).inc()
 
-    def unfenced(self, door: str, outcomes: int = 1) -> None:
-        """Outcomes came that named no attempt, and were checked by state only (G3)."""
-        self._unfenced(door).inc(outcomes)
+    def unfenced(self, api: str, outcomes: int = 1) -> None:
+        """Outcomes named no attempt, and were checked by state only (G3)."""
+        self._unfenced(api).inc(outcomes)
 
     def committed(self, step: str, items: int, seconds: float) -> None:
         """A step of the engine was done."""
@@ -75,29 +75,29 @@ class Metrics:
         self._seconds(step).observe(seconds)
 
     def polled(self, seconds: float, jobs: int) -> None:
-        """Somebody who asked for jobs was answered."""
+        """A poll for jobs was answered."""
         (self._got if jobs else self._empty).observe(seconds)
 
     @contextmanager
-    def polling(self, door: str) -> Iterator[None]:
-        """A caller waits for jobs as long as this lasts."""
-        waiting = self._pollers(door)
+    def polling(self, api: str) -> Iterator[None]:
+        """Counts a caller as waiting for jobs inside the block."""
+        waiting = self._pollers(api)
         waiting.inc()
         try:
             yield
         finally:
             waiting.dec()
 
-    def text(self, seen: Seen | None = None, upkeep_age_s: float | None = None) -> bytes:
-        """Everything in the format of Prometheus; None: the engine could not be asked."""
-        self._up.set(seen is not None)
+    def text(self, fleet: FleetState | None = None, upkeep_age_s: float | None = None) -> bytes:
+        """All metrics in Prometheus' text format; None if the engine could not be read."""
+        self._up.set(fleet is not None)
         self._upkeep.set(math.nan if upkeep_age_s is None else upkeep_age_s)
-        fleet = "" if seen is None else self._fleet.text(seen)
-        return generate_latest(self.registry) + fleet.encode(errors="replace")
+        fleet_text = "" if fleet is None else self._fleet.text(fleet)
+        return generate_latest(self.registry) + fleet_text.encode(errors="replace")
 
 
 class _Registry(CollectorRegistry):
-    """Without the instants at which series were made: they are as many again, and nobody reads them."""
+    """Without the creation times of series: they would double the output for no use."""
 
     def collect(self) -> Iterable[Metric]:
         """Every family."""

@@ -1,4 +1,4 @@
-"""Whether this server can do its work: one judgement for every door that is asked."""
+"""Whether this server can do its work: one check for every API."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ ENGINE_SECONDS: Final = 3.0
 """How long the engine may take to answer."""
 UPKEEP_SECONDS: Final = 30.0
 """How long ago upkeep may have been done last; it is due every second."""
-HOLDS_SECONDS: Final = 0.5
-"""How long a judgement holds: it is told to everybody, and must not be a way to keep the engine busy."""
+REUSE_SECONDS: Final = 0.5
+"""How long a result is reused: anyone may ask, which must not keep the engine busy."""
 
 
 class Unready(NamedTuple):
-    """Why not, without names of hosts: the answer is for everybody."""
+    """Why the server is not ready, without host names: the answer is public."""
 
     code: str
     detail: str
 
 
 class Readiness:
-    """Asks the engine, and looks at the upkeep. It lives in the event loop of the service."""
+    """Checks the engine and the upkeep, in the event loop of the service."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
-        self._turn = asyncio.Lock()
-        self._judged: tuple[float, Unready | None] | None = None
+        self._lock = asyncio.Lock()
+        self._checked: tuple[float, Unready | None] | None = None
 
-    async def judge(self) -> Unready | None:
-        """None: ready. Callers at the same time share a judgement."""
-        async with self._turn:
-            if self._judged is None or time.monotonic() - self._judged[0] > HOLDS_SECONDS:
-                self._judged = None
+    async def check(self) -> Unready | None:
+        """Return why the server is not ready, or None; concurrent callers share a check."""
+        async with self._lock:
+            if self._checked is None or time.monotonic() - self._checked[0] > REUSE_SECONDS:
+                self._checked = None
                 found = await self._reach() or self._upkeep()
-                self._judged = time.monotonic(), found
-            return self._judged[1]
+                self._checked = time.monotonic(), found
+            return self._checked[1]
 
     async def _reach(self) -> Unready | None:
         try:

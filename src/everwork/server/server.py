@@ -1,4 +1,4 @@
-"""The composition root of a server: one event loop, one engine, one service, and a door of each kind."""
+"""The composition root of a server: one event loop, one engine, one service, a gRPC and an HTTP server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from everwork.engines.open import open_engine
 from everwork.engines.values import Health
 from everwork.server.grpc.server import GrpcServer
-from everwork.server.grpc.verbs import desk_methods
+from everwork.server.grpc.verbs import verb_methods
 from everwork.server.grpc.work_streams import WorkStreams
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.metrics import Metrics
@@ -24,14 +24,14 @@ from everwork.service.service import JobService
 
 
 class Ports(NamedTuple):
-    """Where a server listens."""
+    """The ports that a server listens on."""
 
     grpc: int
     http: int
 
 
 class Server:
-    """Everything that one server process runs. It is started once, and stopped once."""
+    """Everything that one server process runs. It is started once and stopped once."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -39,12 +39,12 @@ class Server:
         holder = f"server-{socket.gethostname()}-{os.getpid()}"
         self.metrics = Metrics()
         self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type, reporter=self.metrics)
-        make_keys = KeyRing if settings.has_auth else NoAuthentication
-        self.keys = make_keys(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
+        key_ring = KeyRing if settings.has_auth else NoAuthentication
+        self.keys = key_ring(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.audit = Audit(engine)
         self.sampler = MetricsSampler(engine, holder)
         self._streams = WorkStreams(self.service, self.keys)
-        extras = [self._streams.methods, lambda gateway: desk_methods(gateway, settings.long_poll_seconds)]
+        extras = [self._streams.methods, lambda gateway: verb_methods(gateway, settings.long_poll_seconds)]
         self._grpc = GrpcServer(self.service, self.keys, settings, self.metrics, extras)
         self._http = HttpServer(
             self.service, self.keys, self.audit, settings, metrics=self.metrics, sampler=self.sampler
@@ -53,7 +53,7 @@ class Server:
         self._closing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the engine and learn the keys; nobody can call yet."""
+        """Open the engine and load the keys; calls are not accepted yet."""
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
         await self.service.declare_settings(self.settings.declared)
@@ -64,7 +64,7 @@ class Server:
         self._opened.push_async_callback(self.sampler.close)
 
     async def listen(self) -> Ports:
-        """Open both doors."""
+        """Start both servers."""
         self._streams.start()
         self._opened.push_async_callback(self._streams.wait_closed)
         grpc = await self._grpc.start()
@@ -76,7 +76,7 @@ class Server:
     async def stop(self, grace_seconds: float | None = None) -> None:
         """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost.
 
-        Whoever is in more of a hurry may call it again meanwhile, with less grace.
+        It may be called again meanwhile, with less grace.
         """
         grace = self.settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self.service.end_polls()
@@ -88,5 +88,5 @@ class Server:
                 await self._opened.aclose()
 
     async def health(self) -> Health:
-        """What the engine says of itself."""
+        """Return the engine's health."""
         return await self.service.health()

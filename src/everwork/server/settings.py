@@ -1,4 +1,4 @@
-"""The settings of a server and of the commands: flags go before the environment, the environment before the file."""
+"""The settings of the server and of commands: flags override the environment, the environment overrides the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.json import as_written
+from everwork.codec.json import in_json_words
 from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
 from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
@@ -42,15 +42,15 @@ MASKED: Final = (
     "cookie",
 )
 MASKED_MAX: Final = 1_000
-ALIKE: Final = 0.8
-"""From how much likeness on an unknown name is taken for a slip of the pen."""
+SIMILARITY_MIN: Final = 0.8
+"""From this similarity on an unknown name is considered a typo."""
 
 __all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings:
-    """All that can be set. Each name is a key of the file, and with EVERWORK_ before it an environment variable."""
+    """All settings. Each name is a key of the file, and with the prefix EVERWORK_ an environment variable."""
 
     engine: str = DEFAULT_ENGINE
     host: str = "127.0.0.1"
@@ -75,9 +75,9 @@ class Settings:
 
     @property
     def declared(self) -> Declared:
-        """What is said of types."""
-        said = {name: getattr(self, name) for name in DEFAULTED}
-        given = {name: None if value == OFF else value for name, value in said.items() if value is not None}
+        """What the settings declare of types."""
+        defaults = {name: getattr(self, name) for name in DEFAULTED}
+        given = {name: None if value == OFF else value for name, value in defaults.items() if value is not None}
         return self.types._replace(defaults=given)
 
     @property
@@ -91,12 +91,12 @@ class Settings:
         return _is_loopback(self.host)
 
     def shown(self) -> dict[str, Any]:
-        """The settings as JSON can say them, without secrets."""
+        """The settings as JSON values, without secrets."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        told = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        shown = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
         hidden = None if self.api_key is None else HIDDEN
         lists = {name: [*getattr(self, name)] for name in ("trusted_proxies", "masked_variables")}
-        return told | {"engine": shown_url(self.engine), "api_key": hidden, **lists, "types": _shown_types(self.types)}
+        return shown | {"engine": shown_url(self.engine), "api_key": hidden, **lists, "types": _shown_types(self.types)}
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
@@ -113,7 +113,7 @@ def load(config_path: str | Path | None, environ: Mapping[str, str], flags: Mapp
 
 
 def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag: str | None) -> str:
-    """The engine alone, for commands that need no other setting: they must not fail because of one."""
+    """The engine's URL alone, for commands that need no other setting: an invalid one must not make them fail."""
     from_environment = _from_environment(environ)
     is_named = flag is not None or "engine" in from_environment
     from_file = {} if is_named and config_path is None else _from_file(config_path)
@@ -122,17 +122,17 @@ def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag:
 
 
 def declared_settings(config_path: str | Path | None, environ: Mapping[str, str]) -> Declared:
-    """What is said of types alone, for commands that run a program which has a store of its own."""
+    """What is declared of types alone, for commands that run a program with its own store."""
     given = {**_from_file(config_path), **_from_environment(environ)}
-    said = {name: _value(name, one) for name, one in given.items() if name in (*DEFAULTED, "types")}
-    return Settings(**said).declared
+    values = {name: _value(name, one) for name, one in given.items() if name in (*DEFAULTED, "types")}
+    return Settings(**values).declared
 
 
-# Where values come from -------------------------------------------------------------------------------
+# Sources ----------------------------------------------------------------------------------------------
 
 
 class _Given(NamedTuple):
-    """A value as somebody wrote it, and where."""
+    """A value as it was given, and its origin."""
 
     value: object
     origin: str
@@ -155,7 +155,7 @@ def _from_file(path: str | Path | None) -> dict[str, _Given]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    """The variables that are set; an empty one is not, but where it says that nothing is to be masked."""
+    """The variables that are set; an empty one counts only where it means that nothing is masked."""
     given: dict[str, _Given] = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX):
@@ -166,16 +166,16 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if name in _READERS:
             if text or name == "masked_variables":
                 given[name] = _Given(_from_text(name, text), f"environment variable {variable}")
-        elif alike := get_close_matches(name, _READERS, 1, ALIKE):
+        elif similar := get_close_matches(name, _READERS, 1, SIMILARITY_MIN):
             raise BadConfiguration(
                 f"environment variable {checks.shown(variable)[1:-1]}: is unknown; "
-                f"did you mean {PREFIX}{alike[0].upper()}?"
+                f"did you mean {PREFIX}{similar[0].upper()}?"
             )
     return given
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
-    """The flags that were given; None stands for one that was not."""
+    """The flags that were given; None means that one was not."""
     return {
         name: _Given(_from_text(name, value) if isinstance(value, str) else value, f"flag {_flag(name)}")
         for name, value in flags.items()
@@ -184,35 +184,35 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
 
 
 def _flag(name: str) -> str:
-    """The one flag that is not called as its key."""
+    """The name of a flag; one differs from its key."""
     return "--no-auth" if name == "auth" else f"--{name.replace('_', '-')}"
 
 
 def _unknown(name: str, file: str) -> BadConfiguration:
     allowed = [one for one in _READERS if one != "api_key"]
-    alike = get_close_matches(name.lower(), allowed, 1, ALIKE)
-    hint = f"did you mean {alike[0]}? " if alike else ""
+    similar = get_close_matches(name.lower(), allowed, 1, SIMILARITY_MIN)
+    hint = f"did you mean {similar[0]}? " if similar else ""
     return BadConfiguration(
         f"{checks.shown(name)} (file {file}): is no setting; {hint}allowed are {', '.join(allowed)}"
     )
 
 
 def _from_text(name: str, text: str) -> object:
-    """A text of the environment or of the command line as the file would say it."""
+    """A text of the environment or the command line as the file would have it."""
     default = getattr(_DEFAULTS, name)
     if isinstance(default, tuple):
         return [part.strip() for part in text.split(",") if part.strip()]
     return checks.typed(text) if isinstance(default, int | float) or name in DEFAULTED else text
 
 
-# What values may be -----------------------------------------------------------------------------------
+# Values -----------------------------------------------------------------------------------------------
 
 
 def _value(name: str, given: _Given) -> Any:
     try:
         return _READERS[name](given.value)
     except InvalidInput as error:
-        raise BadConfiguration(f"{error.field or name} ({given.origin}): {as_written(error.problem)}") from None
+        raise BadConfiguration(f"{error.field or name} ({given.origin}): {in_json_words(error.problem)}") from None
 
 
 def _whole(low: int, high: int) -> Callable[[object], int]:
@@ -234,9 +234,9 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def _engine(value: object) -> str:
-    """Any text: the engine that it names has its own demands on it."""
+    """Any text: the engine that it names checks it."""
     if not isinstance(value, str):
-        # What was written may hold a password.
+        # The value may contain a password.
         raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not of type {type(value).__name__}")
     return value
 
@@ -276,7 +276,7 @@ def _masked(value: object) -> tuple[str, ...]:
 
 
 def _default(name: str) -> Callable[[object], Any]:
-    """A field of policies that holds for all types, or `off`, which takes it back from them."""
+    """A policy field that holds for all types, or `off`, which removes it."""
 
     def read(value: object) -> Any:
         default_from(name, value)
@@ -287,7 +287,7 @@ def _default(name: str) -> Callable[[object], Any]:
 
 def _shown_types(types: Declared) -> dict[str, Any]:
     paused = {type: {PAUSED: is_paused} for type, is_paused in types.paused.items()}
-    return {type: {**said, **paused.get(type, {})} for type, said in types.types.items()}
+    return {type: {**policy, **paused.get(type, {})} for type, policy in types.types.items()}
 
 
 def _api_key(value: object) -> str:
@@ -319,7 +319,7 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
 }
 
 
-# What they may be together ----------------------------------------------------------------------------
+# Combinations -----------------------------------------------------------------------------------------
 
 
 def _is_loopback(host: str) -> bool:
@@ -339,7 +339,7 @@ def _require_auth_or_loopback(settings: Settings, origins: Mapping[str, str]) ->
 
 
 def _require_tls(settings: Settings, origins: Mapping[str, str]) -> None:
-    """A server must not find out at the first call that its certificate is of no use."""
+    """An unusable certificate must be reported at the start, not at the first call."""
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     for name, needed in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_client_ca", "tls_key")):
         if getattr(settings, name) is not None and getattr(settings, needed) is None:
@@ -369,7 +369,7 @@ def _require_pair(certificate: Path, key: Path, origins: Mapping[str, str]) -> N
     import ssl  # noqa: PLC0415 - commands without TLS start without it
 
     try:
-        # An empty password, lest an encrypted key makes OpenSSL ask for one on the terminal.
+        # An empty password, so that OpenSSL does not prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError):
         raise BadConfiguration(

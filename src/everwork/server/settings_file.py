@@ -1,4 +1,4 @@
-"""The settings file: found, read and parsed; every way to go wrong is one line that names the file."""
+"""Finds, reads and parses the settings file; every error is one line that names the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE_BYTES_MAX: Final = 1_048_576
 
 
 def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
-    """The file that was named, or the one of the working directory; None if that does not exist."""
+    """The named file, or that of the working directory; None if that does not exist."""
     file = Path(DEFAULT_FILE if path is None else path)
     text = _text_of(file, may_be_missing=path is None)
     return None if text is None else (file, _parsed(file, text))
@@ -21,7 +21,7 @@ def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
 
 def _text_of(file: Path, *, may_be_missing: bool) -> str | None:
     try:
-        # A pipe that was named is read; one that lies in the way might never end.
+        # A named pipe is read if it was given; one found by default might never end.
         if file.is_dir() or (may_be_missing and file.exists() and not file.is_file()):
             raise BadConfiguration(f"cannot read {file}: it is no regular file")
         with file.open("rb") as opened:
@@ -40,7 +40,7 @@ def _decoded(file: Path, raw: bytes) -> str:
     if len(raw) > FILE_BYTES_MAX:
         raise BadConfiguration(f"cannot read {file}: it has more than {FILE_BYTES_MAX:,} bytes, which no settings need")
     try:
-        # Some editors begin a file with a mark of its encoding.
+        # Some editors write a byte order mark.
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
@@ -49,7 +49,7 @@ def _decoded(file: Path, raw: bytes) -> str:
 
 def _parsed(file: Path, text: str) -> dict[str, Any]:
     try:
-        # With an end to its last line, a mistake there has a number, too.
+        # With a final newline, an error in the last line has a line number, too.
         return tomllib.loads(f"{text}\n")
     except RecursionError:
         raise BadConfiguration(f"cannot read {file}: it is nested too deeply; settings are flat") from None

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from everwork.aio.loops import to_the_end
-from everwork.codec.json import decode_policy, encode_said, require_object
+from everwork.aio.loops import shielded
+from everwork.codec.json import decode_policy, encode_policy_fields, require_object
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import BREAKER_SECONDS_MAX
@@ -113,7 +113,7 @@ class Admin(FleetAdmin):
         stored = next((info.policy for info in await self._engine.types() if info.type == type), None)
         after = put_over(said_of_stored(stored) if changes_only else {}, said)
         view = PolicyView(policy_from(after), after)
-        text = encode_said(after) if after else None
+        text = encode_policy_fields(after) if after else None
         await self._noted("types.policy", type, lambda: put_policy(self._engine, type, stored, text), after)
         return view
 
@@ -163,7 +163,7 @@ class Admin(FleetAdmin):
             await self._record("keys.create", new.key.id, detail | limits)
             return new
 
-        return await to_the_end(create())
+        return await shielded(create())
 
     async def list_keys(self) -> Sequence[ApiKey]:
         """Every API key, without anything secret."""

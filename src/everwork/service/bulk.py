@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
-from everwork.aio.loops import to_the_end
-from everwork.aio.retrying import through_outage
+from everwork.aio.loops import shielded
+from everwork.aio.retrying import retry_while_unavailable
 from everwork.core.job import Job
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
@@ -217,7 +217,7 @@ async def walk(steps: AsyncIterator[BulkChange], told: Told | None, write: Write
     When the caller goes away, the step that has begun is finished, and no other begins.
     """
     stop = asyncio.Event()
-    return await to_the_end(_walk(steps, told, write, stop), stop.set)
+    return await shielded(_walk(steps, told, write, stop), stop.set)
 
 
 async def _walk(
@@ -247,4 +247,4 @@ async def _break_off(change: BulkChange, write: Write | None) -> None:
     """What was done must be known, above all when the rest was not."""
     if write is not None and change.matched:
         with suppress(EngineError):
-            await through_outage(lambda: write({**change._asdict(), "broken_off": True}), None)
+            await retry_while_unavailable(lambda: write({**change._asdict(), "broken_off": True}), None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everwork.codec.json import decode, encode_object
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
 from everwork.core.leasing import Created, Demand, Judged
@@ -239,7 +239,7 @@ class Jobs:
     def confined(self, wanted: JobFilter) -> JobFilter:
         """A filter that shows nothing but jobs of the caller's tenants."""
         if wanted.error_text is not None:
-            sought_text("error", wanted.error_text)
+            search_text("error", wanted.error_text)
         return replace(wanted, tenants=self.principal.tenants_for(wanted.tenants))
 
     async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:

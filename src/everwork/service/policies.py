@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.json import decode_policy, encode_said, said_in
+from everwork.codec.json import decode_policy, decode_policy_fields, encode_policy_fields
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.policy import (
@@ -16,9 +16,9 @@ from everwork.core.policy import (
     POLICY_FIELDS,
     RETRY_FIELDS,
     TypePolicy,
+    changed_fields,
     fields_of,
     policy_from,
-    said_of,
 )
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Engine
@@ -71,7 +71,7 @@ async def _put(engine: Engine, policies: Mapping[str, Said]) -> None:
         after = put_over(before, said)
         if after != before:
             _require_whole(type, after)
-            await put_policy(engine, type, stored.get(type), encode_said(after) if after else None)
+            await put_policy(engine, type, stored.get(type), encode_policy_fields(after) if after else None)
 
 
 async def put_policy(engine: Engine, type: str, before: str | None, after: str | None) -> None:
@@ -102,7 +102,7 @@ def put_over(before: Said, said: Said) -> dict[str, Any]:
 def said_of_stored(text: str | None) -> dict[str, Any]:
     """What a stored policy says; nothing, if it cannot be read."""
     try:
-        return said_in(text)
+        return decode_policy_fields(text)
     except (ValueError, TypeError):
         return {}
 
@@ -114,7 +114,7 @@ def said_in_code(
 
     The one `DEFAULT_POLICY` says nothing, any other that is equal to it says that the usual shall hold.
     """
-    said = {} if policy is None else said_of(policy)
+    said = {} if policy is None else changed_fields(policy)
     usual = fields_of(DEFAULT_TYPE_POLICY)
     if retry is not None and retry is not DEFAULT_POLICY:
         fields = fields_of(TypePolicy(retry=retry))

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from everwork.aio.retrying import through_outage
+from everwork.aio.retrying import retry_while_unavailable
 from everwork.core.job import Job
 from everwork.core.leasing import WAIT_MS_MAX
 from everwork.core.states import FINISHED_STATES
@@ -68,7 +68,7 @@ class ResultWaiter:
     async def _look_and_rest(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await through_outage(self._look, None)
+        await retry_while_unavailable(self._look, None)
         await asyncio.sleep(min(REST_FACTOR * (loop.time() - began), REST_SECONDS_MAX) if len(self._waiters) > 1 else 0)
 
     async def _look(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from everwork.aio.batcher import Batcher
 from everwork.aio.loops import BackgroundLoop
-from everwork.aio.retrying import through_outage
+from everwork.aio.retrying import retry_while_unavailable
 from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
@@ -34,7 +34,7 @@ from everwork.core.outcome import Outcome, Release
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Reason, Stats, TypeInfo
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
-from everwork.engines.rules import coming_back
+from everwork.engines.rules import with_automatic_requeue
 from everwork.engines.values import Health
 from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
@@ -155,13 +155,13 @@ class JobService:
         loop = asyncio.get_running_loop()
         ends = None if timeout is None else loop.time() + checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
         mark = self._engine.mark_finished()
-        job = await through_outage(lambda: self.get(key), ends)
+        job = await retry_while_unavailable(lambda: self.get(key), ends)
         if job.state not in FINISHED_STATES:
             try:
                 async with asyncio.timeout_at(ends):
                     job = await self._result_waiter.job(key, mark)
             except TimeoutError:
-                job = await through_outage(lambda: self.get(key), None)
+                job = await retry_while_unavailable(lambda: self.get(key), None)
         if job.state not in FINISHED_STATES:
             raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
         return _result(job)
@@ -263,7 +263,7 @@ class JobService:
     async def _explain_dead(self, explanation: Explanation) -> Explanation:
         job, history = await self.get(explanation.key), await self.history(explanation.key)
         policy = next((info.policy for info in await self._engine.types() if info.type == job.type), None)
-        return coming_back(explanation, job, history, decode_policy(policy))
+        return with_automatic_requeue(explanation, job, history, decode_policy(policy))
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did lately."""
@@ -399,7 +399,7 @@ class JobService:
         """Failing this, the leases lapse."""
         outcomes = [Release(job.key, job.attempt) for job in jobs]
         with suppress(EngineError):
-            await through_outage(lambda: self.settle(outcomes), None)
+            await retry_while_unavailable(lambda: self.settle(outcomes), None)
 
     async def _sweep(self) -> bool:
         has_more = await self.sweep()
@@ -427,7 +427,7 @@ async def patiently(create: Callable[[], Awaitable[list[Created]]], jobs: Sequen
     """
     if not jobs or any(job.dedupe_key is None for job in jobs):
         return await create()
-    return await through_outage(create, None)
+    return await retry_while_unavailable(create, None)
 
 
 def _step(jobs: int, size: int) -> int:

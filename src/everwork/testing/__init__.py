@@ -1,6 +1,6 @@
-"""For users' tests: an application on a store in memory, by a clock that the test moves. See docs/testing.md.
+"""For users' tests: an application on an in-memory store, with a virtual clock. See docs/testing.md.
 
-Names are loaded when they are first used: pytest looks into this package at every start.
+Names are loaded on first use: pytest imports this package at every start.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ __all__ = [
     "rehearse",
 ]
 
-_HOMES = {
+_MODULES = {
     "FailEveryNth": "everwork.testing.injection",
     "FailTypes": "everwork.testing.injection",
     "Run": "everwork.testing.simulation",
@@ -39,9 +39,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'everwork.testing' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from everwork.core.leasing import Demand
 from everwork.core.limits import INSTANT_MS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import next_point
-from everwork.engines.sqlite.capacity import next_due_ms, read_queue, room_of
+from everwork.engines.sqlite.capacity import capacity_of, next_due_ms, read_queue
 from everwork.exceptions import InvalidInput
 from everwork.runtime.handler import QueueKey
 from everwork.service.service import JobService
@@ -22,37 +22,37 @@ from everwork.service.triggers.loop import Scheduled
 from everwork.testing.store import InMemoryEngine
 
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
-"""Where every rehearsal begins, so that each run of a test is like the last: a Monday, at midnight."""
+"""Where every rehearsal begins, so that every run of a test is the same: a Monday, at midnight."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """An engine's clock; `Everwork(url, clock=VirtualClock())` takes one, too. It never goes back."""
+    """An engine's clock; `Everwork(url, clock=VirtualClock())` takes one, too. It is monotonic."""
 
     def __init__(self, start: datetime = START) -> None:
         self.start_ms = self.now_ms = instant("start", start)
 
     def __call__(self) -> int:
-        """The instant in milliseconds UTC, as engines ask for it."""
+        """The current time in milliseconds UTC, as engines need it."""
         return self.now_ms
 
     def now(self) -> datetime:
-        """The instant as a datetime, for `run_at`, and for code under test that takes its time from somebody."""
+        """The current time as a datetime, for `run_at`, and for code under test that takes a clock."""
         return _EPOCH + timedelta(milliseconds=self.now_ms)
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Move on, and nothing else: nobody sweeps, no trigger fires. See `Stage.advance`."""
+        """Move the clock, and nothing else: no sweep, no trigger. See `Stage.advance`."""
         self.move_to(self.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds))
 
     def move_to(self, instant_ms: int) -> None:
-        """Move on to an instant."""
+        """Move the clock to an instant."""
         if not self.now_ms <= instant_ms <= INSTANT_MS_MAX:
             raise InvalidInput("clock", "must not be set back, nor beyond the year 9999")
         self.now_ms = instant_ms
 
 
 def span_ms(*, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
-    """A span of time; one that would lead back is refused."""
+    """A span of time in milliseconds; negative ones are refused."""
     given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
     for name, value in given.items():
         checks.number(name, value, 0, INSTANT_MS_MAX / 1000)
@@ -70,25 +70,25 @@ FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name WHERE t.back_ms IS NOT N
 
 
 class Instants(NamedTuple):
-    """When the next job may run here that is there already, and when anything at all happens next."""
+    """When the next existing job may run here, and when anything at all happens next."""
 
     work_ms: int | None
     any_ms: int | None
 
 
-async def next_instants(engine: InMemoryEngine, places: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
-    """What lies ahead, by the engine's clock. The store is asked for the first of each kind, never for every job."""
+async def next_instants(engine: InMemoryEngine, queues: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
+    """The next instants, by the engine's clock. The store returns the first of each kind, never every job."""
     marks = await engine.trigger_marks([one.name for one in triggers])
     points = [
         next_point(one.plan, mark.began_ms, mark.last_ms, marks.now_ms)
         for one, mark in zip(triggers, marks.marks, strict=True)
     ]
-    work_ms, other_ms = await engine.look(lambda cursor, now_ms: _ahead(cursor, places, now_ms))
+    work_ms, other_ms = await engine.query(lambda cursor, now_ms: _next_of_jobs(cursor, queues, now_ms))
     return Instants(work_ms, _first([*points, work_ms, other_ms], marks.now_ms))
 
 
-async def every(service: JobService, wanted: JobFilter) -> AsyncIterator[Job]:
-    """Every job that a filter shows, newest first."""
+async def all_jobs(service: JobService, wanted: JobFilter) -> AsyncIterator[Job]:
+    """Every job that matches a filter, newest first."""
     cursor: int | None = None
     while True:
         page = await service.find(wanted, LIST_LIMIT_MAX, cursor)
@@ -99,19 +99,19 @@ async def every(service: JobService, wanted: JobFilter) -> AsyncIterator[Job]:
             return
 
 
-def _ahead(cursor: sqlite3.Cursor, places: Collection[QueueKey], now_ms: int) -> tuple[int | None, int | None]:
-    """When the next job may run, and when something ends that needs no worker."""
-    work = [instant for place in places for instant in _of_place(cursor, place, now_ms)]
+def _next_of_jobs(cursor: sqlite3.Cursor, queues: Collection[QueueKey], now_ms: int) -> tuple[int | None, int | None]:
+    """When the next job may run, and when the next event happens that needs no worker."""
+    work = [instant for queue_key in queues for instant in _of_queue(cursor, queue_key, now_ms)]
     rows = cursor.execute(LEASE_OR_EXPIRY, (now_ms,)).fetchall() + cursor.execute(DEAD_LETTERS, (now_ms,)).fetchall()
     return _first(work, now_ms), _first([instant for (instant,) in rows], now_ms)
 
 
-def _of_place(cursor: sqlite3.Cursor, place: QueueKey, now_ms: int) -> Iterator[int | None]:
-    """When a job is due here, when what holds it back ends, when one whose worker is gone may run again."""
-    queue = read_queue(cursor, Demand(place.type, "", 1, LEASE_MS_DEFAULT, place.group))
+def _of_queue(cursor: sqlite3.Cursor, queue_key: QueueKey, now_ms: int) -> Iterator[int | None]:
+    """When a job is due in a queue, when its limits end, when one whose lease expires may run again."""
+    queue = read_queue(cursor, Demand(queue_key.type, "", 1, LEASE_MS_DEFAULT, queue_key.group))
     if queue is None or queue.paused:
         return
-    yield next_due_ms(cursor, queue, room_of(cursor, queue, now_ms))
+    yield next_due_ms(cursor, queue, capacity_of(cursor, queue, now_ms))
     yield cursor.execute(LEASE_OF_QUEUE, (now_ms, queue.id)).fetchone()[0]
 
 

@@ -1,4 +1,4 @@
-"""What a test may let go wrong between a handler and the store."""
+"""Faults that a test can inject between a handler and the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMES_MAX = 1_000_000
 
 
 class Fault(Enum):
-    """What goes wrong with an attempt whose handler has ended; named as the test asks for it."""
+    """What goes wrong with an attempt whose handler has ended; named as the methods of a stage."""
 
     CRASH_BEFORE_SETTLE = "crash_before_settle"
     CRASH_AFTER_SETTLE = "crash_after_settle"
@@ -21,8 +21,8 @@ class Fault(Enum):
     LOSE_LEASE = "lose_lease"
 
 
-class Order:
-    """A fault that is to happen so many times, to attempts of one type or of any."""
+class PlannedFault:
+    """A fault that is to happen a number of times, to attempts of one type or of any."""
 
     __slots__ = ("fault", "left", "type")
 
@@ -37,31 +37,31 @@ class Order:
 
 
 class FaultPlan:
-    """The faults that were asked for, in their order, and have not happened yet."""
+    """The faults that were requested and have not happened yet, in order."""
 
     def __init__(self) -> None:
-        self.left: list[Order] = []
+        self.left: list[PlannedFault] = []
         self.refusals = Refusals()
 
     def add(self, fault: Fault, type: str | None, times: int, known: Collection[str]) -> None:
-        """Ask for a fault; of a type that nobody handles, it would never happen."""
+        """Request a fault; for a type without a handler it would never happen, so that is refused."""
         if type is not None and type not in known:
             raise InvalidInput("type", f"must be one of {', '.join(sorted(known))}, not {checks.shown(type)}")
-        self.left.append(Order(fault, type, checks.whole_number("times", times, 1, TIMES_MAX)))
+        self.left.append(PlannedFault(fault, type, checks.whole_number("times", times, 1, TIMES_MAX)))
 
     def take(self, type: str) -> Fault | None:
-        """What goes wrong with the next attempt of a type."""
-        order = next((one for one in self.left if one.type in (None, type)), None)
-        if order is None:
+        """The fault for the next attempt of a type."""
+        planned = next((one for one in self.left if one.type in (None, type)), None)
+        if planned is None:
             return None
-        order.left -= 1
-        if not order.left:
-            self.left.remove(order)
-        return order.fault
+        planned.left -= 1
+        if not planned.left:
+            self.left.remove(planned)
+        return planned.fault
 
     def require_none_left(self) -> None:
-        """A fault that never happened makes a test that cannot fail."""
-        left = [str(order) for order in self.left]
+        """Fail if a fault has not happened: the test would not test what it says."""
+        left = [str(planned) for planned in self.left]
         if self.refusals.left:
             left.append(f"engine_away(), {self.refusals.left} more")
         if left:

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, there as soon as Everwork is installed. Nothing is loaded before a test asks for one."""
+"""Fixtures for pytest, available once Everwork is installed. Nothing is loaded before a test requests one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def everwork_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterato
     """A stage with the application of `everwork_app` on it, for `async def` tests."""
     from everwork.testing.rehearsal import rehearse  # noqa: PLC0415 - pytest loads this module at every start
 
-    rehearsal = rehearse(*_listed(everwork_app))
-    with _around(request.node, rehearsal.shutdown) as course:
+    rehearsal = rehearse(*_as_list(everwork_app))
+    with _wrapped(request.node, rehearsal.shutdown) as result:
         stage = rehearsal.begin()
         yield stage
-        rehearsal.end(has_passed=course.has_passed)
+        rehearsal.end(has_passed=result.has_passed)
 
 
 @pytest.fixture
@@ -41,23 +41,23 @@ def everwork_sync_stage(request: pytest.FixtureRequest, everwork_app: Any) -> It
     """The same for tests without an event loop."""
     from everwork.testing.rehearsal import rehearse  # noqa: PLC0415 - pytest loads this module at every start
 
-    rehearsal = rehearse(*_listed(everwork_app))
-    with _around(request.node) as course:
+    rehearsal = rehearse(*_as_list(everwork_app))
+    with _wrapped(request.node) as result:
         stage = rehearsal.begin_sync()
         yield stage
-        rehearsal.end(has_passed=course.has_passed)
+        rehearsal.end(has_passed=result.has_passed)
 
 
-class _Course:
-    """How a test went: no fixture is told."""
+class _TestResult:
+    """Whether a test has passed, which pytest does not tell fixtures."""
 
     has_passed = False
 
 
 @contextmanager
-def _around(test: Any, last: Callable[[], Awaitable[None]] | None = None) -> Iterator[_Course]:
-    """Stand around a test and see how it goes; `last` is awaited in its event loop, which is gone afterwards."""
-    inner, course = test.obj, _Course()
+def _wrapped(test: Any, finalizer: Callable[[], Awaitable[None]] | None = None) -> Iterator[_TestResult]:
+    """Wrap a test to learn its result; `finalizer` is awaited in its event loop, which is closed afterwards."""
+    inner, result = test.obj, _TestResult()
 
     @wraps(inner)
     async def awaited(**arguments: Any) -> None:
@@ -65,22 +65,22 @@ def _around(test: Any, last: Callable[[], Awaitable[None]] | None = None) -> Ite
         try:
             await inner(**arguments)
         finally:
-            if last is not None:
-                await last()
-        course.has_passed = True
+            if finalizer is not None:
+                await finalizer()
+        result.has_passed = True
 
     @wraps(inner)
     def called(**arguments: Any) -> None:
         __tracebackhide__ = True
         inner(**arguments)
-        course.has_passed = True
+        result.has_passed = True
 
     test.obj = awaited if iscoroutinefunction(inner) else called
     try:
-        yield course
+        yield result
     finally:
         test.obj = inner
 
 
-def _listed(what: Any) -> list[Any]:
-    return list(what) if isinstance(what, list | tuple) else [what]
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]

@@ -1,4 +1,4 @@
-"""What a stage stands on: the application's parts, and the store's calls."""
+"""The application under test on an in-memory store: its handlers, its triggers, its clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everwork.app.app import Everwork
 from everwork.app.entries import subscribe
 from everwork.app.schedules import CronSchedule, scheduled_triggers
 from everwork.core.checks import shown
-from everwork.engines.sqlite.store_url import StoreUrl as StorePlace
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import WorkerSpec, handler_of
@@ -26,22 +26,22 @@ from everwork.testing.faults import FaultPlan
 from everwork.testing.store import InMemoryEngine
 
 HOLDER: Final = "rehearsal"
-"""The worker that the jobs' history shows, and the one who sweeps."""
+"""The worker's name in the jobs' history, and in sweeps."""
 TICKS_MAX: Final = 10_000
 
 T = TypeVar("T")
 
 
 class Harness:
-    """An application on another store for a while."""
+    """An application moved to another store for the time of a test."""
 
     def __init__(
-        self, app: Everwork, cast: WorkersUnderTest, clock: VirtualClock, middleware: Sequence[Middleware]
+        self, app: Everwork, workers: WorkersUnderTest, clock: VirtualClock, middleware: Sequence[Middleware]
     ) -> None:
         self.app = app
-        self.cast = cast
+        self.workers = workers
         self.clock = clock
-        self.orders = FaultPlan()
+        self.faults = FaultPlan()
         self._middleware = tuple(middleware)
         self._host = app._host  # noqa: SLF001 - the kit is part of the package
         self._triggers: list[Scheduled] = []
@@ -51,7 +51,7 @@ class Harness:
         self._store: InMemoryEngine
 
     def open(self, file: Path | None) -> None:
-        """Move the application; blocks for the few milliseconds that a store in memory takes."""
+        """Move the application; blocks for the few milliseconds that an in-memory store takes."""
         if self.app._is_working:  # noqa: SLF001
             raise BadConfiguration("rehearse: the workers of this application run; stop them first")
         if self._host._is_borrowed:  # noqa: SLF001
@@ -59,20 +59,20 @@ class Harness:
         if self._is_used:
             raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
         self._is_used = True
-        place = StorePlace.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
-        engine = InMemoryEngine(place, self.clock, own_loop=True)
-        engine.refusals = self.orders.refusals
+        url = StoreUrl.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
+        engine = InMemoryEngine(url, self.clock, own_loop=True)
+        engine.refusals = self.faults.refusals
         self._store = engine
         self._restore = self._host.borrow(engine)
         try:
             self._host.open_blocking()
-            self.ask(self._begin)
+            self.run(self._declare)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Bring the application back to its own store."""
+        """Move the application back to its own store."""
         if self._restore is not None:
             self._restore()
             self._restore = None
@@ -81,8 +81,8 @@ class Harness:
         """Use the service from a coroutine."""
         return await self._portal.call(use)
 
-    def ask(self, use: Use[T]) -> T:
-        """Use the service and block meanwhile: a store in memory answers at once, in a thread of its own."""
+    def run(self, use: Use[T]) -> T:
+        """Use the service and block: an in-memory store answers immediately, in a thread of its own."""
         return self._portal.run(use)
 
     @property
@@ -93,27 +93,27 @@ class Harness:
 
     @property
     def own(self) -> CompletesInTransaction:
-        """Who completes jobs inside handlers' transactions."""
+        """What completes jobs inside handlers' transactions."""
         return self._host.transactions
 
     @property
-    def places(self) -> list[QueueKey]:
-        """Where jobs are taken from, in the order of declaration."""
-        return [*(QueueKey(type) for type in self.app.functions), *self.cast.places]
+    def queues(self) -> list[QueueKey]:
+        """The queues that jobs are taken from, in the order of declaration."""
+        return [*(QueueKey(type) for type in self.app.functions), *self.workers.queues]
 
     async def handlers(self) -> list[Handler]:
-        """Everybody who runs jobs, with the test's middleware outermost."""
-        around = self.app._middleware  # noqa: SLF001
-        functions = [function.handler(around) for function in self.app.functions.values()]
-        everybody = [*functions, *await self.cast.handlers()]
-        return [replace(one, middleware=(*self._middleware, *one.middleware)) for one in everybody]
+        """All handlers, with the test's middleware outermost."""
+        middleware = self.app._middleware  # noqa: SLF001
+        functions = [function.handler(middleware) for function in self.app.functions.values()]
+        handlers = [*functions, *await self.workers.handlers()]
+        return [replace(one, middleware=(*self._middleware, *one.middleware)) for one in handlers]
 
     async def upkeep(self) -> None:
-        """Let happen what is due and needs no worker: triggers fire, leases lapse, jobs expire, dead letters return."""
+        """Do what is due and needs no worker: fire triggers, expire leases and jobs, requeue dead letters."""
         await self.call(self._upkeep)
 
     async def pass_until(self, end_ms: int) -> None:
-        """Let time pass: one call of the engine's loop, because each hop to its thread takes longer than a jump."""
+        """Let time pass, in one call to the engine's loop: each hop to its thread takes longer than a jump."""
 
         async def jump_on(service: JobService) -> None:
             while await self.jump(service, end_ms):
@@ -135,10 +135,10 @@ class Harness:
         await self._upkeep(service)
         return True
 
-    async def _begin(self, service: JobService) -> None:
-        await self.cast.declare(service)
+    async def _declare(self, service: JobService) -> None:
+        await self.workers.declare(service)
         functions = self.app._triggers  # noqa: SLF001
-        self._triggers = [*(one.scheduled for one in functions), *self.cast.triggers]
+        self._triggers = [*(one.scheduled for one in functions), *self.workers.triggers]
         self._trigger_loop = service.trigger_loop(self._triggers)
         await self._upkeep(service)
 
@@ -152,14 +152,14 @@ class Harness:
     async def _next_ms(self, end_ms: int | None) -> int | None:
         if end_ms is not None and self.clock.now_ms >= end_ms:
             return None
-        work_ms, any_ms = await next_instants(self._store.newest, self.places, self._triggers)
+        work_ms, any_ms = await next_instants(self._store.newest, self.queues, self._triggers)
         if end_ms is None:
             return None if work_ms is None else any_ms
         return end_ms if any_ms is None else min(any_ms, end_ms)
 
 
-def parts_of(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
-    """An application and worker classes, taken apart; classes alone get an application of their own."""
+def app_and_workers(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
+    """Separate the application from the worker classes; classes alone get an application of their own."""
     apps = [one for one in what if isinstance(one, Everwork)]
     classes = [one for one in what if isinstance(one, type) and issubclass(one, AbstractWorker)]
     if len(apps) > 1 or len(apps) + len(classes) < len(what) or not what:
@@ -173,38 +173,38 @@ class WorkersUnderTest:
 
     def __init__(self, workers: Sequence[type[AbstractWorker]]) -> None:
         self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - the name is a promise to users
-        self._posts: list[WorkerSpec] = []
+        self._specs: list[WorkerSpec] = []
         self._started: dict[type[AbstractWorker], AbstractWorker] = {}
         self.triggers: list[Scheduled] = []
 
     async def declare(self, service: JobService) -> None:
-        """Let the store know the workers' groups and policies, as a manager does."""
+        """Declare the workers' groups and policies to the store, as a manager does."""
         for index, (worker, settings) in enumerate(self._settings.items()):
             subscribed = await subscribe(service, settings)
-            self._posts.append(WorkerSpec.of(settings, worker, subscribed.queues, index))
+            self._specs.append(WorkerSpec.of(settings, worker, subscribed.queues, index))
             await service.declare_policies(subscribed.policies)
             self.triggers += scheduled_triggers(settings, CronSchedule())
 
     @property
-    def places(self) -> list[QueueKey]:
-        """Where the workers take jobs from."""
-        return [place for post in self._posts for place in post.places]
+    def queues(self) -> list[QueueKey]:
+        """The queues that the workers take jobs from."""
+        return [queue for spec in self._specs for queue in spec.queues]
 
     async def handlers(self) -> list[Handler]:
-        """The workers as the runtime sees them; those that were not started yet are."""
-        for post in self._posts:
-            if post.worker not in self._started:
-                worker = post.worker()
+        """The workers as handlers of the runtime; starts those that have not been started yet."""
+        for spec in self._specs:
+            if spec.worker not in self._started:
+                worker = spec.worker()
                 await worker.startup()
-                self._started[post.worker] = worker
-        return [handler_of(self._started[post.worker], self._settings[post.worker], post) for post in self._posts]
+                self._started[spec.worker] = worker
+        return [handler_of(self._started[spec.worker], self._settings[spec.worker], spec) for spec in self._specs]
 
     async def shutdown(self) -> None:
-        """Let every worker that was started clean up, the last first."""
+        """Shut down every worker that was started, the last first."""
         while self._started:
             await self._started.popitem()[1].shutdown()
 
     @property
     def is_started(self) -> bool:
-        """Whether somebody must clean up."""
+        """Whether a worker has been started and not yet shut down."""
         return bool(self._started)

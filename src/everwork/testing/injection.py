@@ -1,4 +1,4 @@
-"""Failures on purpose, for demonstrations and tests: which calls fail is counted, never left to chance."""
+"""Deterministic fault injection for demos and tests: which calls fail is counted, never random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Error = Exception | type[Exception]
 
 
 class SimulatedFailure(Exception):
-    """Raised instead of the call by those who fail on purpose and were given no other error."""
+    """Raised instead of the call by fault injection without an error of its own."""
 
     # Stored error rules name it as users import it.
     __module__ = "everwork.testing"
@@ -32,7 +32,7 @@ class FailEveryNth(Middleware):
         self._seen = 0
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
-        """Count the call, and make it unless its turn has come to fail."""
+        """Count the call, and make it unless it is the n-th."""
         with self._guard:
             self._seen = seen = self._seen + 1
         if seen % self._n == 0:
@@ -43,7 +43,8 @@ class FailEveryNth(Middleware):
 class FailTypes(Middleware):
     """Calls of the named types fail.
 
-    Of a set of types every call; in a mapping a number lets so many of the first fail, an error every one, with that.
+    Given a set of types, every call. In a mapping, a number is how many of the first calls fail, and an error is
+    raised by every call.
     """
 
     def __init__(self, types: Mapping[str, int | Error] | Collection[str]) -> None:
@@ -95,7 +96,7 @@ def _require_error(field: str, value: object) -> Error:
 
 
 def _fresh(error: Error | None, text: str) -> Exception:
-    """The error to raise; one that was raised before does not grow a longer traceback each time."""
+    """The error to raise; without the traceback of earlier raises, which would grow."""
     if error is None:
         return SimulatedFailure(text)
     return error() if isinstance(error, type) else error.with_traceback(None)

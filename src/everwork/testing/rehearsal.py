@@ -1,4 +1,4 @@
-"""Rehearsing: an application is put onto a fresh store, with a clock that stands still, for the time of a block."""
+"""Rehearsals: an application on a fresh store, with a virtual clock, for the time of a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everwork.app.app import Everwork
 from everwork.manager.worker import AbstractWorker
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.testing.clock import START, VirtualClock
-from everwork.testing.harness import Harness, WorkersUnderTest, parts_of
+from everwork.testing.harness import Harness, WorkersUnderTest, app_and_workers
 from everwork.testing.stage import Stage, SyncStage
 
 
@@ -26,20 +26,20 @@ def rehearse(
     """Put an application, worker classes, or both on a stage: `async with rehearse(app) as stage`, or `with`.
 
     Whatever URL the application was declared with, its jobs are in memory meanwhile. `start`: where the clock begins.
-    `middleware` stands around every call, outermost. `file`: a SQLite file to use instead of memory, for handlers that
+    `middleware` wraps every call, outermost. `file`: a SQLite file to use instead of memory, for handlers that
     complete or create jobs inside transactions of their own.
     """
     return Rehearsal(what, start=start, middleware=middleware, file=file)
 
 
 class Rehearsal:
-    """A rehearsal that has not begun; it can be held once."""
+    """A context manager, async or not, that can be used once; `begin` and `end` are for fixtures."""
 
     def __init__(
         self, what: Sequence[Any], *, start: datetime, middleware: Sequence[Middleware], file: Path | None
     ) -> None:
-        app, workers = parts_of(what)
-        self._backstage = Harness(
+        app, workers = app_and_workers(what)
+        self._harness = Harness(
             app, WorkersUnderTest(workers), VirtualClock(start), require_middleware("middleware", middleware)
         )
         self._file = file
@@ -64,31 +64,31 @@ class Rehearsal:
     ) -> None:
         self.end(has_passed=error is None)
 
-    # For those who cannot hold it in a block ------------------------------------------------------
+    # Without a `with` block, for fixtures -----------------------------------------------------------
 
     def begin(self) -> Stage:
-        """A stage for coroutines."""
-        self._backstage.open(self._file)
-        return Stage(self._backstage)
+        """A stage for async tests."""
+        self._harness.open(self._file)
+        return Stage(self._harness)
 
     def begin_sync(self) -> SyncStage:
-        """A stage for those without an event loop."""
-        self._backstage.open(self._file)
-        self._sync_stage = SyncStage(self._backstage)
+        """A stage for tests without an event loop."""
+        self._harness.open(self._file)
+        self._sync_stage = SyncStage(self._harness)
         return self._sync_stage
 
     async def shutdown(self) -> None:
-        """Let workers clean up, in the event loop in which they were started."""
-        await self._backstage.cast.shutdown()
+        """Shut down the workers, in the event loop in which they were started."""
+        await self._harness.workers.shutdown()
 
     def end(self, *, has_passed: bool) -> None:
-        """Let workers clean up that nobody has let, and leave the stage; faults that are left over fail what passed."""
+        """Shut down workers that still run, and close the store; faults left over fail a test that has passed."""
         try:
             if self._sync_stage is not None:
                 self._sync_stage.close()
-            elif self._backstage.cast.is_started:
+            elif self._harness.workers.is_started:
                 asyncio.run(self.shutdown())
         finally:
-            self._backstage.close()
+            self._harness.close()
         if has_passed:
-            self._backstage.orders.require_none_left()
+            self._harness.faults.require_none_left()

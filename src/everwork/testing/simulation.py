@@ -1,4 +1,4 @@
-"""One attempt on the stage: leased, run as workers run it, and settled, or not."""
+"""Runs one attempt under test: leased, run as workers run it, and settled, or not."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from everwork.service.service import JobService
 from everwork.testing.faults import Fault
 from everwork.testing.harness import HOLDER, Harness
 
-LEAVE_SECONDS: Final = 0.1
+ABANDON_SECONDS: Final = 0.1
 
-_left: list[asyncio.Task[Any]] = []
-"""Kept, because whoever forgets a task that has not ended is warned of it."""
+_abandoned: list[asyncio.Task[Any]] = []
+"""References, because asyncio warns of a pending task that is destroyed."""
 
 
 class Run(NamedTuple):
     """One attempt that was run.
 
-    `outcome` is what the history calls it: complete, fail, retry, reject or release. `exception` is what the handler
-    has raised, signals such as `Fail` among it; `TimeoutError` if its time was over, `Fail` if its arguments or its
-    result cannot be used. `verdicts`: what the store said to each report of the outcome, none if a fault has lost it.
+    `outcome` is its name in the history: complete, fail, retry, reject or release. `exception` is what the handler
+    has raised, including signals such as `Fail`; `TimeoutError` after a timeout, `Fail` if its arguments or its result
+    are invalid. `verdicts`: the store's answer to each report of the outcome, none if a fault has lost it.
     """
 
     key: int
@@ -48,44 +48,44 @@ class Run(NamedTuple):
 
 
 class Simulation:
-    """Runs attempts one after the other, in the running event loop; places take turns."""
+    """Runs attempts one after the other, in the running event loop; queues take turns."""
 
-    def __init__(self, backstage: Harness, handlers: Sequence[Handler]) -> None:
-        self._backstage = backstage
-        self._turns: deque[tuple[QueueKey, Handler]] = deque((place, one) for one in handlers for place in one.queues)
+    def __init__(self, harness: Harness, handlers: Sequence[Handler]) -> None:
+        self._harness = harness
+        self._turns: deque[tuple[QueueKey, Handler]] = deque((queue, one) for one in handlers for queue in one.queues)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
-        """Run the next job, due now or after jumps up to an end; without an end, up to the last that may run."""
+        """Run the next job, due now or after jumps in time up to an end; without an end, as long as a job may run."""
 
         async def take(service: JobService) -> tuple[LeasedJob, Handler] | None:
             leased = await self._lease(service)
-            while leased is None and await self._backstage.jump(service, end_ms):
+            while leased is None and await self._harness.jump(service, end_ms):
                 leased = await self._lease(service)
             return leased
 
-        leased = await self._backstage.call(take)
+        leased = await self._harness.call(take)
         return None if leased is None else await self._run(*leased)
 
     async def _lease(self, service: JobService) -> tuple[LeasedJob, Handler] | None:
-        """In the engine's loop: ask every place, from the one whose turn it is on."""
+        """In the engine's loop: try every queue, starting with the one whose turn it is."""
         for _ in range(len(self._turns)):
-            place, handler = self._turns[0]
+            queue, handler = self._turns[0]
             self._turns.rotate(-1)
-            demand = Demand(place.type, HOLDER, 1, LEASE_MS_DEFAULT, place.group)
+            demand = Demand(queue.type, HOLDER, 1, LEASE_MS_DEFAULT, queue.group)
             if jobs := (await service.step((), [demand])).activation.jobs:
                 return jobs[0], handler
         return None
 
     async def _run(self, job: LeasedJob, handler: Handler) -> Run:
-        fault = self._backstage.orders.take(job.type)
-        outcome, exception = await self._perform(job, handler)
+        fault = self._harness.faults.take(job.type)
+        outcome, exception = await self._call_handler(job, handler)
         verdicts: list[Verdict] = []
         if fault is Fault.LOSE_LEASE:
-            await self._outlive(job)
+            await self._expire_lease(job)
         if fault is not Fault.CRASH_BEFORE_SETTLE:
             verdicts.append(await self._settle(outcome))
         if fault is Fault.DUPLICATE_DELIVERY:
-            again, _ = await self._perform(job, handler)
+            again, _ = await self._call_handler(job, handler)
             verdicts.append(await self._settle(again))
         if fault is Fault.CRASH_AFTER_SETTLE:
             verdicts.append(await self._settle(outcome))
@@ -100,13 +100,13 @@ class Simulation:
             fault=None if fault is None else fault.value,
         )
 
-    async def _perform(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
+    async def _call_handler(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
         """Call the handler as workers do: middleware, arguments, threads and all.
 
-        Each attempt has an executor of its own: one that goes on after its time holds up nobody.
+        Each attempt has an executor of its own: one that goes on after its timeout delays no other.
         """
         ended: asyncio.Queue[Report] = asyncio.Queue()
-        executor = Executor(partial(_put, ended), self._backstage.own, JobLog(HOLDER))
+        executor = Executor(partial(_put, ended), self._harness.own, JobLog(HOLDER))
         executor.add(handler)
         attempt = Attempt(job, time.monotonic(), handler)
         executor.accept([attempt])
@@ -117,18 +117,18 @@ class Simulation:
         finally:
             executor.close()
             if not is_free:
-                await _leave(executor)
+                await _abandon(executor)
         return outcome, _raised(attempt, outcome)
 
     async def _settle(self, outcome: Outcome) -> Verdict:
-        judged = await self._backstage.call(lambda service: service.step([outcome]))
-        return judged.judged[0].verdict
+        settlement = await self._harness.call(lambda service: service.step([outcome]))
+        return settlement.judged[0].verdict
 
-    async def _outlive(self, job: LeasedJob) -> None:
-        """The handler takes so long that its lease runs out, and is swept away."""
-        clock = self._backstage.clock
+    async def _expire_lease(self, job: LeasedJob) -> None:
+        """Let the lease expire while the handler runs, and sweep."""
+        clock = self._harness.clock
         clock.move_to(max(clock.now_ms, job.lease_until_ms))
-        await self._backstage.upkeep()
+        await self._harness.upkeep()
 
 
 def _put(ended: asyncio.Queue[Report], reports: list[Report]) -> None:
@@ -136,19 +136,19 @@ def _put(ended: asyncio.Queue[Report], reports: list[Report]) -> None:
         ended.put_nowait(report)
 
 
-async def _leave(executor: Executor) -> None:
-    """Leave runners alone that do not end although they were cancelled: the end of the event loop must not wait."""
+async def _abandon(executor: Executor) -> None:
+    """Abandon runners that do not end although they were cancelled: the end of the event loop must not wait."""
     runners = [task for task in asyncio.all_tasks() if executor.is_runner(task)]
     if runners:
-        await asyncio.wait(runners, timeout=LEAVE_SECONDS)
+        await asyncio.wait(runners, timeout=ABANDON_SECONDS)
     for task in runners:
         if not task.done():
-            _left.append(task)
-            asyncio._unregister_task(task)  # noqa: SLF001 - a documented name, for whoever has tasks of a special kind
+            _abandoned.append(task)
+            asyncio._unregister_task(task)  # noqa: SLF001 - documented, for third-party task implementations
 
 
 def _raised(attempt: Attempt, outcome: Outcome) -> BaseException | None:
-    """What the handler has raised; for an end that nobody raised, an exception that says the same."""
+    """What the handler has raised; for an outcome without an exception, one that says the same."""
     if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Failed):
         return TimeoutError(outcome.error)
     if attempt.error is not None or isinstance(outcome, o.Complete | o.Release):

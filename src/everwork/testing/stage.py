@@ -1,4 +1,4 @@
-"""The stage: an application's jobs, run one after the other by a clock that the test moves."""
+"""The stage: runs an application's jobs one after the other, by a virtual clock."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ RETRY: Final = "retry"
 
 
 class StillBusy(AssertionError):
-    """A drain that would go on and on."""
+    """Raised by a drain that does not come to an end."""
 
 
 class Stage(Assertions):
-    """Where jobs are run in a test. What passes time or runs handlers is awaited, everything else answers at once."""
+    """Runs jobs in a test. What passes time or runs handlers is awaited, everything else returns directly."""
 
     def __init__(self, backstage: Harness) -> None:
         super().__init__(backstage)
-        self._is_playing = False
+        self._is_busy = False
 
     async def drain(
         self,
@@ -42,12 +42,12 @@ class Stage(Assertions):
         max_jobs: int = JOBS_MAX,
         raise_errors: bool = False,
     ) -> list[Run]:
-        """Run every job that is due, one after the other, until none is; answer what was run.
+        """Run every job that is due, one after the other, until none is; returns what was run.
 
         `until_empty`: jump over backoffs, delays, open breakers and leases, too, until no job is left that could run.
-        With a span of time, such as `hours=24`, let it pass with the workers at work. `raise_errors`: what a handler
-        raises is raised here, once its attempt has been settled, but for `Retry`, which is no error. More than
-        `max_jobs` are `StillBusy`.
+        With a span of time, such as `hours=24`, let it pass while workers run. `raise_errors`: what a handler raises is
+        raised here, once its attempt has been settled, except `Retry`, which is no error. More than `max_jobs` raise
+        `StillBusy`.
         """
         span = span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if until_empty and span:
@@ -55,42 +55,42 @@ class Stage(Assertions):
         checks.whole_number("max_jobs", max_jobs, 1, STEPS_MAX)
         end_ms = None if until_empty else self.clock.now_ms + span
         runs: list[Run] = []
-        async with self._play() as play:
-            await self._backstage.upkeep()
-            while (run := await play.run_next(end_ms)) is not None:
+        async with self._simulation() as simulation:
+            await self._harness.upkeep()
+            while (run := await simulation.run_next(end_ms)) is not None:
                 runs.append(run)
                 if raise_errors and run.exception is not None and run.outcome != RETRY:
                     raise run.exception
                 if len(runs) > max_jobs:
-                    raise StillBusy(_endless(runs, max_jobs))
+                    raise StillBusy(_still_busy_text(runs, max_jobs))
         return runs
 
     async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Let time pass without workers: leases lapse, jobs expire, triggers fire, dead letters return, in order."""
+        """Let time pass without workers: leases and jobs expire, triggers fire, dead letters are requeued, in order."""
         end_ms = self.clock.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        await self._backstage.upkeep()
-        await self._backstage.pass_until(end_ms)
+        await self._harness.upkeep()
+        await self._harness.pass_until(end_ms)
 
     async def run_one(self) -> Run | None:
         """Run the next job that is due; None if there is none."""
-        async with self._play() as play:
-            await self._backstage.upkeep()
-            return await play.run_next(self.clock.now_ms)
+        async with self._simulation() as simulation:
+            await self._harness.upkeep()
+            return await simulation.run_next(self.clock.now_ms)
 
     @asynccontextmanager
-    async def _play(self) -> AsyncIterator[Simulation]:
-        if self._is_playing:
+    async def _simulation(self) -> AsyncIterator[Simulation]:
+        if self._is_busy:
             raise BadConfiguration("the stage is busy: jobs are run one after the other, by one caller")
-        self._is_playing = True
+        self._is_busy = True
         try:
-            yield Simulation(self._backstage, await self._backstage.handlers())
+            yield Simulation(self._harness, await self._harness.handlers())
         finally:
-            self._is_playing = False
+            self._is_busy = False
 
 
-def _endless(runs: list[Run], most: int) -> str:
+def _still_busy_text(runs: list[Run], max_jobs: int) -> str:
     last = "\n".join(f"  job {run.key} of type '{run.type}', attempt {run.attempt}" for run in runs[-RUNS_SHOWN:])
-    return f"more than {most:,} jobs were run; pass max_jobs= if that is meant. The last ones:\n{last}"
+    return f"more than {max_jobs:,} jobs were run; pass max_jobs= if that is meant. The last ones:\n{last}"
 
 
 T = TypeVar("T")
@@ -137,10 +137,10 @@ class SyncStage(Assertions):
         return self._run(self._stage.run_one())
 
     def close(self) -> None:
-        """Let workers clean up and end the event loop."""
+        """Shut down the workers and close the event loop."""
         try:
-            if self._backstage.cast.is_started:
-                self._run(self._backstage.cast.shutdown())
+            if self._harness.workers.is_started:
+                self._run(self._harness.workers.shutdown())
         finally:
             self._runner.close()
 
@@ -152,7 +152,7 @@ class SyncStage(Assertions):
 
 
 def is_in_loop() -> bool:
-    """Whether the caller must not block, but await."""
+    """Whether an event loop runs in this thread, so that the caller must not block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

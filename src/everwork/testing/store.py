@@ -1,4 +1,4 @@
-"""The store of a rehearsal: SQLite, which may be told to be away for a while."""
+"""The store of a rehearsal: SQLite with simulated outages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.connections import Ask
+from everwork.engines.sqlite.connections import Query
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
@@ -17,34 +17,34 @@ T = TypeVar("T")
 
 
 class Refusals:
-    """How many of the next creates find the engine away."""
+    """How many of the next creates find the engine unavailable."""
 
     left = 0
 
 
 class InMemoryEngine(SqliteEngine):
-    """SQLite in memory or in a file. What it holds in memory lives as long as it is open."""
+    """SQLite in memory or in a file. Data in memory is lost when it is closed."""
 
-    def __init__(self, place: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
-        super().__init__(place, clock, own_loop=own_loop)
+    def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+        super().__init__(url, clock, own_loop=own_loop)
         self.refusals = Refusals()
         self.newest = self
         """The last engine made from this one: the service's, which holds what is in memory."""
 
     def fresh(self) -> Self:
-        """Another one on the same store, which is away at the same time."""
-        other = type(self)(self._place, self._clock, own_loop=self._own_loop)
+        """Another engine on the same store, with the same outages."""
+        other = type(self)(self._url, self._clock, own_loop=self._own_loop)
         other.refusals = self.refusals
         self.newest = other
         return other
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Accept jobs, unless the engine is away."""
+        """Accept jobs, unless an outage is simulated."""
         if self.refusals.left:
             self.refusals.left -= 1
             raise EngineUnavailable("the engine is away, as the test has asked for")
         return await super().create(jobs)
 
-    async def look(self, ask: Ask[T]) -> T:
-        """Ask the store what no other engine is ever asked."""
-        return await self._parts.ask(ask)
+    async def query(self, ask: Query[T]) -> T:
+        """Run a query that is not part of the engine contract."""
+        return await self._store.query(ask)

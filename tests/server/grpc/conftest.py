@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.grpc.place import Place, opened_place
+from tests.server.grpc.running import RunningServer, running_server
 from tests.stores import url_of
 
-OpenPlace = Callable[..., Awaitable[Place]]
+OpenServer = Callable[..., Awaitable[RunningServer]]
 
 
 @pytest.fixture
-async def place(engine_name: str, tmp_path: Path) -> AsyncIterator[Place]:
+async def server(engine_name: str, tmp_path: Path) -> AsyncIterator[RunningServer]:
     """A server on a fresh store of each engine, whose caller may do everything."""
-    async with opened_place(url_of(engine_name, tmp_path)) as opened:
+    async with running_server(url_of(engine_name, tmp_path)) as opened:
         yield opened
 
 
 @pytest.fixture
-async def sqlite_place(tmp_path: Path) -> AsyncIterator[Place]:
+async def sqlite_server(tmp_path: Path) -> AsyncIterator[RunningServer]:
     """The same for what has nothing to do with the engine."""
-    async with opened_place(url_of("sqlite", tmp_path)) as opened:
+    async with running_server(url_of("sqlite", tmp_path)) as opened:
         yield opened
 
 
 @pytest.fixture
-async def open_place(tmp_path: Path) -> AsyncIterator[OpenPlace]:
+async def open_server(tmp_path: Path) -> AsyncIterator[OpenServer]:
     """Opens a server with settings of the test's own, on SQLite."""
     async with AsyncExitStack() as stack:
 
-        async def open_one(**settings: object) -> Place:
-            return await stack.enter_async_context(opened_place(url_of("sqlite", tmp_path), **settings))
+        async def open_one(**settings: object) -> RunningServer:
+            return await stack.enter_async_context(running_server(url_of("sqlite", tmp_path), **settings))
 
         yield open_one

@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from everwork.proto import gateway_pb2, jobs_pb2
 from everwork.server.grpc.server import RECEIVE_BYTES_MAX
-from tests.server.grpc.place import SECONDS, TYPE, Place, refused
+from tests.server.grpc.running import SECONDS, TYPE, RunningServer, refused
 
 Mistake = tuple[str, Mapping[str, Any], str]
 WORK = {"type": TYPE, "worker": "w"}
@@ -102,11 +102,11 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
 """A call, what is wrong with it, and how the answer begins."""
 
 
-async def test_the_jobs_api_names_the_field_and_what_is_allowed(sqlite_place: Place) -> None:
+async def test_the_jobs_api_names_the_field_and_what_is_allowed(sqlite_server: RunningServer) -> None:
     told = {}
     for at, (name, fields, said) in enumerate(JOBS_MISTAKES):
-        call = sqlite_place.poll(**{"type": "", "worker": "", **fields}) if name == "ActivateJobs" else None
-        told[f"{at} {name}", said] = await refused(call or sqlite_place.call(name, **fields))
+        call = sqlite_server.poll(**{"type": "", "worker": "", **fields}) if name == "ActivateJobs" else None
+        told[f"{at} {name}", said] = await refused(call or sqlite_server.call(name, **fields))
     assert_told(told)
 
 
@@ -128,11 +128,11 @@ ZEEBE_MISTAKES: Final[Sequence[Mistake]] = (
 )
 
 
-async def test_the_zeebe_gateway_names_the_field_and_what_is_allowed(sqlite_place: Place) -> None:
+async def test_the_zeebe_gateway_names_the_field_and_what_is_allowed(sqlite_server: RunningServer) -> None:
     told = {}
     for name, fields, said in ZEEBE_MISTAKES:
         request = getattr(gateway_pb2, f"{name}Request")(**fields)
-        call = getattr(sqlite_place.zeebe, name)(request, metadata=sqlite_place.metadata, timeout=SECONDS)
+        call = getattr(sqlite_server.zeebe, name)(request, metadata=sqlite_server.metadata, timeout=SECONDS)
         told[name, said] = await call.code(), await call.details()
     assert_told(told)
 
@@ -148,50 +148,50 @@ PATHS = [(f"/{service.full_name}/{method.name}", method) for service in SERVICES
 OPEN_PATHS = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"]
 
 
-async def test_what_is_no_message_is_an_invalid_argument(sqlite_place: Place) -> None:
+async def test_what_is_no_message_is_an_invalid_argument(sqlite_server: RunningServer) -> None:
     told = {}
     for path, method in PATHS:
-        open_call = sqlite_place.channel.unary_stream if method.server_streaming else sqlite_place.channel.unary_unary
-        call: Any = open_call(path, None, None)(b"\xff\xff\xff", metadata=sqlite_place.metadata, timeout=SECONDS)
+        open_call = sqlite_server.channel.unary_stream if method.server_streaming else sqlite_server.channel.unary_unary
+        call: Any = open_call(path, None, None)(b"\xff\xff\xff", metadata=sqlite_server.metadata, timeout=SECONDS)
         told[path, "request: must be a message of type "] = await call.code(), await call.details()
     assert_told(told)
 
 
 @pytest.mark.parametrize("path", OPEN_PATHS)
-async def test_the_open_services_refuse_nonsense_too(sqlite_place: Place, path: str) -> None:
-    call: Any = sqlite_place.channel.unary_stream(path, None, None)(b"\xff\xff\xff", timeout=SECONDS)
+async def test_the_open_services_refuse_nonsense_too(sqlite_server: RunningServer, path: str) -> None:
+    call: Any = sqlite_server.channel.unary_stream(path, None, None)(b"\xff\xff\xff", timeout=SECONDS)
     assert await call.code() is StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_text_that_is_not_utf_8_is_an_invalid_argument(sqlite_place: Place) -> None:
-    call: Any = sqlite_place.channel.unary_unary("/atom.jobs.v1.JobsService/GetJob", None, None)
-    code, _ = await refused(call(b"\x0a\x02\xff\xfe", metadata=sqlite_place.metadata, timeout=SECONDS))
+async def test_a_text_that_is_not_utf_8_is_an_invalid_argument(sqlite_server: RunningServer) -> None:
+    call: Any = sqlite_server.channel.unary_unary("/atom.jobs.v1.JobsService/GetJob", None, None)
+    code, _ = await refused(call(b"\x0a\x02\xff\xfe", metadata=sqlite_server.metadata, timeout=SECONDS))
     assert code is StatusCode.INVALID_ARGUMENT
 
 
-async def test_unknown_fields_are_no_mistake(sqlite_place: Place) -> None:
+async def test_unknown_fields_are_no_mistake(sqlite_server: RunningServer) -> None:
     raw = jobs_pb2.CreateJobRequest(job_type=TYPE).SerializeToString() + b"\xc2\x3e\x03new"
-    call: Any = sqlite_place.channel.unary_unary("/atom.jobs.v1.JobsService/CreateJob", None, None)
-    answer = await call(raw, metadata=sqlite_place.metadata, timeout=SECONDS)
+    call: Any = sqlite_server.channel.unary_unary("/atom.jobs.v1.JobsService/CreateJob", None, None)
+    answer = await call(raw, metadata=sqlite_server.metadata, timeout=SECONDS)
     assert jobs_pb2.CreateJobResponse.FromString(answer).success
 
 
-async def test_a_message_over_4_mib_is_refused_and_the_connection_goes_on(sqlite_place: Place) -> None:
+async def test_a_message_over_4_mib_is_refused_and_the_connection_goes_on(sqlite_server: RunningServer) -> None:
     large = {"a": "x" * (RECEIVE_BYTES_MAX + 1_048_576)}
-    code, _ = await refused(sqlite_place.call("CreateJob", job_type=TYPE, variables=large))
+    code, _ = await refused(sqlite_server.call("CreateJob", job_type=TYPE, variables=large))
     assert code is StatusCode.RESOURCE_EXHAUSTED
-    assert (await sqlite_place.call("ListJobs")).success
+    assert (await sqlite_server.call("ListJobs")).success
 
 
 @pytest.mark.parametrize("path", ["/gateway_protocol.Gateway/DeployResource", "/atom.jobs.v1.JobsService/Nonsense"])
-async def test_calls_that_there_are_not_are_unimplemented(sqlite_place: Place, path: str) -> None:
-    call: Any = sqlite_place.channel.unary_unary(path, None, None)
-    code, _ = await refused(call(b"", metadata=sqlite_place.metadata, timeout=SECONDS))
+async def test_calls_that_there_are_not_are_unimplemented(sqlite_server: RunningServer, path: str) -> None:
+    call: Any = sqlite_server.channel.unary_unary(path, None, None)
+    code, _ = await refused(call(b"", metadata=sqlite_server.metadata, timeout=SECONDS))
     assert code is StatusCode.UNIMPLEMENTED
 
 
-async def test_an_engine_that_is_away_is_unavailable(sqlite_place: Place) -> None:
-    await sqlite_place.service._engine.close()
-    for call in (sqlite_place.call("CreateJob", job_type=TYPE), sqlite_place.call("GetJob", job_key="1")):
+async def test_an_engine_that_is_away_is_unavailable(sqlite_server: RunningServer) -> None:
+    await sqlite_server.service._engine.close()
+    for call in (sqlite_server.call("CreateJob", job_type=TYPE), sqlite_server.call("GetJob", job_key="1")):
         code, _ = await refused(call)
         assert code is StatusCode.UNAVAILABLE

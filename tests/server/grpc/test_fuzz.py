@@ -22,7 +22,7 @@ from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from tests.app.waiting import until
-from tests.server.grpc.place import KEY, SECONDS, TYPE, Place, opened_place
+from tests.server.grpc.running import KEY, SECONDS, TYPE, RunningServer, running_server
 from tests.stores import ENGINES, url_of
 
 CASES: Final = 6_000 // len(ENGINES)
@@ -107,37 +107,37 @@ def targets() -> list[Target]:
 
 @pytest.mark.every_engine
 async def test_hostile_calls_are_refused_properly_and_leak_nothing(engine_name: str, tmp_path: Path) -> None:
-    async with opened_place(url_of(engine_name, tmp_path), long_poll_seconds=0.01) as place:
-        await attack(place, random.Random(f"{SEED} {engine_name}"))
+    async with running_server(url_of(engine_name, tmp_path), long_poll_seconds=0.01) as server:
+        await attack(server, random.Random(f"{SEED} {engine_name}"))
 
 
-async def attack(place: Place, chance: random.Random) -> None:
+async def attack(server: RunningServer, chance: random.Random) -> None:
     for n in range(JOBS):
-        await place.create(variables={"n": str(n)}, tenant_id=chance.choice(["", "acme"]))
+        await server.create(variables={"n": str(n)}, tenant_id=chance.choice(["", "acme"]))
     seen = Seen(Counter(), set())
     everything = targets()
     for _ in range(CASES // AT_ONCE):
-        await asyncio.gather(*(strike(place, chance, chance.choice(everything), seen) for _ in range(AT_ONCE)))
+        await asyncio.gather(*(strike(server, chance, chance.choice(everything), seen) for _ in range(AT_ONCE)))
     told = Counter({status.name: 0 for _, status in seen.statuses})
     for (_, status), times in seen.statuses.items():
         told[status.name] += times
     print(f"\n{sum(seen.statuses.values())} hostile calls: {dict(told)}")
     assert {ended: times for ended, times in seen.statuses.items() if ended[1] in FORBIDDEN} == {}
-    assert (await place.call("ListJobs")).success
-    await until(lambda: nothing_leaked(place, seen))
-    assert await leases(place), "nothing was leased: nothing could leak"
+    assert (await server.call("ListJobs")).success
+    await until(lambda: nothing_leaked(server, seen))
+    assert await leases(server), "nothing was leased: nothing could leak"
     assert told["OK"] > CASES / 20, "hardly anything got through: the cases are too wild to test much"
 
 
-async def strike(place: Place, chance: random.Random, target: Target, seen: Seen) -> None:
+async def strike(server: RunningServer, chance: random.Random, target: Target, seen: Seen) -> None:
     raw = hostile_bytes(chance, target.method)
     is_endless = target.method.name in ENDLESS
     timeout = 0.05 if is_endless else SECONDS
     metadata = hostile_metadata(chance)
     if target.method.client_streaming:
-        await strike_stream(place, [raw, *(hostile_bytes(chance, target.method) for _ in range(3))], target, seen)
+        await strike_stream(server, [raw, *(hostile_bytes(chance, target.method) for _ in range(3))], target, seen)
         return
-    open_call = place.channel.unary_stream if target.method.server_streaming else place.channel.unary_unary
+    open_call = server.channel.unary_stream if target.method.server_streaming else server.channel.unary_unary
     call: Any = open_call(target.path, None, None)(raw, metadata=metadata, timeout=timeout)
     try:
         if target.method.server_streaming:
@@ -150,11 +150,11 @@ async def strike(place: Place, chance: random.Random, target: Target, seen: Seen
     seen.statuses[target.path, await call.code()] += 1
 
 
-async def strike_stream(place: Place, messages: list[bytes], target: Target, seen: Seen) -> None:
+async def strike_stream(server: RunningServer, messages: list[bytes], target: Target, seen: Seen) -> None:
     """Say several things, and hang up. The first may even be a proper greeting."""
     hello = work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1"), grants=[work_pb2.Grant(type=TYPE, credits=3)])
     said = [hello.SerializeToString(), *messages] if len(messages[0]) % 2 else messages
-    call: Any = place.channel.stream_stream(target.path, None, None)(
+    call: Any = server.channel.stream_stream(target.path, None, None)(
         iter(said), metadata=(("x-api-key", KEY),), timeout=0.2
     )
     with suppress(grpc.aio.AioRpcError):
@@ -173,13 +173,13 @@ def note_leases(target: Target, answer: bytes, seen: Seen) -> None:
             seen.leases.update((key, attempt) for attempt in range(1, 200))
 
 
-async def nothing_leaked(place: Place, seen: Seen) -> bool:
+async def nothing_leaked(server: RunningServer, seen: Seen) -> bool:
     """Whether every lease was given to somebody; what a stream had goes back a moment after its end."""
-    return (await leases(place)) <= seen.leases
+    return (await leases(server)) <= seen.leases
 
 
-async def leases(place: Place) -> set[tuple[int, int]]:
-    page = await place.service.find(JobFilter(states=frozenset([State.PROCESSING])), 1_000, KEY_MAX)
+async def leases(server: RunningServer) -> set[tuple[int, int]]:
+    page = await server.service.find(JobFilter(states=frozenset([State.PROCESSING])), 1_000, KEY_MAX)
     return {(job.key, job.attempt) for job in page.jobs}
 
 

@@ -11,8 +11,8 @@ import grpc.aio
 
 from everwork.proto import jobs_pb2, jobs_pb2_grpc
 from tests.app.waiting import until
-from tests.server.grpc.conftest import OpenPlace
-from tests.server.grpc.place import TYPE
+from tests.server.grpc.conftest import OpenServer
+from tests.server.grpc.running import TYPE
 
 NOTICED_SECONDS: Final = 40.0
 """Pings every 10 s, 5 s for the answer, and much patience with a slow machine."""
@@ -61,14 +61,14 @@ async def cable_to(port: int) -> AsyncIterator[tuple[Cable, int]]:
         cable.close()
 
 
-async def test_the_poll_of_a_host_that_vanished_ends(open_place: OpenPlace) -> None:
-    place = await open_place(long_poll_seconds=300)
-    async with cable_to(place.port) as (cable, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+async def test_the_poll_of_a_host_that_vanished_ends(open_server: OpenServer) -> None:
+    server = await open_server(long_poll_seconds=300)
+    async with cable_to(server.port) as (cable, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w1")
-        call: Any = jobs_pb2_grpc.JobsServiceAsyncStub(channel).ActivateJobs(request, metadata=place.metadata)
-        await until(lambda: place.service.waiting(TYPE))
+        call: Any = jobs_pb2_grpc.JobsServiceAsyncStub(channel).ActivateJobs(request, metadata=server.metadata)
+        await until(lambda: server.service.waiting(TYPE))
         cable.cut()
-        await until(lambda: not place.service.waiting(TYPE), NOTICED_SECONDS)
-        key = await place.create()
-        assert [job.job_key for job in await place.activate()] == [key]
+        await until(lambda: not server.service.waiting(TYPE), NOTICED_SECONDS)
+        key = await server.create()
+        assert [job.job_key for job in await server.activate()] == [key]
         call.cancel()

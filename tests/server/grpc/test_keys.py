@@ -15,8 +15,8 @@ from google.protobuf.message_factory import GetMessageClass
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from everwork.service.access.principal import Permission
 from tests.app.waiting import until
-from tests.server.grpc.conftest import OpenPlace
-from tests.server.grpc.place import KEY, SECONDS, TYPE, Place, refused
+from tests.server.grpc.conftest import OpenServer
+from tests.server.grpc.running import KEY, SECONDS, TYPE, RunningServer, refused
 from tests.server.matrix import TENANT, Expected, Holder, Row, Scope, expected, texts_of_keys
 
 READ, WRITE = Permission.JOBS_READ, Permission.JOBS
@@ -93,22 +93,22 @@ def test_every_call_has_a_row() -> None:
     assert set(CALLS) == set(methods())
 
 
-async def test_a_call_is_answered_for_those_keys_only_that_allow_it(open_place: OpenPlace) -> None:
-    place = await open_place(long_poll_seconds=0)
-    texts = await texts_of_keys(place.keys)
+async def test_a_call_is_answered_for_those_keys_only_that_allow_it(open_server: OpenServer) -> None:
+    server = await open_server(long_poll_seconds=0)
+    texts = await texts_of_keys(server.keys)
     cells = [(path, holder) for path in CALLS for holder in Holder]
-    ended = {(path, holder): await how_it_ends(place, path, texts[holder]) for path, holder in cells}
+    ended = {(path, holder): await how_it_ends(server, path, texts[holder]) for path, holder in cells}
     assert ended == {(path, holder): expected(CALLS[path].row, holder) for path, holder in cells}
 
 
-async def how_it_ends(place: Place, path: str, key: str | None) -> Expected:
+async def how_it_ends(server: RunningServer, path: str, key: str | None) -> Expected:
     """Call with a key, about a job of the tenant that a worker holds."""
-    job = await place.an_activated_job(tenant_id=TENANT)
+    job = await server.an_activated_job(tenant_id=TENANT)
     method = methods()[path]
     named = naming(path, int(job.job_key)) if CALLS[path].row.scope is Scope.JOB else {}
     raw = GetMessageClass(method.input_type)(**CALLS[path].fields, **named).SerializeToString()
     metadata = () if key is None else (("x-api-key", key),)
-    code = await status_of(place, method, path, raw, metadata)
+    code = await status_of(server, method, path, raw, metadata)
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return Expected.UNAUTHENTICATED
     if code is grpc.StatusCode.PERMISSION_DENIED:
@@ -126,23 +126,25 @@ def naming(path: str, key: int) -> dict[str, Any]:
     return {"jobKey": key} if path.startswith(f"/{ZEEBE}/") else {"job_key": str(key)}
 
 
-async def status_of(place: Place, method: MethodDescriptor, path: str, raw: bytes, metadata: Any) -> grpc.StatusCode:
+async def status_of(
+    server: RunningServer, method: MethodDescriptor, path: str, raw: bytes, metadata: Any
+) -> grpc.StatusCode:
     if not method.server_streaming:
-        call: Any = place.channel.unary_unary(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
+        call: Any = server.channel.unary_unary(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
         return grpc.StatusCode(await call.code())
     if method.client_streaming:
-        talk: Any = place.channel.stream_stream(path, None, None)(iter([raw]), metadata=metadata, timeout=SECONDS)
+        talk: Any = server.channel.stream_stream(path, None, None)(iter([raw]), metadata=metadata, timeout=SECONDS)
         with suppress(grpc.aio.AioRpcError):
             [welcome] = [message async for message in talk]
             assert work_pb2.ToWorker.FromString(welcome).welcome.server
         return grpc.StatusCode(await talk.code())
-    stream: Any = place.channel.unary_stream(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
+    stream: Any = server.channel.unary_stream(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
     if method.name == "StreamActivatedJobs":
         # It would last: that it was let in is seen from its waiting.
-        await until(lambda: stream.done() or place.service.waiting("another"))
+        await until(lambda: stream.done() or server.service.waiting("another"))
         if not stream.done():
             stream.cancel()
-            await until(lambda: not place.service.waiting("another"))
+            await until(lambda: not server.service.waiting("another"))
             return grpc.StatusCode.OK
     return grpc.StatusCode(await stream.code())
 
@@ -163,62 +165,64 @@ async def status_of(place: Place, method: MethodDescriptor, path: str, raw: byte
         (("authorization", "Bearer " + KEY[::-1]),),
     ],
 )
-async def test_no_key_or_more_than_one_is_unauthenticated(sqlite_place: Place, metadata: Any) -> None:
-    sqlite_place.metadata = metadata
-    code, details = await refused(sqlite_place.call("GetJob", job_key="1"))
+async def test_no_key_or_more_than_one_is_unauthenticated(sqlite_server: RunningServer, metadata: Any) -> None:
+    sqlite_server.metadata = metadata
+    code, details = await refused(sqlite_server.call("GetJob", job_key="1"))
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert "API key" in details
     assert KEY not in details
 
 
-async def test_a_key_may_come_as_a_bearer_token(sqlite_place: Place) -> None:
-    sqlite_place.metadata = (("authorization", f"Bearer {KEY}"),)
-    assert (await sqlite_place.call("ListJobs")).success
+async def test_a_key_may_come_as_a_bearer_token(sqlite_server: RunningServer) -> None:
+    sqlite_server.metadata = (("authorization", f"Bearer {KEY}"),)
+    assert (await sqlite_server.call("ListJobs")).success
 
 
-async def test_jobs_of_other_tenants_are_neither_listed_nor_counted_nor_handed_out(sqlite_place: Place) -> None:
-    place = sqlite_place
-    mine = await place.create(tenant_id="acme")
-    await place.create(tenant_id="umbrella")
-    bound = await place.keys.create("acme's", ["jobs"], tenants=["acme"])
-    place.metadata = (("x-api-key", bound.text),)
-    listed = await place.call("ListJobs")
-    stats = (await place.call("GetJobStats")).stats
+async def test_jobs_of_other_tenants_are_neither_listed_nor_counted_nor_handed_out(
+    sqlite_server: RunningServer,
+) -> None:
+    server = sqlite_server
+    mine = await server.create(tenant_id="acme")
+    await server.create(tenant_id="umbrella")
+    bound = await server.keys.create("acme's", ["jobs"], tenants=["acme"])
+    server.metadata = (("x-api-key", bound.text),)
+    listed = await server.call("ListJobs")
+    stats = (await server.call("GetJobStats")).stats
     assert ([job.job_key for job in listed.jobs], listed.total, stats.total_jobs) == ([mine], 1, 1)
-    assert [job.job_key for job in await place.activate()] == [mine]
-    code, _ = await refused(place.activate(tenant_ids="acme, umbrella"))
+    assert [job.job_key for job in await server.activate()] == [mine]
+    code, _ = await refused(server.activate(tenant_ids="acme, umbrella"))
     assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_tenant_bound_key_creates_for_its_own_tenant(sqlite_place: Place) -> None:
-    place = sqlite_place
-    bound = await place.keys.create("acme's", ["jobs"], tenants=["acme"])
-    place.metadata = (("x-api-key", bound.text),)
-    key = await place.create()
-    assert (await place.job(key)).tenant == "acme"
-    code, _ = await refused(place.create(tenant_id="umbrella"))
+async def test_a_tenant_bound_key_creates_for_its_own_tenant(sqlite_server: RunningServer) -> None:
+    server = sqlite_server
+    bound = await server.keys.create("acme's", ["jobs"], tenants=["acme"])
+    server.metadata = (("x-api-key", bound.text),)
+    key = await server.create()
+    assert (await server.job(key)).tenant == "acme"
+    code, _ = await refused(server.create(tenant_id="umbrella"))
     assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_key_that_is_revoked_during_a_poll_gets_no_job(open_place: OpenPlace) -> None:
-    place = await open_place(long_poll_seconds=30)
-    key = await place.keys.create("soon gone", ["jobs"])
-    stub, request = place.jobs, jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w1")
+async def test_a_key_that_is_revoked_during_a_poll_gets_no_job(open_server: OpenServer) -> None:
+    server = await open_server(long_poll_seconds=30)
+    key = await server.keys.create("soon gone", ["jobs"])
+    stub, request = server.jobs, jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w1")
     call: Any = stub.ActivateJobs(request, metadata=(("x-api-key", key.text),), timeout=SECONDS)
-    await until(lambda: place.service.waiting(TYPE))
-    await place.keys.revoke(key.key.id)
-    job = await place.create()
+    await until(lambda: server.service.waiting(TYPE))
+    await server.keys.revoke(key.key.id)
+    job = await server.create()
     assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert [again.job_key for again in await place.activate()] == [job]
+    assert [again.job_key for again in await server.activate()] == [job]
 
 
-async def test_a_key_that_calls_too_often_is_told_when_to_come_back(open_place: OpenPlace) -> None:
-    place = await open_place(rate_limit=1)
-    slow = await place.keys.create("slow", ["jobs"], rate_per_second=0.01)
-    place.metadata = (("x-api-key", slow.text),)
-    await place.call("ListJobs")
+async def test_a_key_that_calls_too_often_is_told_when_to_come_back(open_server: OpenServer) -> None:
+    server = await open_server(rate_limit=1)
+    slow = await server.keys.create("slow", ["jobs"], rate_per_second=0.01)
+    server.metadata = (("x-api-key", slow.text),)
+    await server.call("ListJobs")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await place.call("ListJobs")
+        await server.call("ListJobs")
     metadata: Any = caught.value.trailing_metadata()
     trailing = dict(metadata)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

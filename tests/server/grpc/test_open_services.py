@@ -16,8 +16,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from everwork.exceptions import BadConfiguration
-from tests.server.grpc.conftest import OpenPlace
-from tests.server.grpc.place import SECONDS, Place, opened_place, refused
+from tests.server.grpc.conftest import OpenServer
+from tests.server.grpc.running import SECONDS, RunningServer, refused, running_server
 from tests.stores import url_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -31,26 +31,26 @@ SERVICES = [
 REFLECTIONS = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"]
 
 
-async def health(place: Place, service: str) -> int:
-    call: Any = place.channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
+async def health(server: RunningServer, service: str) -> int:
+    call: Any = server.channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
     raw = await call(health_pb2.HealthCheckRequest(service=service).SerializeToString(), timeout=SECONDS)
     return int(health_pb2.HealthCheckResponse.FromString(raw).status)
 
 
-async def test_every_service_is_healthy(sqlite_place: Place) -> None:
-    assert [await health(sqlite_place, name) for name in ["", *SERVICES]] == [SERVING] * 5
-    code, _ = await refused(health(sqlite_place, "no.such.Service"))
+async def test_every_service_is_healthy(sqlite_server: RunningServer) -> None:
+    assert [await health(sqlite_server, name) for name in ["", *SERVICES]] == [SERVING] * 5
+    code, _ = await refused(health(sqlite_server, "no.such.Service"))
     assert code is StatusCode.NOT_FOUND
 
 
-async def test_a_watcher_learns_that_the_server_stops(open_place: OpenPlace) -> None:
-    place = await open_place()
+async def test_a_watcher_learns_that_the_server_stops(open_server: OpenServer) -> None:
+    server = await open_server()
     request = health_pb2.HealthCheckRequest(service=SERVICES[0]).SerializeToString()
     watches: list[Any] = [
-        place.channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)(request) for _ in range(2)
+        server.channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)(request) for _ in range(2)
     ]
     seen = [[await watch.read()] for watch in watches]
-    await asyncio.wait_for(place.door.stop(SECONDS), SECONDS / 2)
+    await asyncio.wait_for(server.grpc_server.stop(SECONDS), SECONDS / 2)
     for watch, messages in zip(watches, seen, strict=True):
         messages.append(await watch.read())
         told = [health_pb2.HealthCheckResponse.FromString(message).status for message in messages]
@@ -59,10 +59,10 @@ async def test_a_watcher_learns_that_the_server_stops(open_place: OpenPlace) -> 
 
 
 @pytest.mark.parametrize("reflection", REFLECTIONS)
-async def test_reflection_tells_every_service_and_its_file(sqlite_place: Place, reflection: str) -> None:
+async def test_reflection_tells_every_service_and_its_file(sqlite_server: RunningServer, reflection: str) -> None:
     asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
     asked += [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in [*SERVICES, reflection]]
-    listed, *files = await reflect(sqlite_place, reflection, [one.SerializeToString() for one in asked])
+    listed, *files = await reflect(sqlite_server, reflection, [one.SerializeToString() for one in asked])
     names = [service.name for service in listed.list_services_response.service]
     assert names == sorted([*SERVICES, *REFLECTIONS, "grpc.health.v1.Health"])
     told = [FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0]) for file in files]
@@ -74,7 +74,7 @@ async def test_reflection_tells_every_service_and_its_file(sqlite_place: Place, 
     ]
 
 
-async def test_reflection_refuses_nonsense(sqlite_place: Place) -> None:
+async def test_reflection_refuses_nonsense(sqlite_server: RunningServer) -> None:
     hostile = [
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="\0.." * 100),
         reflection_pb2.ServerReflectionRequest(file_by_filename="../../etc/passwd"),
@@ -87,14 +87,14 @@ async def test_reflection_refuses_nonsense(sqlite_place: Place) -> None:
         reflection_pb2.ServerReflectionRequest(),
     ]
     for request in hostile:
-        [answer] = await reflect(sqlite_place, REFLECTIONS[1], [request.SerializeToString()])
+        [answer] = await reflect(sqlite_server, REFLECTIONS[1], [request.SerializeToString()])
         assert answer.HasField("error_response"), request
-    code, _ = await refused(reflect(sqlite_place, REFLECTIONS[1], [b"\xff\xff"]))
+    code, _ = await refused(reflect(sqlite_server, REFLECTIONS[1], [b"\xff\xff"]))
     assert code is StatusCode.INVALID_ARGUMENT
 
 
-async def reflect(place: Place, service: str, requests: list[bytes]) -> list[Any]:
-    open_call: Any = place.channel.stream_stream(f"/{service}/ServerReflectionInfo", None, None)
+async def reflect(server: RunningServer, service: str, requests: list[bytes]) -> list[Any]:
+    open_call: Any = server.channel.stream_stream(f"/{service}/ServerReflectionInfo", None, None)
     answers = open_call(iter(requests), timeout=SECONDS)
     return [reflection_pb2.ServerReflectionResponse.FromString(raw) async for raw in answers]
 
@@ -132,11 +132,11 @@ async def test_a_server_with_a_certificate_speaks_tls_only(tmp_path: Path) -> No
     papers = Papers(tmp_path)
     key, certificate = papers.server
     settings: dict[str, Any] = {"tls_key": key, "tls_certificate": certificate}
-    async with opened_place(url_of("sqlite", tmp_path), **settings, credentials=papers.credentials()) as place:
-        assert (await place.call("ListJobs")).success
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{place.port}") as plain:
+    async with running_server(url_of("sqlite", tmp_path), **settings, credentials=papers.credentials()) as server:
+        assert (await server.call("ListJobs")).success
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain:
             call: Any = plain.unary_unary("/atom.jobs.v1.JobsService/ListJobs", None, None)
-            code, _ = await refused(call(b"", metadata=place.metadata, timeout=SECONDS))
+            code, _ = await refused(call(b"", metadata=server.metadata, timeout=SECONDS))
             assert code is StatusCode.UNAVAILABLE
 
 
@@ -146,17 +146,17 @@ async def test_a_server_may_want_certificates_of_its_clients(tmp_path: Path, as_
     key, certificate = papers.server
     settings: dict[str, Any] = {"tls_key": key, "tls_certificate": certificate, "tls_client_ca": papers.ca_file}
     credentials = papers.credentials(as_client=as_client)
-    async with opened_place(url_of("sqlite", tmp_path), **settings, credentials=credentials) as place:
+    async with running_server(url_of("sqlite", tmp_path), **settings, credentials=credentials) as server:
         if as_client:
-            assert (await place.call("ListJobs")).success
+            assert (await server.call("ListJobs")).success
         else:
-            code, _ = await refused(place.call("ListJobs"))
+            code, _ = await refused(server.call("ListJobs"))
             assert code is StatusCode.UNAVAILABLE
 
 
-async def test_a_port_that_is_taken_is_told_in_one_line(sqlite_place: Place, tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_told_in_one_line(sqlite_server: RunningServer, tmp_path: Path) -> None:
     folder = tmp_path / "second"
     folder.mkdir()
-    with pytest.raises(BadConfiguration, match=f"grpc_port: cannot listen on 127.0.0.1:{sqlite_place.port}"):
-        async with opened_place(url_of("sqlite", folder), grpc_port=sqlite_place.port):
+    with pytest.raises(BadConfiguration, match=f"grpc_port: cannot listen on 127.0.0.1:{sqlite_server.port}"):
+        async with running_server(url_of("sqlite", folder), grpc_port=sqlite_server.port):
             pass

@@ -22,8 +22,8 @@ from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from tests.app.waiting import until
-from tests.server.grpc.conftest import OpenPlace
-from tests.server.grpc.place import SECONDS, TYPE, Place
+from tests.server.grpc.conftest import OpenServer
+from tests.server.grpc.running import SECONDS, TYPE, RunningServer
 
 POLLS: Final = 5_000
 AT_ONCE: Final = 50
@@ -67,20 +67,20 @@ class Written:
         await delivery.deliver(service, line, jobs, noted())
 
 
-async def test_cancelled_polls_leave_no_lease_behind(open_place: OpenPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_polls_leave_no_lease_behind(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written()
     monkeypatch.setattr(jobs_api, "deliver", written.deliver)
-    place = await open_place(long_poll_seconds=30)
+    server = await open_server(long_poll_seconds=30)
     chance = random.Random(SEED)
-    creating = asyncio.ensure_future(create_all(place, chance))
+    creating = asyncio.ensure_future(create_all(server, chance))
     for _ in range(POLLS // AT_ONCE):
-        await asyncio.gather(*(poll_and_go(place, chance) for _ in range(AT_ONCE)))
+        await asyncio.gather(*(poll_and_go(server, chance) for _ in range(AT_ONCE)))
     await creating
     # Whatever the storm has met by chance: these two are certain.
-    await go_before_the_write(place, written)
-    await go_after_the_write(place)
-    await drain(place)
-    ended = await how_attempts_ended(place)
+    await go_before_the_write(server, written)
+    await go_after_the_write(server)
+    await drain(server)
+    ended = await how_attempts_ended(server)
     lapsed, released = ended["lapse"], ended["release"]
     print(f"\n{POLLS} polls cancelled: {len(written.attempts)} leases were written, {len(lapsed)} of them not ended;")
     print(f"{len(released)} were handed back, {len(lapsed - written.attempts)} stayed behind unwritten")
@@ -89,61 +89,61 @@ async def test_cancelled_polls_leave_no_lease_behind(open_place: OpenPlace, monk
     assert lapsed, "nothing has lapsed, though a caller went away after the write"
 
 
-async def how_attempts_ended(place: Place) -> dict[str, set[tuple[int, int]]]:
+async def how_attempts_ended(server: RunningServer) -> dict[str, set[tuple[int, int]]]:
     """The attempts of all jobs, by how they ended: a lease that stayed behind has lapsed."""
     ended: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
-    for key in [job.key async for job in matching(Jobs(place.service, ANYBODY), JobFilter(), JOBS + 2)]:
-        for entry in await place.service.history(key):
+    for key in [job.key async for job in matching(Jobs(server.service, ANYBODY), JobFilter(), JOBS + 2)]:
+        for entry in await server.service.history(key):
             ended[entry.kind].add((key, entry.attempt))
     return ended
 
 
-async def create_all(place: Place, chance: random.Random) -> None:
+async def create_all(server: RunningServer, chance: random.Random) -> None:
     for _ in range(JOBS // 10):
         requests = [jobs_pb2.CreateJobRequest(job_type=TYPE, retries=100) for _ in range(10)]
-        await asyncio.gather(*(place.call("CreateJob", request) for request in requests))
+        await asyncio.gather(*(server.call("CreateJob", request) for request in requests))
         for _ in range(chance.randrange(50)):
             await asyncio.sleep(0)  # Polls come and go meanwhile.
 
 
-async def poll_and_go(place: Place, chance: random.Random) -> None:
+async def poll_and_go(server: RunningServer, chance: random.Random) -> None:
     """Poll, and go away at any moment; half of what comes in time is completed, the rest is left to its lease."""
     request = jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w", timeout=LEASE_MS, max_jobs_to_activate=3)
-    call: Any = place.jobs.ActivateJobs(request, metadata=place.metadata, timeout=SECONDS)
+    call: Any = server.jobs.ActivateJobs(request, metadata=server.metadata, timeout=SECONDS)
     asyncio.get_running_loop().call_later(chance.uniform(0, 0.1), call.cancel)
     try:
         async for message in call:
-            await asyncio.gather(*(complete(place, job) for job in message.jobs if chance.random() < 0.5))
+            await asyncio.gather(*(complete(server, job) for job in message.jobs if chance.random() < 0.5))
     except (asyncio.CancelledError, grpc.aio.AioRpcError):
         return
 
 
-async def go_before_the_write(place: Place, written: Written) -> None:
-    await place.create(retries=100)
+async def go_before_the_write(server: RunningServer, written: Written) -> None:
+    await server.create(retries=100)
     stuck = written.stuck = Stuck()
     request = jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w", timeout=LEASE_MS)
-    call: Any = place.jobs.ActivateJobs(request, metadata=place.metadata, timeout=SECONDS)
+    call: Any = server.jobs.ActivateJobs(request, metadata=server.metadata, timeout=SECONDS)
     await asyncio.wait_for(stuck.is_used.wait(), SECONDS)
     call.cancel()
     written.stuck = None
 
 
-async def go_after_the_write(place: Place) -> None:
-    await place.create(retries=100)
-    assert await place.activate(max_jobs_to_activate=1, timeout=LEASE_MS)
+async def go_after_the_write(server: RunningServer) -> None:
+    await server.create(retries=100)
+    assert await server.activate(max_jobs_to_activate=1, timeout=LEASE_MS)
 
 
-async def complete(place: Place, job: Any) -> None:
-    await place.call("CompleteJob", job_key=job.job_key, attempt=job.attempt)
+async def complete(server: RunningServer, job: Any) -> None:
+    await server.call("CompleteJob", job_key=job.job_key, attempt=job.attempt)
 
 
-async def drain(place: Place) -> None:
+async def drain(server: RunningServer) -> None:
     """Work everything off: what was written and not completed comes back when its lease ends."""
 
     async def all_done() -> bool:
-        for job in await place.activate(max_jobs_to_activate=100, timeout_s=1.0):
-            await complete(place, job)
-        counts = {count.state: count.jobs for count in await place.service._engine.count()}
+        for job in await server.activate(max_jobs_to_activate=100, timeout_s=1.0):
+            await complete(server, job)
+        counts = {count.state: count.jobs for count in await server.service._engine.count()}
         return counts == {State.COMPLETED: JOBS + 2}
 
     await until(all_done, 30)

@@ -1,1 +1,1 @@
-"""The REST door, on real servers and real connections."""
+"""The REST API, on real servers and real connections."""

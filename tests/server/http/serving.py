@@ -28,7 +28,7 @@ DEADLINE_S: Final = 20.0
 class Rest:
     """A server, and somebody who calls it with the root key unless told otherwise."""
 
-    door: HttpServer
+    server: HttpServer
     engine: Engine
     service: JobService
     keys: KeyRing
@@ -95,14 +95,16 @@ async def serving(
     await service.open()
     keys = NoAuthentication(engine) if is_open else KeyRing(engine, environment_key=ROOT_KEY)
     await keys.open()
-    door = HttpServer(service, keys, Audit(engine), Settings(http_port=0, auth="off" if is_open else "on", **settings))
-    port = await door.start()
+    server = HttpServer(
+        service, keys, Audit(engine), Settings(http_port=0, auth="off" if is_open else "on", **settings)
+    )
+    port = await server.start()
     place = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     header = {} if is_open else {"X-API-Key": ROOT_KEY}
     try:
         async with httpx.AsyncClient(base_url=place, headers=header, timeout=DEADLINE_S, verify=tls or False) as client:
-            yield Rest(door, engine, service, keys, place, client)
+            yield Rest(server, engine, service, keys, place, client)
     finally:
-        await door.stop(5)
+        await server.stop(5)
         await keys.close()
         await service.close()

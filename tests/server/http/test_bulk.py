@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from everwork.server.http.api.create import ANSWER_CHARS_MAX
+from everwork.server.http.api.create import RESPONSE_CHARS_MAX
 from tests.server.http.serving import JOBS, Rest, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -81,7 +81,7 @@ async def test_an_answer_is_no_larger_than_can_be_borne_however_large_the_jobs_a
     met = await rest.ok("POST", JOBS, [{"type": "email-send", "dedupe_key": "a"}] * 60)
     assert {one["key"] for one in met} == {first["key"]}
     full = [one for one in met if "variables" in one]
-    assert len(full) == ANSWER_CHARS_MAX // 1_000_000 + 1
+    assert len(full) == RESPONSE_CHARS_MAX // 1_000_000 + 1
     assert all(one["variables"] == {"text": text} for one in full)
     assert met[len(full) :] == [{"key": first["key"], "deduplicated": True}] * (60 - len(full))
 

@@ -53,7 +53,7 @@ async def test_a_body_that_does_not_say_its_size_is_refused_as_soon_as_it_is_too
 
 
 async def test_a_body_that_stops_coming_is_not_awaited_for_ever(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PIECE_SECONDS", 0.05)
+    monkeypatch.setattr(body, "CHUNK_SECONDS", 0.05)
     head = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     answer = await raw(local, f"{head}{{".encode())
     assert answer.startswith(b"HTTP/1.1 408")

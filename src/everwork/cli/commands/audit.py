@@ -9,7 +9,7 @@ import typer
 
 from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import Column, one_line, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
@@ -40,7 +40,7 @@ def audit(
     [bold]Example:[/bold] everwork audit --limit 20
     """
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
-    found = administer(engine, lambda desk: desk.audit(rows, cursor))
+    found = use_admin(engine, lambda admin: admin.audit(rows, cursor))
     following = found[-1].name if len(found) == rows else None
     if as_json:
         write_json({"entries": [audit_report(entry) for entry in found], "next": following})

@@ -1,4 +1,4 @@
-"""everwork bench: how fast the user's own engine is, in a type of its own, which is empty again afterwards."""
+"""everwork bench: measures the user's own engine, with jobs of a type of its own that are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 
 from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import write, write_json
-from everwork.cli.progress import Step, watched
-from everwork.cli.session import checked, run
+from everwork.cli.progress import Step, shown_progress
+from everwork.cli.session import resolved_url, run
 from everwork.codec.new_job import new_job
 from everwork.codec.urls import shown_url
 from everwork.core import checks
@@ -28,7 +28,7 @@ from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
 KIND: Final = "bench"
-"""Of the note in the registry that says until when somebody measures."""
+"""The kind of the registry entry that says until when a measurement may run."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500
@@ -37,13 +37,13 @@ ROUNDS: Final = 100
 CLEAN_STEP: Final = 500
 WAIT_MS: Final = 1_000
 TIDY_MS: Final = 60_000
-Look = Callable[[Step], None]
+OnStep = Callable[[Step], None]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Measured(NamedTuple):
-    """What was measured; rates are jobs a second, one caller; delays from a create to its lease."""
+    """Results: rates are jobs a second with one caller; delays are from a create to its lease."""
 
     jobs: int
     create_per_second: float
@@ -68,13 +68,13 @@ def bench(
     """
     most = checks.whole_number("jobs", number(jobs), 1, JOBS_MAX)
     limit = checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
-    with watched() as look:
-        found = run(_opened(checked(engine), most, limit, look))
+    with shown_progress() as on_step:
+        found = run(_open_and_measure(resolved_url(engine), most, limit, on_step))
     if as_json:
-        write_json({"engine": shown_url(checked(engine)), **found._asdict()})
+        write_json({"engine": shown_url(resolved_url(engine)), **found._asdict()})
     else:
         write(
-            f"{shown_url(checked(engine))}, {found.jobs:,} jobs, one caller\n"
+            f"{shown_url(resolved_url(engine))}, {found.jobs:,} jobs, one caller\n"
             f"  created     {found.create_per_second:>10,.0f} jobs/s (batches of {CREATE_STEP})\n"
             f"  worked off  {found.drain_per_second:>10,.0f} jobs/s (batches of {DRAIN_STEP})\n"
             f"  from create to lease, one at a time: {found.latency_ms_median:.1f} ms, "
@@ -82,25 +82,25 @@ def bench(
         )
 
 
-async def _opened(url: str, jobs: int, seconds: float, look: Look) -> Measured:
+async def _open_and_measure(url: str, jobs: int, seconds: float, on_step: OnStep) -> Measured:
     engine = open_engine(url)
     service = JobService(engine, f"cli-{os.getpid()}")
     await service.open(upkeep=False, create=False)
     try:
-        return await _measured(engine, service, jobs, seconds, look)
+        return await _measure(engine, service, jobs, seconds, on_step)
     finally:
         await service.close()
 
 
-async def _measured(engine: Engine, service: JobService, jobs: int, seconds: float, look: Look) -> Measured:
+async def _measure(engine: Engine, service: JobService, jobs: int, seconds: float, on_step: OnStep) -> Measured:
     holder, ttl_ms = f"bench-{os.getpid()}", round(seconds * 3_000) + TIDY_MS
     if not await engine.take_turn(TYPE, holder, ttl_ms):
-        raise EngineBusy(await _taken(engine))
+        raise EngineBusy(await _taken_text(engine))
     try:
         await engine.register(KIND, TYPE, holder, ttl_ms)
         await _clean(engine, service)
-        created, create_rate = await _create(engine, jobs, seconds, look)
-        drain_rate = await _drain(engine, created, seconds, look)
+        created, create_rate = await _create(engine, jobs, seconds, on_step)
+        drain_rate = await _drain(engine, created, seconds, on_step)
         delays = sorted(await _delays(engine, service, seconds))
         median, p95 = (delays[min(round(len(delays) * share), len(delays) - 1)] for share in (0.5, 0.95))
         return Measured(created, create_rate, drain_rate, median, p95)
@@ -110,52 +110,52 @@ async def _measured(engine: Engine, service: JobService, jobs: int, seconds: flo
         await engine.take_turn(TYPE, holder, 1)
 
 
-async def _taken(engine: Engine) -> str:
-    """Why it cannot be measured now: turns do not tell until when they are taken, so that stands beside."""
+async def _taken_text(engine: Engine) -> str:
+    """Why it cannot be measured now. A turn has no readable end, so a registry entry holds it."""
     notes = await engine.registered(KIND)
     until = next((f"until {utc_text(note.until_ms)} at the latest" for note in notes if note.until_ms), "for a moment")
     return f"the place is taken {until}: somebody else measures this store, or was killed; the next one cleans up"
 
 
-async def _create(engine: Engine, jobs: int, seconds: float, look: Look) -> tuple[int, float]:
-    begun, created = time.perf_counter(), 0
-    while created < jobs and time.perf_counter() - begun < seconds:
+async def _create(engine: Engine, jobs: int, seconds: float, on_step: OnStep) -> tuple[int, float]:
+    started, created = time.perf_counter(), 0
+    while created < jobs and time.perf_counter() - started < seconds:
         batch = [_job() for _ in range(min(CREATE_STEP, jobs - created))]
         created += len(await engine.create(batch))
-        look(Step(created, 2 * jobs))
-    return created, created / (time.perf_counter() - begun)
+        on_step(Step(created, 2 * jobs))
+    return created, created / (time.perf_counter() - started)
 
 
-async def _drain(engine: Engine, jobs: int, seconds: float, look: Look) -> float:
-    """Each step ends the jobs of the step before and leases the next, as workers do."""
-    begun, done = time.perf_counter(), 0
+async def _drain(engine: Engine, jobs: int, seconds: float, on_step: OnStep) -> float:
+    """Each step settles the jobs of the step before and leases the next, as workers do."""
+    started, done = time.perf_counter(), 0
     demand = [Demand(TYPE, TYPE, DRAIN_STEP)]
     leased = (await engine.activate(demand)).jobs
     while leased:
         outcomes = [Complete(job.key, job.attempt) for job in leased]
-        is_over = time.perf_counter() - begun >= seconds
+        is_over = time.perf_counter() - started >= seconds
         settlement = await engine.settle(outcomes, () if is_over else demand)
         done += len(outcomes)
         leased = settlement.activation.jobs
-        look(Step(jobs + done, 2 * jobs))
-    return done / (time.perf_counter() - begun)
+        on_step(Step(jobs + done, 2 * jobs))
+    return done / (time.perf_counter() - started)
 
 
 async def _delays(engine: Engine, service: JobService, seconds: float) -> list[float]:
-    """How long jobs wait that come one at a time, in milliseconds; at least one."""
+    """The delays of jobs created one at a time, in milliseconds; at least one."""
     await _clean(engine, service)
     ends, delays = time.perf_counter() + seconds, list[float]()
     while not delays or (len(delays) < ROUNDS and time.perf_counter() < ends):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await engine.create([_job()])
         leased = await service.lease(Demand(TYPE, TYPE, 1), WAIT_MS)
-        delays.append((time.perf_counter() - begun) * 1_000)
+        delays.append((time.perf_counter() - started) * 1_000)
         await service.settle([Complete(job.key, job.attempt) for job in leased])
     return delays
 
 
 async def _clean(engine: Engine, service: JobService) -> None:
-    """Leave nothing behind, also of a measurement that was broken off."""
+    """Delete all jobs of the benchmark, also those of one that was interrupted."""
     while True:
         page = await service.find(JobFilter(type=TYPE), CLEAN_STEP)
         keys = sorted(job.key for job in page.jobs)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from everwork.cli.options import AsJson
-from everwork.cli.output import tell, write, write_json
-from everwork.cli.progress import watched
-from everwork.cli.session import checked, opened, run
+from everwork.cli.output import write, write_json, write_stderr
+from everwork.cli.progress import shown_progress
+from everwork.cli.session import open_store, resolved_url, run
 from everwork.codec.urls import shown_url
 from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.service.store_copy import Copied, StoreCopy
@@ -45,9 +45,9 @@ def copy(
     options = {"into_non_empty": into_non_empty, "while_running": while_running}
     begun = time.monotonic()
     try:
-        copied = run(_copy(checked(source), checked(target), options))
+        copied = run(_copy(resolved_url(source), resolved_url(target), options))
     except KeyboardInterrupt:
-        tell(f"interrupted; {AGAIN}")
+        write_stderr(f"interrupted; {AGAIN}")
         raise typer.Exit(INTERRUPTED) from None
     _show(copied, source, target, seconds=time.monotonic() - begun, as_json=as_json)
     if copied.differences:
@@ -56,9 +56,9 @@ def copy(
 
 async def _copy(source: str, target: str, options: dict[str, bool]) -> Copied:
     # The source first: a mistake in its URL must not leave an empty target behind.
-    async with opened(source) as here, opened(target, creates=True) as there:
+    async with open_store(source) as here, open_store(target, creates=True) as there:
         try:
-            with watched() as show:
+            with shown_progress() as show:
                 return await StoreCopy(here, there, shown_url(source), show).copy(**options)
         except (EngineUnavailable, EngineBusy) as error:
             raise type(error)(f"{error}; when it is back, {AGAIN}") from None
@@ -66,7 +66,7 @@ async def _copy(source: str, target: str, options: dict[str, bool]) -> Copied:
 
 def _show(copied: Copied, source: str, target: str, *, seconds: float, as_json: bool) -> None:
     for difference in copied.differences:
-        tell(f"{difference.what}: {difference.source:,} in the source, {difference.target:,} in the target")
+        write_stderr(f"{difference.what}: {difference.source:,} in the source, {difference.target:,} in the target")
     if as_json:
         write_json(_report(copied, source, target))
         return

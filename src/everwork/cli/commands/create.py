@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import orjson
 import typer
 
-from everwork.cli.options import AsJson, EngineUrl, moment, number, pairs
-from everwork.cli.output import tell, write, write_json
+from everwork.cli.options import AsJson, EngineUrl, number, parse_pairs, parse_time
+from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import use
 from everwork.codec.json import decode_object
 from everwork.codec.new_job import new_job
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 COUNT_MAX = 1_000_000
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""One transaction's worth of variables: memory stays bounded whatever the file holds."""
+"""The most variables in one transaction: memory stays bounded whatever the file contains."""
 PROGRESS_FROM = 5_000
 INT_DIGITS_SAFE = 18
 
 
 class Bulk(NamedTuple):
-    """What became of many jobs."""
+    """The result of creating many jobs."""
 
     keys: list[int]
     deduplicated: int
 
 
-def create(  # noqa: PLR0913 - what can be said of a job
+def create(  # noqa: PLR0913 - the fields of a job
     *,
     type: Annotated[str | None, typer.Argument(help="What kind of work, such as email-send.")] = None,
     variables: Annotated[
@@ -85,27 +85,27 @@ def create(  # noqa: PLR0913 - what can be said of a job
     everwork jobs create resize --variables '{"width": 800}' --count 100
     everwork jobs create --file jobs.jsonl
     """
-    said = {
+    fields = {
         "type": type,
         "tenant": tenant,
         "priority": number(priority),
         "delay": number(delay),
-        "run_at": None if run_at is None else moment("run_at", run_at),
+        "run_at": None if run_at is None else parse_time("run_at", run_at),
         "max_attempts": number(max_attempts),
         "dedupe_key": dedupe_key,
         "limit_key": limit_key,
         "correlation_id": correlation_id,
-        "expires_at": None if expires_at is None else moment("expires_at", expires_at),
+        "expires_at": None if expires_at is None else parse_time("expires_at", expires_at),
         "timeout": number(timeout),
-        "headers": pairs("header", header) if header else None,
+        "headers": parse_pairs("header", header) if header else None,
         "variables": _variables(variables, var or []),
     }
-    given = {name: value for name, value in said.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
     copies = checks.whole_number("count", number(count), 1, COUNT_MAX)
     if file is not None:
         if given or copies > 1:
             raise InvalidInput("file", f"brings its own fields; {', '.join(given) or 'count'} cannot be given with it")
-        with checked(file) as jobs:
+        with checked_jobs(file) as jobs:
             _show_many(use(engine, lambda service: _create_many(service, jobs, jobs.total), creates=True), as_json)
         return
     job = _one_job(given, copies)
@@ -128,7 +128,7 @@ def _one_job(given: dict[str, Any], copies: int) -> NewJob:
 
 def _variables(text: str | None, var: list[str]) -> dict[str, Any] | None:
     if text is None:
-        return {name: _variable(name, value) for name, value in pairs("var", var).items()} if var else None
+        return {name: _variable(name, value) for name, value in parse_pairs("var", var).items()} if var else None
     if var:
         raise InvalidInput("variables", "must not be given together with var; give one of them")
     if text != "-":
@@ -171,7 +171,7 @@ async def _create_many(service: JobService, jobs: Iterable[NewJob], total: int) 
         done = len(keys) + deduplicated
         raise EngineError(f"{error}; {done:,} of {total:,} jobs had been created") from error
     except asyncio.CancelledError:
-        tell(f"stopped: at least {len(keys) + deduplicated:,} of {total:,} jobs had been created")
+        write_stderr(f"stopped: at least {len(keys) + deduplicated:,} of {total:,} jobs had been created")
         raise
     return Bulk(keys, deduplicated)
 
@@ -219,7 +219,7 @@ def _show_many(bulk: Bulk, as_json: bool) -> None:
 
 
 LINE_BYTES_MAX: Final = 4 * PAYLOAD_BYTES_MAX
-"""Room for a full payload and headers, written with escapes and spaces."""
+"""Enough for a full payload and headers, with escapes and spaces."""
 FIELDS: Final = (
     "type", "variables", "tenant", "priority", "delay", "run_at", "max_attempts", "dedupe_key", "limit_key",
     "correlation_id", "expires_at", "timeout", "headers",
@@ -239,7 +239,7 @@ class CheckedJobs:
 
 
 @contextmanager
-def checked(path: str) -> Iterator[CheckedJobs]:
+def checked_jobs(path: str) -> Iterator[CheckedJobs]:
     """Check every line; the first bad one is named."""
     try:
         source = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below
@@ -271,14 +271,14 @@ def _jobs(lines: IO[bytes]) -> Iterator[NewJob]:
 
 
 def _job(line: bytes) -> NewJob:
-    said = decode_object("job", line, LINE_BYTES_MAX)
-    unknown = said.keys() - set(FIELDS)
+    fields = decode_object("job", line, LINE_BYTES_MAX)
+    unknown = fields.keys() - set(FIELDS)
     if unknown:
         raise InvalidInput(min(unknown), f"is no field of a job; allowed are {', '.join(FIELDS)}")
-    given: dict[str, Any] = {"variables": {}} | {name: value for name, value in said.items() if value is not None}
+    given: dict[str, Any] = {"variables": {}} | {name: value for name, value in fields.items() if value is not None}
     for field in ("run_at", "expires_at"):
         if field in given:
-            given[field] = moment(field, given[field])
+            given[field] = parse_time(field, given[field])
     if "type" not in given:
         raise InvalidInput("type", "must be given")
     return new_job(**given)

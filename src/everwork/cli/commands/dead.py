@@ -1,4 +1,4 @@
-"""everwork dead: dead letters by what went wrong; list, show, requeue, purge."""
+"""everwork dead: dead letters by kind of error; list, show, requeue, purge."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from everwork.cli import show
-from everwork.cli.commands.jobs import change_each, engine_hint, error_part, look_at, now_ms, optional_name
-from everwork.cli.options import AsJson, EngineUrl, number, past_instant
-from everwork.cli.output import Column, one_line, span, table, tell, write, write_json, write_rich
-from everwork.cli.progress import Step, watched
-from everwork.cli.session import administration_of, local_principal, use
+from everwork.cli.commands.jobs import change_each, engine_hint, error_part, job_details, now_ms, optional_name
+from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
+from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
+from everwork.cli.progress import Step, shown_progress
+from everwork.cli.session import admin_of, local_principal, use
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange
@@ -88,9 +88,9 @@ def list_dead(
     everwork dead list
     everwork dead list --type card-charge --since 12h
     """
-    wanted = _filter(type, tenant, error, None, since=since, before=before)
+    query = _filter(type, tenant, error, None, since=since, before=before)
     most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
-    found = use(engine, lambda service: grouped(_desk(service), wanted, most))
+    found = use(engine, lambda service: grouped(_jobs(service), query, most))
     if as_json:
         write_json(dead_report(found))
     else:
@@ -107,8 +107,8 @@ def show_dead(
 
     [bold]Example:[/bold] everwork dead show 17
     """
-    found = use(engine, lambda service: _look(service, which))
-    job, history, explanation = found.looked
+    found = use(engine, lambda service: _read_dead_letter(service, which))
+    job, history, explanation = found.details
     fingerprint = fingerprint_of(job.last_error or "")
     if as_json:
         report = job_report(job, history) | {"explanation": explanation_report(explanation)}
@@ -120,7 +120,7 @@ def show_dead(
 
 
 @app.command()
-def requeue(  # noqa: PLR0913 - what can be said of dead letters
+def requeue(  # noqa: PLR0913 - the filters of dead letters
     keys: Keys = None,
     *,
     type: Type = None,
@@ -141,22 +141,22 @@ def requeue(  # noqa: PLR0913 - what can be said of dead letters
     everwork dead requeue --type card-charge --error "connection refused" --dry-run
     everwork dead requeue --all
     """
-    wanted = _filter(type, tenant, error, fingerprint, since=since, before=before)
+    query = _filter(type, tenant, error, fingerprint, since=since, before=before)
     if keys:
-        _require_keys_alone(wanted, all=all, dry_run=dry_run)
+        _require_keys_alone(query, all=all, dry_run=dry_run)
         change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda service, key: service.requeue(key), engine, as_json)
         return
-    _require_meant(wanted, all=all)
+    _require_selection(query, all=all)
     _show_change(
         DeadLetterAction.REQUEUE,
-        _changed(engine, DeadLetterAction.REQUEUE, wanted, all=all, dry_run=dry_run),
+        _change_letters(engine, DeadLetterAction.REQUEUE, query, all=all, dry_run=dry_run),
         dry_run,
         as_json,
     )
 
 
 @app.command()
-def purge(  # noqa: PLR0913 - what can be said of dead letters
+def purge(  # noqa: PLR0913 - the filters of dead letters
     keys: Keys = None,
     *,
     type: Type = None,
@@ -177,27 +177,25 @@ def purge(  # noqa: PLR0913 - what can be said of dead letters
     everwork dead purge 17 18
     everwork dead purge --type card-charge --before 2026-11-01 --yes
     """
-    wanted = _filter(type, tenant, error, fingerprint, since=since, before=before)
+    query = _filter(type, tenant, error, fingerprint, since=since, before=before)
     if keys:
-        _require_keys_alone(wanted, all=all, dry_run=dry_run)
-        _ask(len(keys), yes=yes)
-        change_each(
-            keys, DONE[DeadLetterAction.PURGE], lambda s, key: administration_of(s).purge_one(key), engine, as_json
-        )
+        _require_keys_alone(query, all=all, dry_run=dry_run)
+        _confirm(len(keys), yes=yes)
+        change_each(keys, DONE[DeadLetterAction.PURGE], lambda s, key: admin_of(s).purge_one(key), engine, as_json)
         return
-    _require_meant(wanted, all=all)
+    _require_selection(query, all=all)
     if not dry_run and not yes:
-        _require_somebody_to_ask()
-        _ask(_changed(engine, DeadLetterAction.PURGE, wanted, all=all, dry_run=True).matched, yes=False)
+        _require_terminal()
+        _confirm(_change_letters(engine, DeadLetterAction.PURGE, query, all=all, dry_run=True).matched, yes=False)
     _show_change(
         DeadLetterAction.PURGE,
-        _changed(engine, DeadLetterAction.PURGE, wanted, all=all, dry_run=dry_run),
+        _change_letters(engine, DeadLetterAction.PURGE, query, all=all, dry_run=dry_run),
         dry_run,
         as_json,
     )
 
 
-# Which are meant --------------------------------------------------------------------------------------
+# Selection --------------------------------------------------------------------------------------------
 
 
 def _filter(
@@ -215,100 +213,100 @@ def _filter(
         tenants=tuple(checks.name("tenant", name) for name in tenants or ()),
         error_text=error_part(error),
         fingerprint=None if fingerprint is None else require_fingerprint(fingerprint),
-        failed_after_ms=None if since is None else past_instant("since", since, now),
-        failed_before_ms=None if before is None else past_instant("before", before, now),
+        failed_after_ms=None if since is None else parse_past_instant("since", since, now),
+        failed_before_ms=None if before is None else parse_past_instant("before", before, now),
     )
 
 
-def _require_keys_alone(wanted: DeadLetterFilter, *, all: bool, dry_run: bool) -> None:
-    if all or dry_run or not wanted.is_empty:
+def _require_keys_alone(query: DeadLetterFilter, *, all: bool, dry_run: bool) -> None:
+    if all or dry_run or not query.is_empty:
         raise InvalidInput("key", "must not be given together with a filter, --all or --dry-run")
 
 
-def _require_meant(wanted: DeadLetterFilter, *, all: bool) -> None:
-    if wanted.is_empty and not all:
+def _require_selection(query: DeadLetterFilter, *, all: bool) -> None:
+    if query.is_empty and not all:
         raise InvalidInput("key", "must be given, or a filter, or --all if every dead letter is meant")
-    if all and not wanted.is_empty:
+    if all and not query.is_empty:
         raise InvalidInput("all", "must not be given together with a filter")
 
 
-def _require_somebody_to_ask() -> None:
+def _require_terminal() -> None:
     if not sys.stdin.isatty():
         raise InvalidInput("yes", "must be said (--yes): there is nobody to ask whether to remove them for good")
 
 
-def _ask(jobs: int, *, yes: bool) -> None:
+def _confirm(jobs: int, *, yes: bool) -> None:
     if not yes:
-        _require_somebody_to_ask()
-        typer.confirm(f"Remove {_letters(jobs)} for good?", abort=True, err=True)
+        _require_terminal()
+        typer.confirm(f"Remove {_letters_text(jobs)} for good?", abort=True, err=True)
 
 
-# What is done -----------------------------------------------------------------------------------------
+# Changes ----------------------------------------------------------------------------------------------
 
 
-class _Look(NamedTuple):
+class _DeadLetter(NamedTuple):
     """A dead letter, and the keys of others with the same fingerprint."""
 
-    looked: Any
+    details: Any
     others: list[int]
 
 
-def _desk(service: JobService) -> Jobs:
+def _jobs(service: JobService) -> Jobs:
     return Jobs(service, local_principal())
 
 
-async def _look(service: JobService, which: str) -> _Look:
+async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
     if not which.isdecimal():
-        found = await newest(_desk(service), which, SHOWN_MAX)
-        return _Look(await look_at(service, found[0].key), [job.key for job in found[1:]])
-    looked = await look_at(service, checks.job_key(which))
-    state = looked[0].state
+        found = await newest(_jobs(service), which, SHOWN_MAX)
+        return _DeadLetter(await job_details(service, found[0].key), [job.key for job in found[1:]])
+    details = await job_details(service, checks.job_key(which))
+    state = details[0].state
     if state is not State.FAILED:
-        raise WrongState(looked[0].key, f"Job '{which}' is {state.label}: it is no dead letter")
-    return _Look(looked, [])
+        raise WrongState(details[0].key, f"Job '{which}' is {state.label}: it is no dead letter")
+    return _DeadLetter(details, [])
 
 
-def _changed(
-    engine: str | None, act: DeadLetterAction, wanted: DeadLetterFilter, *, all: bool, dry_run: bool
+def _change_letters(
+    engine: str | None, action: DeadLetterAction, query: DeadLetterFilter, *, all: bool, dry_run: bool
 ) -> BulkChange:
     async def change(service: JobService) -> BulkChange:
-        total, done = await _total(service, wanted), BulkChange(0, 0)
+        total, done = await _total(service, query), BulkChange(0, 0)
 
-        def heard(step: BulkChange) -> None:
+        def on_step(step: BulkChange) -> None:
             nonlocal done
             done = step
-            look(Step(done.matched, total))
+            show_step(Step(done.matched, total))
 
         try:
-            with watched() as look:
-                office = administration_of(service)
-                return await office.change_dead(act, wanted, all=all, dry_run=dry_run, told=heard)
+            with shown_progress() as show_step:
+                admin = admin_of(service)
+                return await admin.change_dead(action, query, all=all, dry_run=dry_run, told=on_step)
         except asyncio.CancelledError:
-            tell("interrupted: nothing was changed" if dry_run else _interrupted(act, done.changed, total))
+            write_stderr("interrupted: nothing was changed" if dry_run else _interrupted(action, done.changed, total))
             raise
 
     return use(engine, change)
 
 
-def _interrupted(act: DeadLetterAction, changed: int, total: int | None) -> str:
-    letters = _letters(changed) if total is None else f"{changed:,} of {_letters(total)}"
-    return f"interrupted: {letters} {DONE[act]}; the same command goes on with the rest"
+def _interrupted(action: DeadLetterAction, changed: int, total: int | None) -> str:
+    letters = _letters_text(changed) if total is None else f"{changed:,} of {_letters_text(total)}"
+    return f"interrupted: {letters} {DONE[action]}; the same command goes on with the rest"
 
 
-async def _total(service: JobService, wanted: DeadLetterFilter) -> int | None:
-    """How many it will be, if counts know it."""
-    if wanted != DeadLetterFilter(type=wanted.type, tenants=wanted.tenants):
+async def _total(service: JobService, query: DeadLetterFilter) -> int | None:
+    """How many dead letters match, if the counts can tell."""
+    if query != DeadLetterFilter(type=query.type, tenants=query.tenants):
         return None
     return sum(
         count.jobs
         for count in await service.count()
         if count.state is State.FAILED
-        and wanted.type in (None, count.type)
-        and (not wanted.tenants or count.tenant in wanted.tenants)
+        and query.type in (None, count.type)
+        and (not query.tenants or count.tenant in query.tenants)
     )
 
 
-# What is shown ----------------------------------------------------------------------------------------
+# Output -----------------------------------------------------------------------------------------------
 
 
 def _show_groups(found: Grouped) -> None:
@@ -317,9 +315,11 @@ def _show_groups(found: Grouped) -> None:
     else:
         write("there are no dead letters\n" if not found.looked_at else "no dead letters match\n")
     if found.is_cut:
-        tell(f"only the newest {found.looked_at:,} dead letters were looked at; narrow it down by --type or --error")
+        write_stderr(
+            f"only the newest {found.looked_at:,} dead letters were looked at; narrow it down by --type or --error"
+        )
     if found.left_out:
-        tell(f"{found.left_out:,} smaller groups are not shown; see --limit")
+        write_stderr(f"{found.left_out:,} smaller groups are not shown; see --limit")
 
 
 def _row(group: DeadLetterGroup) -> tuple[str, ...]:
@@ -328,16 +328,16 @@ def _row(group: DeadLetterGroup) -> tuple[str, ...]:
     return f"{group.jobs:,}", one_line(group.type), group.fingerprint, first, last, str(group.key), error
 
 
-def _show_change(act: DeadLetterAction, change: BulkChange, dry_run: bool, as_json: bool) -> None:
+def _show_change(action: DeadLetterAction, change: BulkChange, dry_run: bool, as_json: bool) -> None:
     if as_json:
         write_json({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
     elif dry_run:
-        write(f"{_letters(change.matched)} would be {DONE[act]}\n")
+        write(f"{_letters_text(change.matched)} would be {DONE[action]}\n")
     elif change.changed == change.matched:
-        write(f"{_letters(change.changed)} {DONE[act]}\n")
+        write(f"{_letters_text(change.changed)} {DONE[action]}\n")
     else:
-        write(f"{change.changed:,} of {_letters(change.matched)} {DONE[act]}; others were changed meanwhile\n")
+        write(f"{change.changed:,} of {_letters_text(change.matched)} {DONE[action]}; others were changed meanwhile\n")
 
 
-def _letters(jobs: int) -> str:
+def _letters_text(jobs: int) -> str:
     return "1 dead letter" if jobs == 1 else f"{jobs:,} dead letters"

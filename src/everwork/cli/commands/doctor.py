@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl, StoreUrl, config_path, the_store
+from everwork.cli.options import AsJson, EngineUrl, StoreUrl, chosen_url, config_path
 from everwork.cli.output import one_line, write_json, write_rich
-from everwork.cli.session import checked, opened, run
+from everwork.cli.session import open_store, resolved_url, run
 from everwork.codec.urls import shown_url
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration
@@ -33,9 +33,9 @@ def doctor(context: typer.Context, store: StoreUrl = None, engine: EngineUrl = N
     everwork doctor
     everwork doctor redis://localhost/0 --json
     """
-    url = checked(the_store(context, store, engine))
+    url = resolved_url(chosen_url(context, store, engine))
     settings, findings = _settings(url)
-    diagnosis = run(_examined(url))
+    diagnosis = run(_examine(url))
     diagnosis = replace(diagnosis, findings=findings + diagnosis.findings)
     if as_json:
         write_json(_report(url, diagnosis, settings))
@@ -45,13 +45,13 @@ def doctor(context: typer.Context, store: StoreUrl = None, engine: EngineUrl = N
         raise typer.Exit(1)
 
 
-async def _examined(url: str) -> Diagnosis:
-    async with opened(url) as engine:
+async def _examine(url: str) -> Diagnosis:
+    async with open_store(url) as engine:
         return await examine(engine, now_ms)
 
 
 def _settings(url: str) -> tuple[Settings | None, list[Finding]]:
-    """The settings that a server started here would have, or what keeps it from starting."""
+    """The settings of a server started here, or the error that would keep it from starting."""
     try:
         return load(config_path(), os.environ, {"engine": url}), []
     except BadConfiguration as error:
@@ -113,12 +113,12 @@ def _facts(url: str, diagnosis: Diagnosis, server: Settings | None) -> list[tupl
         ("clock", f"{trips.clock_off_ms:+,} ms against this host"),
         ("round trip", f"{trips.read_ms:.2f} ms to read, {trips.write_ms:.2f} ms to write"),
         ("jobs", jobs),
-        ("API keys", _keys_told(diagnosis, server)),
-        ("configuration", _configuration_told(server)),
+        ("API keys", _keys_text(diagnosis, server)),
+        ("configuration", _configuration_text(server)),
     ]
 
 
-def _keys_told(diagnosis: Diagnosis, server: Settings | None) -> str:
+def _keys_text(diagnosis: Diagnosis, server: Settings | None) -> str:
     has_another = server is not None and server.api_key is not None
     more = ", and EVERWORK_API_KEY" if has_another else ""
     if not diagnosis.keys[KeyState.LIVE] and not has_another:
@@ -126,8 +126,8 @@ def _keys_told(diagnosis: Diagnosis, server: Settings | None) -> str:
     return ", ".join(f"{diagnosis.keys[state]:,} {state.value}" for state in KeyState) + more
 
 
-def _configuration_told(server: Settings | None) -> str:
-    """What is set; the engine has a line of its own."""
+def _configuration_text(server: Settings | None) -> str:
+    """The settings, without the engine, which has a line of its own."""
     shown = {} if server is None else server.shown()
-    told = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [], {})}
-    return ", ".join(f"{name} {value}" for name, value in told.items()) or "cannot be used"
+    values = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [], {})}
+    return ", ".join(f"{name} {value}" for name, value in values.items()) or "cannot be used"

@@ -9,7 +9,7 @@ import typer
 from everwork.cli.commands.jobs import now_ms
 from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.core.states import State
 from everwork.service.admin import GroupView
 from everwork.service.reports import group_report
@@ -46,7 +46,7 @@ def list_groups(
 
     [bold]Example:[/bold] everwork groups list email-send
     """
-    found = [view for view in administer(engine, lambda desk: desk.groups()) if type in (None, view.type)]
+    found = [view for view in use_admin(engine, lambda admin: admin.groups()) if type in (None, view.type)]
     if as_json:
         write_json({"groups": [group_report(view) for view in found]})
     elif found:
@@ -66,7 +66,7 @@ def drop(
 
     [bold]Example:[/bold] everwork groups drop order-placed reporting
     """
-    cancelled = administer(engine, lambda desk: desk.drop_group(type, group))
+    cancelled = use_admin(engine, lambda admin: admin.drop_group(type, group))
     if as_json:
         write_json({"type": type, "group": group, "cancelled": cancelled})
     else:
@@ -74,6 +74,6 @@ def drop(
 
 
 def _row(view: GroupView) -> tuple[str, ...]:
-    asked = "never" if view.last_asked_ms is None else f"{span(now_ms() - view.last_asked_ms)} ago"
+    last_asked = "never" if view.last_asked_ms is None else f"{span(now_ms() - view.last_asked_ms)} ago"
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
-    return one_line(view.type), one_line(view.group), *counts, asked
+    return one_line(view.type), one_line(view.group), *counts, last_asked

@@ -14,10 +14,19 @@ import typer
 
 from everwork.cli import show
 from everwork.cli.commands.create import create
-from everwork.cli.options import AsJson, EngineUrl, JobKeys, instant_from, job_keys, moment, number, stretch_ms
-from everwork.cli.output import tell, write, write_json, write_rich
-from everwork.cli.session import administration_of, use
-from everwork.codec.new_job import sought_text
+from everwork.cli.options import (
+    AsJson,
+    EngineUrl,
+    JobKeys,
+    job_keys,
+    number,
+    parse_duration_ms,
+    parse_instant,
+    parse_time,
+)
+from everwork.cli.output import write, write_json, write_rich, write_stderr
+from everwork.cli.session import admin_of, use
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, Job
@@ -50,7 +59,7 @@ def jobs(ctx: typer.Context) -> None:
 
 
 @app.command("list")
-def list_jobs(  # noqa: PLR0913 - what can be asked of a list
+def list_jobs(  # noqa: PLR0913 - the filters of a list
     *,
     state: Annotated[
         list[str] | None,
@@ -109,7 +118,7 @@ def get(
     [bold]Example:[/bold] everwork jobs get 17
     """
     wanted = checks.job_key(key)
-    job, history, explanation = use(engine, lambda service: look_at(service, wanted))
+    job, history, explanation = use(engine, lambda service: job_details(service, wanted))
     if as_json:
         write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
     else:
@@ -165,10 +174,10 @@ def reschedule(
     everwork jobs reschedule 17 18 --at 12h
     everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
     """
-    if (found := stretch_ms(at)) is not None:  # By the engine's clock, not by this host's.
+    if (found := parse_duration_ms(at)) is not None:  # By the engine's clock, not by this host's.
         change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, delay_ms=found), engine, as_json)
         return
-    instant = instant_from("at", at, 0)
+    instant = parse_instant("at", at, 0)
     change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, run_at_ms=instant), engine, as_json)
 
 
@@ -196,7 +205,7 @@ def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> 
     """
 
     async def delete_noted(service: JobService, key: int) -> State:
-        return await administration_of(service).delete_job(key)
+        return await admin_of(service).delete_job(key)
 
     change_each(keys, "deleted", delete_noted, engine, as_json)
 
@@ -208,7 +217,7 @@ def change_each(
     engine: str | None,
     as_json: bool,
 ) -> None:
-    """Change each job by itself: what is refused is told, the rest is done."""
+    """Change each job separately: refusals are printed, the others are done."""
     keys = job_keys(texts)
 
     async def change_all(service: JobService) -> list[State | BaseException]:
@@ -224,7 +233,7 @@ def change_each(
         _show_changes(keys, results, done)
     refused = [result for result in results if isinstance(result, JobError)]
     for error in refused:
-        tell(str(error))
+        write_stderr(str(error))
     if refused:
         raise typer.Exit(1)
 
@@ -236,8 +245,8 @@ def _change_report(key: int, result: State | BaseException) -> dict[str, Any]:
 
 
 def _show_changes(keys: Sequence[int], results: Sequence[State | BaseException], done: str) -> None:
-    pairs = zip(keys, results, strict=True)
-    write("".join(f"job {key}: {done} (was {state.label})\n" for key, state in pairs if isinstance(state, State)))
+    outcomes = zip(keys, results, strict=True)
+    write("".join(f"job {key}: {done} (was {state.label})\n" for key, state in outcomes if isinstance(state, State)))
 
 
 def _show_page(page: Page) -> None:
@@ -261,11 +270,11 @@ def _without_cursor(arguments: Sequence[str]) -> list[str]:
 
 
 def engine_hint(engine: str | None) -> str:
-    """What a suggested command needs to reach the same engine; a URL may hold a password, so it is not repeated."""
+    """What a suggested command needs to reach the same engine; a URL may contain a password, so it is not repeated."""
     return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
 
 
-async def look_at(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
+async def job_details(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
     """A job, its history, and why it is not running."""
     return await service.get(key), await service.history(key), await service.explain(key)
 
@@ -276,14 +285,14 @@ def optional_name(field: str, text: str | None) -> str | None:
 
 
 def _instant(field: str, text: str | None) -> int | None:
-    return None if text is None else instant_ms(moment(field, text))
+    return None if text is None else instant_ms(parse_time(field, text))
 
 
 def error_part(text: str | None) -> str | None:
-    """A text that is looked for in errors, if one was given."""
-    return None if text is None else sought_text("error", text)
+    """A text to search for in errors, if one was given."""
+    return None if text is None else search_text("error", text)
 
 
 def now_ms() -> int:
-    """The host's clock: ages on the screen only."""
+    """The host's clock, only for ages on the screen."""
     return time.time_ns() // 1_000_000

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl, instant_from, number
+from everwork.cli.options import AsJson, EngineUrl, number, parse_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.service.access.api_key import ApiKey, KeyState, new_key
 from everwork.service.reports import key_report
 
@@ -64,14 +64,14 @@ def create(
     everwork keys create --name ci --permission jobs --tenant acme --expires 90d
     everwork keys create --name dashboard --permission jobs:read --permission admin --rate 100
     """
-    wished: dict[str, Any] = {
+    options: dict[str, Any] = {
         "tenants": tenant or [],
-        "expires_at_ms": None if expires is None else instant_from("expires", expires, now_ms()),
+        "expires_at_ms": None if expires is None else parse_instant("expires", expires, now_ms()),
         "rate_per_second": number(rate),
     }
-    # Checked before the store is opened: a slip must not bring a file into being.
-    new_key("", now_ms(), {"name": name, "permissions": permission or [], **wished})
-    new = administer(engine, lambda desk: desk.create_key(name, permission or [], **wished), creates=True)
+    # Validated before the store is opened: a mistake must not create a file.
+    new_key("", now_ms(), {"name": name, "permissions": permission or [], **options})
+    new = use_admin(engine, lambda admin: admin.create_key(name, permission or [], **options), creates=True)
     if as_json:
         write_json({"key": new.text, **key_report(new.key, now_ms())})
     else:
@@ -85,7 +85,7 @@ def list_keys(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork keys list
     """
-    found = administer(engine, lambda desk: desk.list_keys())
+    found = use_admin(engine, lambda admin: admin.list_keys())
     if as_json:
         write_json({"keys": [key_report(key, now_ms()) for key in found]})
     elif found:
@@ -104,7 +104,7 @@ def revoke(
 
     [bold]Example:[/bold] everwork keys revoke 4f6a1c02b9d3
     """
-    key = administer(engine, lambda desk: desk.revoke_key(id))
+    key = use_admin(engine, lambda admin: admin.revoke_key(id))
     if as_json:
         write_json(key_report(key, now_ms()))
     else:

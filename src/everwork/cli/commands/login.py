@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import typer
 
 from everwork.cli.options import AsJson, EngineUrl, config_path
-from everwork.cli.output import tell, write, write_json
-from everwork.cli.session import ORIGIN, checked, local_principal, use
+from everwork.cli.output import write, write_json, write_stderr
+from everwork.cli.session import ORIGIN, local_principal, resolved_url, use
 from everwork.core.instants import utc_text
 from everwork.core.limits import LOGIN_LINK_MS
 from everwork.exceptions import BadConfiguration, InvalidInput
@@ -19,9 +19,9 @@ from everwork.server.settings import Settings, load
 from everwork.service.access.keys import host_clock
 from everwork.service.service import JobService
 
-KNOCK_SECONDS: Final = 1.0
-HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing listens because of it
-"""How a server that listens on every address of this host is called from it."""
+CONNECT_SECONDS: Final = 1.0
+LOCAL_ADDRESSES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing listens because of it
+"""The address to use on this host for a server that listens on all addresses."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -43,10 +43,10 @@ def login(
     everwork login --url https://jobs.example.org
     """
     settings = load(config_path(), os.environ, {"engine": engine})
-    site = _site(settings) if url is None else _given(url)
-    token = use(checked(engine), new_link) if settings.has_auth else None
+    site = _site(settings) if url is None else _checked_site(url)
+    token = use(resolved_url(engine), new_link) if settings.has_auth else None
     if url is None:
-        _knock(site)
+        _warn_unless_listening(site)
     if as_json:
         expires = None if token is None else utc_text(host_clock() + LOGIN_LINK_MS)
         write_json({"url": dashboard_url(site, token), "expires_at": expires})
@@ -55,19 +55,19 @@ def login(
 
 
 def site_url(settings: Settings, port: int) -> str:
-    """Where browsers of this host find a server."""
-    name = HERE.get(settings.host, settings.host)
+    """The URL of a server for browsers on this host."""
+    name = LOCAL_ADDRESSES.get(settings.host, settings.host)
     host = f"[{name}]" if ":" in name else name
     return f"{'https' if settings.tls_certificate else 'http'}://{host}:{port}"
 
 
 def dashboard_url(site: str, token: str | None) -> str:
-    """The dashboard; with a token, a link that opens it once."""
+    """The URL of the dashboard; with a token, a link that opens it once."""
     return f"{site}/ui" if token is None else f"{site}/ui/login?token={token}"
 
 
 async def new_link(service: JobService) -> str:
-    """The token of a link that lets its first user in; that it was made is in the audit log."""
+    """The token of a link that can be used once; its creation is in the audit log."""
     token = await service.sessions.new_link()
     await service.audit.record(local_principal(), "ui.link", "dashboard", ORIGIN)
     return token
@@ -79,17 +79,17 @@ def _site(settings: Settings) -> str:
     return site_url(settings, settings.http_port)
 
 
-def _given(url: str) -> str:
+def _checked_site(url: str) -> str:
     found = urlsplit(url)
     if found.scheme not in ("http", "https") or not found.hostname:
         raise InvalidInput("url", f"must begin with http:// or https:// and name a host, not '{url[:80]}'")
     return f"{found.scheme}://{found.netloc}"
 
 
-def _knock(site: str) -> None:
-    """Say so if no server is there: the link is good all the same, once one is."""
-    place = urlsplit(site)
+def _warn_unless_listening(site: str) -> None:
+    """Warn if no server listens; the link is valid nevertheless, once one does."""
+    address = urlsplit(site)
     try:
-        socket.create_connection((place.hostname, place.port), KNOCK_SECONDS).close()
+        socket.create_connection((address.hostname, address.port), CONNECT_SECONDS).close()
     except OSError:
-        tell(f"no server listens at {site}; if it runs elsewhere, name it by --url")
+        write_stderr(f"no server listens at {site}; if it runs elsewhere, name it by --url")

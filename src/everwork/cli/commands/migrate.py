@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from everwork.cli.options import AsJson, EngineUrl, StoreUrl, the_store
-from everwork.cli.output import tell, write, write_json
-from everwork.cli.session import checked, opened, run
+from everwork.cli.options import AsJson, EngineUrl, StoreUrl, chosen_url
+from everwork.cli.output import write, write_json, write_stderr
+from everwork.cli.session import open_store, resolved_url, run
 from everwork.codec.urls import shown_url
 from everwork.engines.open import open_engine
 from everwork.engines.values import Schema
@@ -34,27 +34,27 @@ def migrate(
     everwork migrate postgresql://ann@db.example.org/jobs
     everwork migrate --check
     """
-    url = checked(the_store(context, store, engine))
+    url = resolved_url(chosen_url(context, store, engine))
     before = run(open_engine(url).schema())
-    after = before if check else run(_migrated(url))
+    after = before if check else run(_migrate(url))
     if as_json:
         write_json({"engine": shown_url(url), "before": before.stored, "after": after.stored, "newest": after.newest})
     elif not check:
-        write(f"{shown_url(url)}: {_told(before, after)}\n")
+        write(f"{shown_url(url)}: {_result_text(before, after)}\n")
     elif before.stored == before.newest:
         write(f"{shown_url(url)}: schema version {before.stored} is current\n")
     if after.stored != after.newest:
         version = "there is no schema" if after.stored is None else f"schema version {after.stored}"
-        tell(f"{shown_url(url)}: {version}, this program knows {after.newest}; run: everwork migrate")
+        write_stderr(f"{shown_url(url)}: {version}, this program knows {after.newest}; run: everwork migrate")
         raise typer.Exit(1)
 
 
-async def _migrated(url: str) -> Schema:
-    async with opened(url, creates=True) as engine:
+async def _migrate(url: str) -> Schema:
+    async with open_store(url, creates=True) as engine:
         return Schema((await engine.health()).schema_version, (await engine.schema()).newest)
 
 
-def _told(before: Schema, after: Schema) -> str:
+def _result_text(before: Schema, after: Schema) -> str:
     if before.stored is None:
         return f"created, schema version {after.stored}"
     if before.stored == after.stored:

@@ -68,7 +68,7 @@ def serve(
 def run_server(
     settings: Settings, *, as_json: bool = False, makes_key: bool = False, seconds: float | None = None
 ) -> None:
-    """Run a server until it is told to stop, or for some time."""
+    """Run a server until it is stopped, or for some time."""
     logs.configure(settings.log_format, settings.log_level)
     until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
     with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -76,8 +76,8 @@ def run_server(
 
 
 def serving() -> Any:
-    """The module that runs a server, loaded when one is wanted: its packages are an extra of their own."""
-    # What goes wrong is told by ourselves; gRPC would add lines of its own, and looks here when it is loaded.
+    """The module that runs a server, loaded on demand: its dependencies are an extra."""
+    # Errors are reported by Everwork; gRPC would add its own lines, and reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         return importlib.import_module("everwork.cli.serving")

@@ -1,4 +1,4 @@
-"""everwork tick: a few jobs of an application, then it is over; for cron and its kin."""
+"""everwork tick: runs a few jobs of an application and exits, for cron and the like."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everwork.app.tick import VARIABLE, TickResult, jobs_per_tick
 from everwork.cli.commands.worker import AppDir, Logging, folder_of
 from everwork.cli.options import AsJson, ConfigFile, number
 from everwork.cli.output import write, write_json
-from everwork.cli.target import Target, Users
+from everwork.cli.target import Target, UserCode
 from everwork.core.limits import TICK_JOBS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.runtime.shutdown import run_loop
@@ -58,41 +58,41 @@ def tick(
     everwork tick shop.jobs:app --max-jobs 100 --json
     """
     most = jobs_per_tick(number(max_jobs))
-    wishes = Logging.wished(log_format, log_level)
+    logging_options = Logging.from_flags(log_format, log_level)
     hold_settings(declared_settings(config, os.environ))
-    made = _made(Users(Target.parse(target), folder_of(app_dir), ("app",)), target)
-    wishes.hold_for(made)
-    ticked = run_loop(_ticked(made, most))
+    application = _load_app(UserCode(Target.parse(target), folder_of(app_dir), ("app",)), target)
+    logging_options.apply_to(application)
+    result = run_loop(_run_tick(application, most))
     if as_json:
-        write_json(asdict(ticked))
+        write_json(asdict(result))
     else:
-        write(f"{_told(ticked)}\n")
+        write(f"{_result_text(result)}\n")
 
 
-def _made(users: Users, target: str) -> Everwork:
-    found = users.found()
+def _load_app(user_code: UserCode, target: str) -> Everwork:
+    found = user_code.load()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        made = found if not callable(found) else users.made_by(found, runner)
-    if not isinstance(made, Everwork):
+        application = found if not callable(found) else user_code.call_factory(found, runner)
+    if not isinstance(application, Everwork):
         raise BadConfiguration(
             f"{target} is a ProcessManager, whose workers have processes that stay: run it by everwork worker; "
             "a tick takes an Everwork application"
         )
-    return made
+    return application
 
 
-async def _ticked(made: Everwork, most: int) -> TickResult:
+async def _run_tick(application: Everwork, most: int) -> TickResult:
     """The first signal lets what runs finish, the second cancels it."""
     loop = asyncio.get_running_loop()
-    ticking = made.run_once(most)  # Before the first signal, which it must hear whatever it waits for.
+    tick_task = application.run_once(most)  # Before the signal handlers, because a stop must reach it.
     for number_ in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number_, made.stop)
+        loop.add_signal_handler(number_, application.stop)
     try:
-        return await ticking
+        return await tick_task
     finally:
-        await made.close()
+        await application.close()
 
 
-def _told(ticked: TickResult) -> str:
-    ends = [f"{count:,} {end}" for end, count in asdict(ticked).items() if count and end != "ran"]
-    return f"{ticked.ran:,} ran: {', '.join(ends)}" if ends else "nothing was due"
+def _result_text(result: TickResult) -> str:
+    ends = [f"{count:,} {end}" for end, count in asdict(result).items() if count and end != "ran"]
+    return f"{result.ran:,} ran: {', '.join(ends)}" if ends else "nothing was due"

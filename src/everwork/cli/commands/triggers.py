@@ -10,7 +10,7 @@ from everwork.cli.commands.jobs import now_ms
 from everwork.cli.commands.workers import switched
 from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.core.instants import utc_text
 from everwork.service.admin import Admin
 from everwork.service.fleet.entries import TriggerView
@@ -56,7 +56,7 @@ def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork triggers list
     """
-    found, titles = administer(engine, _found)
+    found, titles = use_admin(engine, _read_triggers)
     if as_json:
         write_json({"triggers": [trigger_report(view) for view in found]})
     elif found:
@@ -71,7 +71,7 @@ def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
 
     [bold]Example:[/bold] everwork triggers show nightly-report
     """
-    view, fires = administer(engine, lambda desk: _shown(desk, trigger))
+    view, fires = use_admin(engine, lambda admin: _read_trigger(admin, trigger))
     if as_json:
         write_json(trigger_report(view) | fires_report(view.entry, fires))
         return
@@ -106,25 +106,25 @@ def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
 
     [bold]Example:[/bold] everwork triggers fire nightly-report
     """
-    entry, key = administer(engine, lambda desk: desk.fire_trigger(trigger))
+    entry, key = use_admin(engine, lambda admin: admin.fire_trigger(trigger))
     if as_json:
         write_json(fired_report(entry, key))
     else:
         write(f"{one_line(entry.title)}: fired, job {key}\n")
 
 
-async def _found(desk: Admin) -> tuple[list[TriggerView], dict[str, str]]:
+async def _read_triggers(admin: Admin) -> tuple[list[TriggerView], dict[str, str]]:
     """The triggers, and the titles of workers by their ids."""
-    return await desk.triggers(), {view.entry.id: view.entry.title for view in await desk.workers()}
+    return await admin.triggers(), {view.entry.id: view.entry.title for view in await admin.workers()}
 
 
-async def _shown(desk: Admin, trigger: str) -> tuple[TriggerView, list[TriggerFire]]:
-    view = await desk.trigger(trigger)
-    return view, await desk.fires(view.entry.name)
+async def _read_trigger(admin: Admin, trigger: str) -> tuple[TriggerView, list[TriggerFire]]:
+    view = await admin.trigger(trigger)
+    return view, await admin.fires(view.entry.name)
 
 
 def _switch(trigger: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
-    done = administer(engine, lambda desk: desk.switch_trigger(trigger, is_on))
+    done = use_admin(engine, lambda admin: admin.switch_trigger(trigger, is_on))
     if as_json:
         write_json(trigger_switch_report(done))
     else:

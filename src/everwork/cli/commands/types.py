@@ -1,23 +1,26 @@
-"""everwork types: list, pause, resume, open-breaker, reset-breaker; `policy` is in a file of its own."""
+"""everwork types: policy, list, pause, resume, open-breaker, reset-breaker."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.commands.policy import policy, told
 from everwork.cli.options import AsJson, EngineUrl, TypeName, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.codec.json import decode_policy
+from everwork.core import checks
 from everwork.core.breaker import BreakerState
 from everwork.core.instants import utc_text
+from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS
 from everwork.core.states import State
-from everwork.service.admin import TypeView
-from everwork.service.policies import said_of_stored
-from everwork.service.reports import type_report
+from everwork.exceptions import InvalidInput
+from everwork.service.admin import PolicyView, TypeView
+from everwork.service.policies import OFF, said_of_stored, said_of_texts
+from everwork.service.reports import policy_report, type_report
 
 COLUMNS = (
     Column("TYPE", width_min=20),
@@ -28,7 +31,6 @@ COLUMNS = (
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-app.command("policy")(policy)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,13 +43,81 @@ def types(ctx: typer.Context) -> None:
         typer.echo(ctx.get_help())
 
 
+@app.command()
+def policy(  # noqa: PLR0913 - the fields of a policy
+    type: TypeName,
+    *,
+    max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
+    base: Annotated[str | None, typer.Option(metavar="SECONDS", help="The first delay.")] = None,
+    factor: Annotated[str | None, typer.Option(metavar="NUMBER", help="How much longer each delay is.")] = None,
+    cap: Annotated[str | None, typer.Option(metavar="SECONDS", help="The longest delay.")] = None,
+    jitter: Annotated[str | None, typer.Option(metavar="SHARE", help="0 to 1.")] = None,
+    breaker_failures: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="So many failures in a row open the breaker.")
+    ] = None,
+    breaker_seconds: Annotated[str | None, typer.Option(metavar="SECONDS", help="So long it stays open.")] = None,
+    max_running: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs at once, over all workers.")] = None,
+    max_running_per_key: Annotated[str | None, typer.Option(metavar="NUMBER", help="Of each limit key.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="JOBS/SECONDS", help="So many jobs may start in so many seconds.")
+    ] = None,
+    failed_job_retry_hours: Annotated[
+        str | None, typer.Option(metavar="HOURS", help="When dead letters come back by themselves.")
+    ] = None,
+    failed_job_retry_rounds: Annotated[str | None, typer.Option(metavar="NUMBER", help="How often they do.")] = None,
+    keep_completed_hours: Annotated[
+        str | None, typer.Option(metavar="HOURS", help="How long completed and cancelled jobs are kept.")
+    ] = None,
+    keep_failed_hours: Annotated[str | None, typer.Option(metavar="HOURS", help="The same of dead letters.")] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict/--no-strict", help="Errors that no rule knows are permanent.")
+    ] = None,
+    error: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            help="STRATEGY=text:PART or STRATEGY=exception:CLASS; strategies are retryable, rate_limited, temporary, "
+            "permanent. Repeatable; takes the place of the rules that there were.",
+        ),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Go back to the default policy.")] = False,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a type's policy, or change what is given of it; a value of off takes it back.
+
+    [bold]Examples:[/bold]
+    everwork types policy email-send
+    everwork types policy email-send --max-attempts 10 --base 2 --breaker-failures 3 --rate 100/60
+    everwork types policy email-send --error 'temporary=text:maintenance' --error 'permanent=exception:ValueError'
+    everwork types policy email-send --max-running off
+    everwork types policy email-send --clear
+    """
+    texts = {
+        "max_attempts": max_attempts, "base": base, "factor": factor, "cap": cap, "jitter": jitter,
+        "breaker_failures": breaker_failures, "breaker_seconds": breaker_seconds, "max_running": max_running,
+        "max_running_per_key": max_running_per_key, "failed_job_retry_hours": failed_job_retry_hours,
+        "failed_job_retry_rounds": failed_job_retry_rounds, "keep_completed_hours": keep_completed_hours,
+        "keep_failed_hours": keep_failed_hours,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: number(text) for name, text in texts.items() if text is not None}
+    given |= _rate(rate) | _errors(error or ()) | ({} if strict is None else {"strict": strict})
+    view = _apply_policy(engine, type, given, clear=clear)
+    if as_json:
+        write_json(policy_report(type, view))
+    else:
+        own = "" if view.is_own else " (the default)"
+        retry = {name: getattr(view.policy.retry, name) for name in RETRY_FIELDS}
+        write(f"{one_line(type)}: {policy_text(retry | dict(view.said))}{own}\n")
+
+
 @app.command("list")
 def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """List types with the numbers of their jobs.
 
     [bold]Example:[/bold] everwork types list
     """
-    found = administer(engine, lambda desk: desk.types())
+    found = use_admin(engine, lambda admin: admin.types())
     if as_json:
         write_json({"types": [type_report(view) for view in found]})
     elif found:
@@ -62,8 +132,8 @@ def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> 
 
     [bold]Example:[/bold] everwork types pause email-send
     """
-    administer(engine, lambda desk: desk.pause(type))
-    _tell_done(type, {"paused": True}, "paused", as_json)
+    use_admin(engine, lambda admin: admin.pause(type))
+    _write_done(type, {"paused": True}, "paused", as_json)
 
 
 @app.command()
@@ -72,8 +142,8 @@ def resume(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) ->
 
     [bold]Example:[/bold] everwork types resume email-send
     """
-    administer(engine, lambda desk: desk.resume(type))
-    _tell_done(type, {"paused": False}, "resumed", as_json)
+    use_admin(engine, lambda admin: admin.resume(type))
+    _write_done(type, {"paused": False}, "resumed", as_json)
 
 
 @app.command("open-breaker")
@@ -87,8 +157,8 @@ def open_breaker(
 
     [bold]Example:[/bold] everwork types open-breaker http-request --seconds 600
     """
-    opened = administer(engine, lambda desk: desk.open_breaker(type, number(seconds)))
-    _tell_done(type, {"seconds": opened}, f"its breaker is open for {opened:g} s", as_json)
+    seconds_open = use_admin(engine, lambda admin: admin.open_breaker(type, number(seconds)))
+    _write_done(type, {"seconds": seconds_open}, f"its breaker is open for {seconds_open:g} s", as_json)
 
 
 @app.command("reset-breaker")
@@ -97,12 +167,12 @@ def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = Fa
 
     [bold]Example:[/bold] everwork types reset-breaker http-request
     """
-    was_open = administer(engine, lambda desk: desk.reset_breaker(type))
+    was_open = use_admin(engine, lambda admin: admin.reset_breaker(type))
     done = "its breaker is closed again" if was_open else "its breaker was not open; nothing to do"
-    _tell_done(type, {"was_open": was_open}, done, as_json)
+    _write_done(type, {"was_open": was_open}, done, as_json)
 
 
-def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> None:
+def _write_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> None:
     if as_json:
         write_json({"type": type, **report})
     else:
@@ -111,14 +181,14 @@ def _tell_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> N
 
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
-    asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
-    own = "" if info.policy is None else told(said_of_stored(info.policy))
+    last_asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
+    own = "" if info.policy is None else policy_text(said_of_stored(info.policy))
     counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
-    return one_line(info.type), _status(view), *counts, asked, own
+    return one_line(info.type), _status(view), *counts, last_asked, own
 
 
 def _status(view: TypeView) -> str:
-    """What keeps the type's jobs from starting, or may; the first of it is what holds now."""
+    """What keeps the type's jobs from starting; the first reason that applies."""
     info = view.info
     if info.paused:
         return "paused"
@@ -136,7 +206,7 @@ def _status(view: TypeView) -> str:
 
 
 def _is_full(view: TypeView) -> bool:
-    """Whether as many run as may; groups have limits of their own, which their sum does not show."""
+    """Whether the type is at its limit; unknown with groups, which have limits of their own."""
     most = decode_policy(view.info.policy).max_running
     return most is not None and not view.info.groups and view.counts[State.PROCESSING] >= most
 
@@ -144,3 +214,61 @@ def _is_full(view: TypeView) -> bool:
 def _clock(instant_ms: int | None) -> str:
     """A time of day; breakers and windows end soon."""
     return "" if instant_ms is None else f"{utc_text(instant_ms)[11:19]} UTC"
+
+
+# The policy -------------------------------------------------------------------------------------------
+
+
+def policy_text(fields: Mapping[str, Any]) -> str:
+    """The fields of a policy in one line."""
+    parts = dict(fields)
+    errors = parts.pop("errors", ())
+    shown = [f"{name} {_value_text(value)}" for name, value in parts.items()]
+    rules = [f"{rule.get('strategy')} {rule.get('exception') or repr(rule.get('text'))}" for rule in errors]
+    return one_line(", ".join([*shown, *(["errors " + "; ".join(rules)] if rules else [])]))
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool) -> PolicyView:
+    """Apply the requested change, if any; returns the policy in force."""
+    if clear and given:
+        raise InvalidInput("clear", f"must not be given together with {', '.join(given)}")
+    if clear:
+        use_admin(engine, lambda admin: admin.clear_policy(type))
+        return PolicyView(DEFAULT_TYPE_POLICY, {})
+    if given:
+        checks.name("type", type)
+        fields = said_of_texts(given)
+        # A policy may precede the first job and even the store, which a mistake must not create: hence checked first.
+        return use_admin(engine, lambda admin: admin.set_policy(type, fields, changes_only=True), creates=True)
+    return use_admin(engine, lambda admin: admin.policy(type))
+
+
+def _rate(text: str | None) -> dict[str, Any]:
+    """`100/60`: 100 jobs in 60 seconds; `100` alone means per minute."""
+    if text is None:
+        return {}
+    if text == OFF:
+        return {"rate_jobs": None, "rate_seconds": None}
+    jobs, slash, seconds = text.partition("/")
+    return {"rate_jobs": number(jobs), "rate_seconds": number(seconds) if slash else None}
+
+
+def _errors(texts: Sequence[str]) -> dict[str, Any]:
+    if not texts:
+        return {}
+    return {"errors": None if list(texts) == [OFF] else [_rule(text) for text in texts]}
+
+
+def _rule(text: str) -> dict[str, str]:
+    strategy, _, rest = text.partition("=")
+    kind, colon, part = rest.partition(":")
+    if kind not in ("text", "exception") or not colon:
+        allowed = "STRATEGY=text:PART or STRATEGY=exception:CLASS, such as temporary=text:maintenance"
+        raise InvalidInput("error", f"must be {allowed}, not {checks.shown(text)}")
+    return {"strategy": strategy, kind: part}

@@ -14,7 +14,7 @@ import typer
 
 from everwork import Everwork
 from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, run_server, serving
-from everwork.cli.demo import Journal, Lines, Look, Traffic, clock, demo_app, view_for
+from everwork.cli.demo import Journal, Lines, Snapshot, Traffic, demo_app, duration_text, view_for
 from everwork.cli.options import ConfigFile, number
 from everwork.cli.output import write
 from everwork.codec.urls import shown_url
@@ -85,31 +85,31 @@ class Demo:
         self._view = view_for(url, self._types, self._journal, as_json=as_json)
         logs_to: Any = sys.stderr if isinstance(self._view, Lines) else self._journal
         handler = logging.StreamHandler(logs_to)
-        handler.addFilter(_is_no_failed_job)
+        handler.addFilter(_is_not_job_failure)
         logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
 
     async def run(self, seconds: float | None) -> None:
-        """Run until the time is over or a signal comes, and stop cleanly."""
+        """Run until the time is over or a signal arrives, and stop cleanly."""
         loop = asyncio.get_running_loop()
-        self._begun = loop.time()
+        self._started_at = loop.time()
         self._stop = asyncio.Event()
         for signal_number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(signal_number, self._ask_to_stop)
+            loop.add_signal_handler(signal_number, self._request_stop)
         server = serving()
-        opened = await server.open_server(self._settings, makes_key=True)
+        running = await server.open_server(self._settings, makes_key=True)
         if seconds is not None:
             loop.call_later(seconds, self._stop.set)  # Not from the start on: a busy machine may take as long to open.
         try:
-            self._view.greet(server.lines(opened), server.facts(opened))
+            self._view.greet(server.lines(running), server.facts(running))
             async with self._app:
                 with self._view:
                     await self._work_and_show()
-                self._say_goodbye(await self._look())
+                self._write_summary(await self._snapshot())
         finally:
-            await opened.server.stop()
+            await running.server.stop()
 
-    def _ask_to_stop(self) -> None:
-        """The second signal cancels what still runs."""
+    def _request_stop(self) -> None:
+        """Stop; the second signal cancels running jobs."""
         if self._stop.is_set():
             self._app.stop()
         self._stop.set()
@@ -118,40 +118,42 @@ class Demo:
         tasks = [asyncio.create_task(self._app.work()), asyncio.create_task(self._traffic.run(self._stop))]
         try:
             while not self._stop.is_set() and not any(task.done() for task in tasks):
-                self._view.update(await self._look())
+                self._view.update(await self._snapshot())
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), self._view.period)
-            self._view.update(await self._look())
+            self._view.update(await self._snapshot())
         finally:
             self._stop.set()
             self._app.stop()
             await asyncio.gather(*tasks)
 
-    async def _look(self) -> Look:
-        service, seconds = self._app.service, asyncio.get_running_loop().time() - self._begun
-        asked = asyncio.run_coroutine_threadsafe(_ask(service), self._app.loop)
-        counts, dead = await asyncio.wrap_future(asked)
-        mine = [count for count in counts if count.type in self._types]
-        letters = [job for job in dead.jobs if job.type in self._types]
-        return Look(seconds, mine, letters, self._traffic.created, self._stop.is_set())
+    async def _snapshot(self) -> Snapshot:
+        service, seconds = self._app.service, asyncio.get_running_loop().time() - self._started_at
+        reading = asyncio.run_coroutine_threadsafe(_read_counts(service), self._app.loop)
+        counts, dead = await asyncio.wrap_future(reading)
+        shown_counts = [count for count in counts if count.type in self._types]
+        dead_letters = [job for job in dead.jobs if job.type in self._types]
+        return Snapshot(seconds, shown_counts, dead_letters, self._traffic.created, self._stop.is_set())
 
-    def _say_goodbye(self, look: Look) -> None:
+    def _write_summary(self, snapshot: Snapshot) -> None:
         if self._as_json:
             return
-        waiting = look.of_state(State.PENDING) + look.of_state(State.PROCESSING)
+        ran_for, created = duration_text(snapshot.seconds), self._traffic.created
+        completed, failed = snapshot.of_state(State.COMPLETED), snapshot.of_state(State.FAILED)
+        waiting = snapshot.of_state(State.PENDING) + snapshot.of_state(State.PROCESSING)
         write(
-            f"Stopped cleanly after {clock(look.seconds)}; {self._traffic.created:,} jobs created. In the store:\n"
-            f"  {look.of_state(State.COMPLETED):,} completed, {look.of_state(State.FAILED):,} failed (dead letters), "
+            f"Stopped cleanly after {ran_for}; {created:,} jobs created. In the store:\n"
+            f"  {completed:,} completed, {failed:,} failed (dead letters), "
             f"{waiting:,} waiting for the next run\n"
             f"  see them: everwork dead list --engine {shown_url(self._url)}\n"
         )
 
 
-def _is_no_failed_job(record: logging.LogRecord) -> bool:
-    """The view shows failed jobs by itself."""
+def _is_not_job_failure(record: logging.LogRecord) -> bool:
+    """Failed jobs are shown in the view already."""
     return not record.getMessage().startswith("a job failed")
 
 
-async def _ask(service: JobService) -> tuple[list[Count], Page]:
-    wanted = JobFilter(states=frozenset([State.FAILED]))
-    return await service.count(), await service.find(wanted, DEAD_MAX)
+async def _read_counts(service: JobService) -> tuple[list[Count], Page]:
+    failed = JobFilter(states=frozenset([State.FAILED]))
+    return await service.count(), await service.find(failed, DEAD_MAX)

@@ -15,7 +15,7 @@ from everwork import logs
 from everwork.aio.loops import new_loop
 from everwork.app.app import Everwork
 from everwork.cli.options import ConfigFile
-from everwork.cli.target import Target, Users
+from everwork.cli.target import Target, UserCode
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.manager.manager import ProcessManager
@@ -64,22 +64,22 @@ def worker(
     everwork worker app:manager
     everwork worker shop.workers:make_manager --app-dir src --log-format json
     """
-    wishes = Logging.wished(log_format, log_level)
+    logging_options = Logging.from_flags(log_format, log_level)
     hold_settings(declared_settings(config, os.environ))
-    users = Users(Target.parse(target), folder_of(app_dir))
-    _leave_the_command_line_behind()
-    _run(users, wishes)
+    user_code = UserCode(Target.parse(target), folder_of(app_dir))
+    _replace_main_module()
+    _run(user_code, logging_options)
 
 
 class Logging(NamedTuple):
-    """How somebody wants to read what is logged; None: whatever holds without him."""
+    """The requested format and level of logs; None: the default."""
 
     format: Literal["console", "json"] | None
     level: str | None
 
     @classmethod
-    def wished(cls, format: str | None, level: str | None) -> Logging:
-        """What the flags say."""
+    def from_flags(cls, format: str | None, level: str | None) -> Logging:
+        """The values of the flags, validated."""
         if level is not None and level.upper() not in logs.LEVELS:
             allowed = ", ".join(logs.LEVELS).lower()
             raise InvalidInput("log_level", f"must be one of {allowed}, not {checks.shown(level)}")
@@ -89,36 +89,36 @@ class Logging(NamedTuple):
             case _:
                 raise InvalidInput("log_format", f"must be one of console, json, not {checks.shown(format)}")
 
-    def hold_for(self, made: ProcessManager | Everwork) -> None:
-        """Flags go before what a manager says, which tells its processes too."""
-        if isinstance(made, Everwork):
+    def apply_to(self, program: ProcessManager | Everwork) -> None:
+        """Configure logging; flags take precedence over a manager's settings, which its processes use, too."""
+        if isinstance(program, Everwork):
             logs.configure(self.format or "console", self.level or "INFO")
         elif self.format or self.level:
-            made.log_format = self.format or made.log_format or "console"
-            made.log_level = self.level or made.log_level
+            program.log_format = self.format or program.log_format or "console"
+            program.log_level = self.level or program.log_level
 
 
-def _run(users: Users, wishes: Logging) -> None:
-    """Make what is to run, and run it; a manager that a coroutine has made runs in the same event loop."""
-    found = users.found()
+def _run(user_code: UserCode, logging_options: Logging) -> None:
+    """Load the program and run it; a manager created by a coroutine runs in the same event loop."""
+    found = user_code.load()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        made = found if isinstance(found, ProcessManager | Everwork) else users.made_by(found, runner)
-        wishes.hold_for(made)
-        if isinstance(made, ProcessManager):
-            runner.run(made.run())
+        program = found if isinstance(found, ProcessManager | Everwork) else user_code.call_factory(found, runner)
+        logging_options.apply_to(program)
+        if isinstance(program, ProcessManager):
+            runner.run(program.run())
             return
-    log.info("the application runs", types=sorted(made.functions))
-    made.run()
+    log.info("the application runs", types=sorted(program.functions))
+    program.run()
     log.info("the application has stopped")
 
 
-def _leave_the_command_line_behind() -> None:
-    """Child processes load the main module once more: an empty one takes the command line's place and its packages'."""
+def _replace_main_module() -> None:
+    """Child processes import the main module again: an empty one spares them the command line and its packages."""
     sys.modules["__main__"] = ModuleType("__main__")
 
 
 def folder_of(text: str) -> Path:
-    """Where a module is looked for first."""
+    """The directory that is searched first for a module."""
     folder = Path(text).absolute()
     if not folder.is_dir():
         raise InvalidInput("app_dir", f"must be a directory, not {checks.shown(text)}")

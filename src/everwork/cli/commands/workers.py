@@ -10,7 +10,7 @@ import typer
 from everwork.cli.commands.jobs import now_ms
 from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
-from everwork.cli.session import administer
+from everwork.cli.session import use_admin
 from everwork.service.admin import Admin
 from everwork.service.fleet.entries import ManagerEntry, ProcessView, WorkerView, own_source
 from everwork.service.fleet.running import RunningJob, RunningJobs
@@ -77,7 +77,7 @@ def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork workers list
     """
-    found = administer(engine, lambda desk: desk.workers())
+    found = use_admin(engine, lambda admin: admin.workers())
     if as_json:
         write_json({"workers": [worker_report(view) for view in found]})
     elif found:
@@ -95,10 +95,13 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork workers processes
     """
-    managers, found, titles = administer(engine, _alive)
+    managers, found, titles = use_admin(engine, _read_processes)
     if as_json:
-        told = {"managers": [manager_report(one) for one in managers], "processes": [process_report(p) for p in found]}
-        write_json(told)
+        report = {
+            "managers": [manager_report(one) for one in managers],
+            "processes": [process_report(p) for p in found],
+        }
+        write_json(report)
     elif found:
         write_rich(table(PROCESS_COLUMNS, [_process_row(view, titles) for view in found]))
     else:
@@ -111,7 +114,7 @@ def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
     [bold]Example:[/bold] everwork workers running
     """
-    found = administer(engine, lambda desk: desk.running())
+    found = use_admin(engine, lambda admin: admin.running())
     if as_json:
         write_json(running_report(found))
     elif found.jobs:
@@ -131,7 +134,7 @@ def restart(
 
     [bold]Example:[/bold] everwork workers restart web1-0f3a5c7e91
     """
-    entry = administer(engine, lambda desk: desk.restart_process(process))
+    entry = use_admin(engine, lambda admin: admin.restart_process(process))
     if as_json:
         write_json(restart_report(entry))
     else:
@@ -164,21 +167,21 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
 
     [bold]Example:[/bold] everwork workers forget mailer
     """
-    entry, cancelled = administer(engine, lambda desk: desk.forget_worker(worker))
+    entry, cancelled = use_admin(engine, lambda admin: admin.forget_worker(worker))
     if as_json:
         write_json(forgotten_report(entry, cancelled))
     else:
         write(f"{one_line(entry.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
 
 
-async def _alive(desk: Admin) -> tuple[list[ManagerEntry], list[ProcessView], dict[str, str]]:
+async def _read_processes(admin: Admin) -> tuple[list[ManagerEntry], list[ProcessView], dict[str, str]]:
     """Managers, processes, and the titles of workers by their ids."""
-    titles = {view.entry.id: view.entry.title for view in await desk.workers()}
-    return await desk.managers(), await desk.processes(), titles
+    titles = {view.entry.id: view.entry.title for view in await admin.workers()}
+    return await admin.managers(), await admin.processes(), titles
 
 
 def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
-    done = administer(engine, lambda desk: desk.switch_worker(worker, is_on))
+    done = use_admin(engine, lambda admin: admin.switch_worker(worker, is_on))
     if as_json:
         write_json(worker_switch_report(done))
     else:
@@ -186,7 +189,7 @@ def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> N
 
 
 def switched(is_on: bool, is_changed: bool) -> str:
-    """What is told of something that was switched."""
+    """The result of a switch in words."""
     word = "on" if is_on else "off"
     return f"switched {word}" if is_changed else f"was {word} already"
 

@@ -1,18 +1,18 @@
-"""The engine contract: what every store of jobs must do. The docstrings are the contract.
+"""The engine contract: what every job store must do. The docstrings are the contract.
 
-Rules that hold for every call:
+Rules for every call:
 
-- A call is one atomic step. It happened as a whole when it returned, or not at all when it raised.
-- Values have been checked by the caller (`codec.new_job`); engines do not check them again.
-- Batches answer item by item, in the order of the request. One refused item does not disturb the others.
-- Time is the engine's own clock (G11). Durations come in, the engine adds its now.
-- What cannot be done because of the job's state is a `Judged`, not an exception. Exceptions are for
-  the operator: `EngineUnavailable` and its kin. After `EngineUnavailable` from a writing call its effect
-  is unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
+- A call is atomic: when it returns it has taken effect completely, when it raises it has had no effect.
+- The caller has validated the values (`codec.new_job`); engines do not validate them again.
+- Batches return one result per item, in the order of the request. A refused item does not affect the others.
+- Time is the engine's own clock (G11). Callers pass durations, the engine adds its now.
+- What the job's state does not allow is reported as a `Judged`, not as an exception. Exceptions are for the
+  operator: `EngineUnavailable` and its subclasses. After `EngineUnavailable` from a writing call, its effect is
+  unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
 - A refused item changes nothing: no state, no history, no count.
 
-Only `activate`, `subscribe`, `fire`, breaker and limits decide inside the store, by the numbers of the type's policy
-(`core.policy`, `core.breaker`). Every other rule is decided by the pure core.
+Only `activate`, `subscribe`, `fire`, breaker and limits are decided inside the store, by the numbers of the type's
+policy (`core.policy`, `core.breaker`). Every other rule is decided by the pure core.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from everwork.engines.contract.registry import Registry
 from everwork.engines.contract.triggers import Triggers
 
 Clock = Callable[[], int]
-"""Returns the instant, in milliseconds UTC."""
+"""Returns the current instant in milliseconds UTC."""
 
 
 class Engine(Lifecycle, JobFlow, Changes, Questions, Registry, Triggers, Moving):
-    """A store that holds jobs and enforces every rule; its topics are in the modules beside this one."""
+    """A store that holds jobs and enforces every rule, by topic; each topic has a module in this package."""

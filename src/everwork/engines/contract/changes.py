@@ -1,4 +1,4 @@
-"""What people and programs change about jobs that are there."""
+"""Changing existing jobs."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ class Changes(ABC):
 
     @abstractmethod
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
-        """Cancel pending and processing jobs; the holder of a running one learns it by `check` or `extend`.
+        """Cancel pending and processing jobs; the worker of a running job learns of it by `check` or `extend`.
 
-        Cancelling a cancelled job is REPEATED; completed and failed ones are WRONG_STATE. The state
-        answered is the one in which the job was found.
+        A job that is already cancelled is REPEATED; a completed or failed one is WRONG_STATE. The state in the
+        result is the one in which the job was found.
         """
 
     @abstractmethod
     async def requeue(self, keys: Sequence[int]) -> list[Judged]:
-        """Bring dead letters back: pending, due now, attempts 0, max_attempts as created, last error cleared.
+        """Requeue dead letters: pending, due now, attempts 0, max_attempts as created, last error cleared.
 
-        The attempt number goes on and the history stays. Any other state is WRONG_STATE.
+        The attempt number keeps counting up and the history is kept. Any other state is WRONG_STATE.
         """
 
     @abstractmethod
     async def set_retries(self, key: int, retries: int) -> Judged:
-        """Make the job show this many retries; the previous number is answered.
+        """Set the retries that the job shows; the result has the previous number.
 
-        Pending: 0 is WRONG_STATE (cancel it instead). Processing: 0 is taken as 1, the attempt that runs.
+        Pending: 0 is WRONG_STATE (cancel the job instead). Processing: 0 is treated as 1, the running attempt.
         A dead letter is requeued with `retries` attempts; 0 is REPEATED. Other states are WRONG_STATE. Counted
-        attempts never pass 100, so a job that has used many may show fewer.
+        attempts never exceed 100, so a job that has used many of them may show fewer retries than were set.
         """
 
     @abstractmethod
     async def reschedule(self, keys: Sequence[int], *, run_at_ms: int | None = None, delay_ms: int = 0) -> list[Judged]:
-        """Let pending jobs run at `run_at_ms`, or `delay_ms` from now (0: run now). Others are WRONG_STATE."""
+        """Run pending jobs at `run_at_ms`, or `delay_ms` from now (0: run now). Any other state is WRONG_STATE."""
 
     @abstractmethod
     async def set_priority(self, keys: Sequence[int], priority: int) -> list[Judged]:
-        """Change the priority of pending jobs. Others are WRONG_STATE."""
+        """Change the priority of pending jobs. Any other state is WRONG_STATE."""
 
     @abstractmethod
     async def delete(self, keys: Sequence[int]) -> list[Judged]:
-        """Remove finished jobs with their payload, result, history and dedupe key. Live ones are WRONG_STATE."""
+        """Delete finished jobs with payload, result, history and dedupe key. Live jobs are WRONG_STATE."""

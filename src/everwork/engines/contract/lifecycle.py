@@ -1,4 +1,4 @@
-"""Opening and closing a store, its clock, its health and its upkeep."""
+"""Opening and closing a store; its clock, health and upkeep."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
 
 
 class Lifecycle(ABC):
-    """A store that is opened, looked after and closed."""
+    """Opening, closing, health, clock and upkeep."""
 
     @abstractmethod
     async def open(self, *, create: bool = True) -> None:
-        """Connect, check the store, and bring its schema up to date; safe when several start at once.
+        """Connect, check the store, and migrate its schema; safe when several processes open it concurrently.
 
-        Without `create`, a store that has never held jobs is `EngineUnavailable` and is left as it is.
+        Without `create`, a store that has never held jobs is `EngineUnavailable` and is not changed.
         Raises `BadConfiguration`, `EngineUnavailable` or `SchemaMismatch`, in one line that says what to do.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was accepted and let go of every resource. A second close does nothing."""
+        """Finish accepted calls and release every resource. A second close does nothing."""
 
     @abstractmethod
     def fresh(self) -> Engine:
-        """Another engine on the same store, with the same settings, not open: an open one belongs to one event loop."""
+        """A new engine on the same store and settings, not open: an open engine belongs to one event loop."""
 
     @property
     @abstractmethod
     def durability(self) -> Durability:
-        """What an accepted job survives with the settings in force (G1)."""
+        """What an accepted job survives with the current settings (G1)."""
 
     @property
     @abstractmethod
     def is_remote(self) -> bool:
-        """Whether the store is a server's: each event loop of a process may then have an engine of its own."""
+        """Whether the store is a server: each event loop of a process may then have its own engine."""
 
     @property
     @abstractmethod
     def retention(self) -> Mapping[State, int]:
-        """How long, in milliseconds, a job is kept after it finished, by the state it finished in."""
+        """How long, in milliseconds, finished jobs are kept, by state."""
 
     @abstractmethod
     async def health(self) -> Health:
-        """Reach the store and tell its version, schema and settings, without secrets."""
+        """Contact the store and return its version, schema and settings, without secrets."""
 
     @abstractmethod
     async def schema(self) -> Schema:
@@ -57,16 +57,17 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def now(self) -> int:
-        """The engine's now, in milliseconds UTC: the clock by which everything in the store is judged (G11)."""
+        """The engine's now in milliseconds UTC: the clock that decides everything in the store (G11)."""
 
     @abstractmethod
     async def sweep(self, holder: str) -> Swept:
         """One bounded step of upkeep.
 
-        Whoever looks first takes lapsed leases away: each is a failed attempt, decided by the core (G6); and
-        cancels pending jobs past their expiry. No turn is needed for that: the death of whoever holds it
-        must not delay a recovery. One process at a time, the holder of the turn "sweep", also deletes
-        finished jobs past their retention, which a type's policy may set, requeues dead letters whose type's policy
-        says so (never rejected ones; each at most `failed_job_retry_rounds` times in its life, in the history as a
-        requeue whose error says "by itself"), and folds counts.
+        Any caller ends lapsed leases, each as a failed attempt that the core decides (G6), and cancels pending jobs
+        past their expiry. That needs no turn: the death of its holder must not delay recovery.
+
+        One process at a time, the holder of the turn "sweep", also deletes finished jobs past their retention,
+        which a type's policy may set; requeues dead letters as their type's policy says (never rejected ones; each
+        job at most `failed_job_retry_rounds` times, in the history as a requeue with the error "by itself"); and
+        folds counts.
         """

@@ -1,4 +1,4 @@
-"""Taking every job from one store to another."""
+"""Copying every job from one store to another."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Moving(ABC):
 
     @abstractmethod
     async def dump(self, after: int, limit: int) -> list[JobRecord]:
-        """Every job with a key over `after`, lowest first, with all that is known of it; empty at the end."""
+        """The next jobs with keys above `after`, lowest first, as complete records; empty at the end."""
 
     @abstractmethod
     async def load(self, records: Sequence[JobRecord]) -> int:
-        """Write jobs as another store has dumped them, with their keys; answer how many.
+        """Write jobs that another store has dumped, with their keys; return how many were written.
 
-        One whose key exists is left as it is, so that a copy that was cut short can be repeated. Types and
-        groups appear as they are met. Keys given later are higher than every key loaded.
+        A job whose key exists is not changed, so that an interrupted copy can be repeated. Types and groups are
+        created as needed. Keys assigned later are higher than every loaded key.
         """

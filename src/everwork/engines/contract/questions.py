@@ -1,4 +1,4 @@
-"""What can be asked about jobs. Nothing here changes anything."""
+"""Queries on jobs, all of them read-only."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest
 
 
 class Questions(ABC):
-    """Questions, answered without changing anything."""
+    """Read-only queries on jobs."""
 
     @abstractmethod
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
-        """The jobs as they stand, None for those that do not exist."""
+        """The jobs as they are now, None for keys that do not exist."""
 
     @abstractmethod
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
-        """The tenants of jobs, None for those that do not exist; nothing else of them is read."""
+        """The tenants of jobs, None for keys that do not exist; nothing else is read."""
 
     @abstractmethod
     async def history(self, key: int) -> list[HistoryEntry]:
-        """How each attempt ended and each requeue, oldest first, at most the newest 200; empty if unknown."""
+        """How each attempt ended, and each requeue, oldest first; at most the newest 200; empty for an unknown key."""
 
     @abstractmethod
     async def count(self) -> list[Count]:
-        """How many jobs are in which state, from maintained counts, exact at this moment; zeros are left out."""
+        """The number of jobs per tenant, type, group and state, from maintained counts; exact, without zeros."""
 
     @abstractmethod
     async def stats(self, hours: int) -> Stats:
-        """The counts, and what workers did in the last `hours` hours, by hour, type and worker."""
+        """The counts, and the statistics of the last `hours` hours by hour, type and worker."""
 
     @abstractmethod
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
-        """How attempts went that ended in the last `hours` hours, of one type or of all, by hour, type and name.
+        """Counts of the attempts that ended in the last `hours` hours, of one type or of all, by hour, type and name.
 
         Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
-        waits (`core.measures`), those that failed or were retried are also counted by the sort of their failure; all
-        in the transaction that ends them. Releases and cancellations are not counted. Kept as long as the hours of
-        `stats`. There may be very many, so that others are served meanwhile: what is told of one hour and type is of
-        one moment, but hours may be read one after the other.
+        waits (`core.measures`); failed and retried ones are also counted by the category of their failure; all in
+        the transaction that ends them. Releases and cancellations are not counted. Kept as long as the hours of
+        `stats`. The result may be very large, so it is read in portions that do not block other calls: the counts
+        of one hour and type are consistent, different hours may be read at different moments.
         """
 
     @abstractmethod
     async def oldest(self) -> list[Oldest]:
-        """Since when the longest waiting due job of each type and group waits, by type and group; none if none does.
+        """Since when the longest waiting due job waits, for each type and group that has one, by type and group.
 
-        Paused types and open breakers make no difference. Its cost does not grow with the number of waiting jobs, but
-        with their lanes and priorities: of these at most OLDEST_LOOK_MAX are looked at for each type and group.
+        Paused types and open breakers make no difference. The cost does not grow with the number of waiting jobs,
+        but with their lanes and priorities, of which at most OLDEST_LOOK_MAX are read for each type and group.
         """
 
     @abstractmethod
     async def explain(self, key: int) -> Explanation | None:
-        """Why the job is not running, or what it is doing; None if there is no such job."""
+        """Why the job is not running, or who is running it; None for an unknown key."""
 
     @abstractmethod
-    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Jobs that match, newest key first, from below the cursor on. Every job is met once by paging on.
+    async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Jobs that match, highest key first, from below the cursor. Paging to the end returns every job once.
 
-        A page may be short although there is a next one: a call looks at LIST_SCAN_MAX jobs at most, and large jobs
-        end their page with PAGE_BYTES_MAX.
+        A page may be short although there is a next one: a call scans at most LIST_SCAN_MAX jobs, and a page ends
+        when its jobs exceed PAGE_BYTES_MAX.
         """

@@ -1,4 +1,4 @@
-"""Time points that pass once, however many managers watch the clock."""
+"""Time points of triggers, each of which fires once, however many managers run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from everwork.engines.values import Fire, Fired, TriggerMarks
 
 
 class Triggers(ABC):
-    """Triggers: where they stand, and their fires."""
+    """The marks of triggers, and firing them."""
 
     @abstractmethod
     async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
-        """Where triggers stand. One that is not known yet begins now: `began_ms` and `last_ms` are the engine's now.
+        """The marks of triggers. A new trigger begins now: `began_ms` and `last_ms` are the engine's now.
 
-        Marks stand in the registry (kind "trigger-mark", body "<began_ms> <last_ms>") and move with it to other stores.
+        Marks are registry entries (kind "trigger-mark", body "<began_ms> <last_ms>") and are copied with them.
         """
 
     @abstractmethod
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
-        """Let time points pass, each once, whoever asks and how often (G12).
+        """Pass time points, each exactly once, however many callers pass it and how often (G12).
 
-        Judged one after the other: a point at or before the trigger's mark has passed and creates nothing; a later
-        one becomes the mark and its job is created, as by `create`, all in one transaction. A trigger without mark
-        begins with its point.
+        Points are judged one after the other: one at or before the trigger's mark has already passed and creates
+        nothing; a later one becomes the mark, and its job is created as by `create`; all in one transaction. A
+        trigger without a mark begins with its point.
         """

@@ -1,23 +1,30 @@
-"""Where a claim begins: at the front of the ready index, or behind the last job claimed.
+"""Claims: where each begins, what it sends, and what its statement returns.
 
-Index entries of claimed jobs stay until a vacuum may remove them, which a snapshot held open by anybody (a backup, a
-forgotten transaction) forbids. A claim from the front then walks over all of them. When that gets slow, claims begin
-behind the last one's end, and the front gets a tenth of the time: jobs that stand before the mark (retries, higher
-priorities) wait a little, at most a second, and nothing changes in normal times.
+A claim begins at the front of the ready index, or behind the last job claimed. Index entries of claimed jobs stay until
+a vacuum may remove them, which a snapshot that is held open (by a backup, a forgotten transaction) prevents. A claim
+from the front then walks over all of them. When that gets slow, claims begin behind the end of the previous one, and
+the front gets a tenth of the time: jobs before the mark (retries, higher priorities) wait a little, at most a second,
+and nothing changes in normal times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from everwork.core.job import LeasedJob
+from everwork.core.leasing import Activation
+from everwork.engines.portions import Claim, shared_out
 
 DEAD_MAX: Final = 5_000
-"""So many dead entries before the first live one are not worth a thought."""
+"""Up to this many dead entries before the first live one are ignored."""
 FRONT_WAIT_MS_PER_DEAD: Final = 0.0025
 """Ten times what it takes to step over one."""
 FRONT_WAIT_MS_MAX: Final = 1_000
 
-Place = tuple[int, int, int]
+Position = tuple[int, int, int]
 """(rank, run_at_ms, key): the order of G9."""
 
 
@@ -26,21 +33,150 @@ class Mark:
     """What one claimer remembers of one queue: the last lane it visited, and the end of its last straight claim."""
 
     lane: int = 0
-    place: Place | None = None
+    position: Position | None = None
     front_from: float = 0.0
-    """The instant, on the loop's clock in milliseconds, from which the front is looked at again."""
+    """The instant, on the loop's clock in milliseconds, from which claims begin at the front again."""
 
-    def begin(self, now: float) -> Place | None:
+    def begin(self, now: float) -> Position | None:
         """Where the next claim begins; None: at the front."""
-        return self.place if now < self.front_from else None
+        return self.position if now < self.front_from else None
 
-    def claimed(self, begun: Place | None, end: Place | None, dead: int, now: float) -> None:
-        """Learn from a claim: where it began and ended, and how many entries of no use it has read."""
+    def claimed(self, begin: Position | None, end: Position | None, dead: int, now: float) -> None:
+        """Learn from a claim: where it began and ended, and how many dead entries it has read."""
         if end is not None:
-            self.place = end
-        if begun is None and self.place is not None and dead > DEAD_MAX:
+            self.position = end
+        if begin is None and self.position is not None and dead > DEAD_MAX:
             self.front_from = now + min(dead * FRONT_WAIT_MS_PER_DEAD, FRONT_WAIT_MS_MAX)
 
     def front_in_ms(self, now: float) -> int | None:
-        """How long until the front is looked at again; None if it always is."""
+        """How long until claims begin at the front again; None if they do."""
         return round(self.front_from - now) + 1 if now < self.front_from else None
+
+
+class StartedClaim(NamedTuple):
+    """A claim, what is remembered of its queue, and where it begins."""
+
+    claim: Claim
+    mark: Mark
+    begin: Position | None
+
+    @classmethod
+    def of(cls, claim: Claim, mark: Mark, clock_ms: float) -> StartedClaim:
+        """Choose where to begin."""
+        return cls(claim, mark, mark.begin(clock_ms))
+
+
+class Awaited(NamedTuple):
+    """Whether any process waits for results, and for work; if none does, no notification is sent."""
+
+    results: bool
+    work: bool
+
+
+class Step(NamedTuple):
+    """What one statement did."""
+
+    refused: set[int]
+    activation: Activation
+    awaited: Awaited
+    has_capacity: bool
+    """Whether other workers may find work that was held back."""
+
+
+TYPE, GROUP = "t", "g"
+
+
+def claims_document(claims: Sequence[StartedClaim]) -> list[dict[str, Any]]:
+    """The claims as functions/activate.sql reads them.
+
+    Sorted, so that two steps that pass the same gates (see functions/limits.sql) do so in the same order.
+    """
+    documents = [_claim_document(number, *claim) for number, claim in enumerate(claims)]
+    return sorted(documents, key=itemgetter(TYPE, GROUP))
+
+
+def _claim_document(number: int, claim: Claim, mark: Mark, begin: Position | None) -> dict[str, Any]:
+    """One claim. The keys are parameters of a stored function, so they never change."""
+    whole, demands = claim.whole, claim.demands
+    document: dict[str, Any] = {
+        "o": number,  # Notes refer to the claim by it.
+        TYPE: whole.type,
+        GROUP: whole.group,
+        "n": whole.limit,
+        "w": [demand.worker for demand in demands],
+        "l": [demand.lease_ms for demand in demands],
+        "c": mark.lane,  # Turns continue with the lane after this one.
+    }
+    if len(demands) > 1:
+        document["d"] = [demand.limit for demand in demands]
+    if whole.tenants:
+        document["i"] = whole.tenants
+    if begin is not None:
+        document["m"] = begin
+    return document
+
+
+class Note(NamedTuple):
+    """A row that is not a leased job, as the function `note` of functions/activate.sql makes it.
+
+    What a kind of note does not use is NULL.
+    """
+
+    what: str
+    number: int
+    """A refused key, the last lane visited, or the engine's now."""
+    one: int
+    other: int
+    """The number of a claim."""
+    due_ms: int | None
+    entries: int
+    """How many index entries a claim has read."""
+
+
+NOTE_COLUMNS: Final = itemgetter("type", "key", "attempts", "max_attempts", "lease_until_ms", "created_at_ms")
+"""The columns of `leased` that hold what a note says, in the order of its fields."""
+ATTEMPT: Final = LeasedJob._fields.index("attempt")
+"""The column that is NULL in notes. By index: every leased job is checked."""
+
+
+def step_of(rows: list[Any], claims: Sequence[StartedClaim], demands: int, clock_ms: float) -> Step:
+    """Separate leased jobs from notes; see functions/activate.sql for what each note means."""
+    last = Note._make(NOTE_COLUMNS(rows.pop()))
+    now_ms = last.number
+    refused: set[int] = set()
+    has_capacity = False
+    claimed: list[tuple[Claim, list[LeasedJob]]] = []
+    due: list[int] = []
+    start = 0
+    for index in [index for index, row in enumerate(rows) if row[ATTEMPT] is None]:
+        note = Note._make(NOTE_COLUMNS(rows[index]))
+        if note.what == "refused":
+            refused.add(note.number)
+        elif note.what == "room":
+            has_capacity = True
+        elif note.what == "due":
+            due += [] if note.due_ms is None else [note.due_ms]
+        else:
+            started = claims[note.other]
+            jobs = [LeasedJob._make(row) for row in rows[start:index]]
+            claimed.append((started.claim, jobs))
+            due += _learn(started, note, jobs, now_ms, clock_ms)
+        start = index + 1
+    leased, shares = shared_out(claimed, demands)
+    activation = Activation(leased, min(due, default=None), now_ms, shares)
+    return Step(refused, activation, Awaited(results=bool(last.one), work=bool(last.other)), has_capacity)
+
+
+def _learn(started: StartedClaim, note: Note, jobs: list[LeasedJob], now_ms: int, clock_ms: float) -> list[int]:
+    """Remember where a claim ended; return the instants at which the next one may find more."""
+    due = [] if note.due_ms is None else [note.due_ms]
+    mark, visited_lane = started.mark, note.number
+    if visited_lane:
+        mark.lane = visited_lane
+        return due
+    end = (-jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) if jobs else None
+    mark.claimed(started.begin, end, note.entries - len(jobs), clock_ms)
+    front_in_ms = mark.front_in_ms(clock_ms)
+    if front_in_ms is not None and len(jobs) < started.claim.whole.limit:
+        due.append(now_ms + front_in_ms)
+    return due

@@ -1,4 +1,4 @@
-"""The connections to the server: few, each kept busy, made anew when the server went away."""
+"""The connection pool: few connections, each kept busy, replaced when the server went away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everwork.exceptions import EngineError, EngineUnavailable
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0
-"""After this the server is taken for gone, or for locked by somebody."""
+"""After this the server counts as gone, or as locked."""
 REPEATS_MAX: Final = 20
 FINISH_SECONDS: Final = 8.0
 CLOSE_SECONDS: Final = 1.0
@@ -30,46 +30,46 @@ Rows = list[Any]
 
 
 class Connections:
-    """A bounded set of connections. Each call takes one, and gives it back or throws it away."""
+    """A bounded pool. Each call acquires a connection, and releases or terminates it."""
 
-    def __init__(self, address: StoreUrl) -> None:
-        self._address = address
+    def __init__(self, url: StoreUrl) -> None:
+        self._url = url
         self._idle: list[asyncpg.Connection] = []
-        self._room = asyncio.Semaphore(address.connections)
+        self._capacity = asyncio.Semaphore(url.connections)
         self._is_closed = False
-        self._is_over = False
+        self._is_drained = False
 
-    async def rows(self, sql: str, *parameters: object) -> Rows:
+    async def fetch(self, sql: str, *parameters: object) -> Rows:
         """The rows of one statement, which is one transaction."""
         return await self.run(lambda connection: connection.fetch(sql, *parameters))
 
-    async def look(self, sql: str, *parameters: object) -> Rows:
-        """The rows of a statement that changes nothing: asked again if the connection was lost on the way."""
+    async def read(self, sql: str, *parameters: object) -> Rows:
+        """The rows of a statement that changes nothing: repeated once if the connection was lost."""
         try:
-            return await self.rows(sql, *parameters)
+            return await self.fetch(sql, *parameters)
         except EngineError as error:
             lost = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)
             if not isinstance(error.__cause__, lost) or isinstance(error.__cause__, TimeoutError):
                 raise
-        return await self.rows(sql, *parameters)
+        return await self.fetch(sql, *parameters)
 
     async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]], *, in_transaction: bool = False) -> T:
-        """Run one transaction; what the server itself took back (a deadlock, say) is said again."""
+        """Run one transaction; one that the server itself rolled back (after a deadlock, say) is repeated."""
         for repeat in range(REPEATS_MAX):
             try:
-                async with self.taken() as connection:
-                    if self._address.notify and not in_transaction:
+                async with self.acquired() as connection:
+                    if self._url.notify and not in_transaction:
                         return await act(connection)
                     return await _in_transaction(connection, act)
             except DRIVER_ERRORS as error:
                 if not is_repeatable(error) or repeat == REPEATS_MAX - 1:
-                    raise translated(self._address, error) from error
-            # Whoever was in the way goes first.
+                    raise translated(self._url, error) from error
+            # The transaction that was in the way goes first.
             await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(repeat, 6)))  # noqa: S311 - keeps no secret
         raise AssertionError("unreachable")
 
-    async def tidy(self, sql: str, *parameters: object) -> Rows:
-        """The rows of a statement of upkeep: a crash may undo it, so nobody waits for the disk."""
+    async def fetch_unsynced(self, sql: str, *parameters: object) -> Rows:
+        """The rows of a statement of upkeep: a crash may undo it, so the commit does not wait for the disk."""
 
         async def act(connection: asyncpg.Connection) -> Rows:
             await connection.execute("SET LOCAL synchronous_commit = off")
@@ -79,54 +79,54 @@ class Connections:
         return await self.run(act, in_transaction=True)
 
     async def vacuum(self, sql: str) -> None:
-        """Run a statement that no transaction may hold."""
+        """Run a statement that must not be in a transaction."""
         try:
-            async with self.taken() as connection:
+            async with self.acquired() as connection:
                 await connection.execute(sql)
         except DRIVER_ERRORS as error:
-            raise translated(self._address, error) from error
+            raise translated(self._url, error) from error
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[asyncpg.Connection]:
+    async def acquired(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection for as long as it is needed."""
         if self._is_closed:
-            raise EngineUnavailable(f"cannot use {self._address.shown}: the engine is closed")
-        async with self._room:
-            connection = await self._usable()
+            raise EngineUnavailable(f"cannot use {self._url.shown}: the engine is closed")
+        async with self._capacity:
+            connection = await self._idle_or_new()
             try:
                 yield connection
             except asyncpg.PostgresError as error:
                 if ends_connection(error):
                     connection.terminate()
                 else:
-                    self._give_back(connection)
+                    self._release(connection)
                 raise
             except BaseException:
                 # Cancelled, or lost: it may be in the middle of an answer.
                 connection.terminate()
                 raise
-            self._give_back(connection)
+            self._release(connection)
 
     async def close(self) -> None:
-        """Wait for the calls that are under way, then close."""
+        """Wait for the calls that are running, then close."""
         self._is_closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_SECONDS):
-                for _ in range(self._address.connections):
-                    await self._room.acquire()
+                for _ in range(self._url.connections):
+                    await self._capacity.acquire()
         idle, self._idle = self._idle, []
-        self._is_over = True
+        self._is_drained = True
         await asyncio.gather(*(close(connection) for connection in idle))
 
-    async def _usable(self) -> asyncpg.Connection:
+    async def _idle_or_new(self) -> asyncpg.Connection:
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
-        return await connect(self._address)
+        return await connect(self._url)
 
-    def _give_back(self, connection: asyncpg.Connection) -> None:
-        if self._is_over:
+    def _release(self, connection: asyncpg.Connection) -> None:
+        if self._is_drained:
             connection.terminate()
         elif not connection.is_closed():
             self._idle.append(connection)
@@ -138,33 +138,33 @@ BEGIN: Final = "; ".join(
 
 
 async def _in_transaction(connection: asyncpg.Connection, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
-    """A transaction-mode pooler keeps a server, and its settings, only for as long as a transaction lasts."""
+    """Behind a transaction-mode pooler a server, and its settings, are ours for one transaction only."""
     await connection.execute(BEGIN)
     try:
-        answer = await act(connection)
+        result = await act(connection)
     except asyncpg.PostgresError as error:
         if not ends_connection(error):
             await connection.execute("ROLLBACK")
         raise
     await connection.execute("COMMIT")
-    return answer
+    return result
 
 
-async def connect(address: StoreUrl) -> asyncpg.Connection:
-    """A new connection, with the settings that our statements want."""
-    settings = {"application_name": "everwork", **SESSION, **PLAN} if address.notify else {}
+async def connect(url: StoreUrl) -> asyncpg.Connection:
+    """A new connection, with the settings that our statements need."""
+    settings = {"application_name": "everwork", **SESSION, **PLAN} if url.notify else {}
     connection = await asyncpg.connect(
-        address.dsn,
+        url.dsn,
         server_settings=settings,
         timeout=CONNECT_SECONDS,
         command_timeout=ANSWER_SECONDS,
-        statement_cache_size=200 if address.notify else 0,
+        statement_cache_size=200 if url.notify else 0,
     )
     try:
         await connection.set_type_codec("jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary")
-        if not address.notify:
-            # asyncpg asks once for each kind of array, and plays with a session's settings meanwhile: let it do so now,
-            # in one transaction that leaves no trace on a server which others use too.
+        if not url.notify:
+            # asyncpg introspects each array type once, and changes settings of the session meanwhile: it does so now,
+            # in one transaction that leaves no trace on a server which other clients share.
             async with connection.transaction():
                 await connection.fetch("SELECT NULL::bigint[], NULL::int[], NULL::smallint[], NULL::text[]")
     except BaseException:
@@ -174,7 +174,7 @@ async def connect(address: StoreUrl) -> asyncpg.Connection:
 
 
 async def close(connection: asyncpg.Connection) -> None:
-    """Say goodbye, but do not wait long for the answer."""
+    """Close gracefully, but do not wait long for it."""
     try:
         await connection.close(timeout=CLOSE_SECONDS)
     except DRIVER_ERRORS:

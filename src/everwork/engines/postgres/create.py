@@ -1,10 +1,10 @@
-"""create: the document that the database turns into jobs."""
+"""New jobs: the document that the stored function `create_jobs` turns into jobs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -16,16 +16,26 @@ from everwork.exceptions import InvalidInput
 DOCUMENT_BYTES_MAX = 200_000_000
 """PostgreSQL refuses a document of more than 256 MB."""
 
-
-def packed(document: object) -> bytes:
-    """A document as JSON. What no store can write, half a character say, is a `UnicodeEncodeError` on every engine."""
-    try:
-        wire = orjson.dumps(document)
-    except TypeError:
-        wire = json.dumps(document, ensure_ascii=False).encode()
-    if len(wire) > DOCUMENT_BYTES_MAX:
-        raise InvalidInput("jobs", f"must be at most {DOCUMENT_BYTES_MAX:,} bytes in one call, not {len(wire):,}")
-    return wire
+# What the fields of a job are called in the document: parameters of a stored function, so they never change.
+HEAD, VARIABLES, CARRIER = "h", "v", "f"
+KEYS: Final = {
+    "priority": "p",
+    "delay_ms": "d",
+    "run_at_ms": "r",
+    "max_attempts": "m",
+    "dedupe_key": "k",
+    "limit_key": "l",
+    "correlation_id": "c",
+    "expires_at_ms": "e",
+    "timeout_ms": "t",
+    "headers": "b",
+    "retry": "y",
+    "extra": "x",
+}
+OPTIONS: Final = NewJob._fields.index("tenant") + 1
+"""The index of the first option: options stand after type, variables and tenant."""
+OPTION_KEYS: Final = (*(KEYS[name] for name in NewJob._fields[OPTIONS:]), CARRIER)
+OPTION_DEFAULTS: Final = NewJob("")[OPTIONS:]
 
 
 def create_document(jobs: Sequence[NewJob], now_ms: int | None) -> bytes:
@@ -34,19 +44,20 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None) -> bytes:
 
 
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:
-    """Jobs, each with the key of the completion that carries it, if one does. What is not said takes no room."""
+    """Jobs, each with the key of the completion that carries it, if any. Options with their default are left out."""
     heads: dict[tuple[str, str, str], int] = {}
     items: list[dict[str, Any]] = []
     has_dedupe = False
     for job, carrier in jobs:
-        head = (job[0], job[2], job[8] or "")
+        head = (job.type, job.tenant, job.limit_key or "")
         number = heads.get(head)
         if number is None:
             heads[head] = number = len(heads) + 1
-        item: dict[str, Any] = {"h": number, "v": job[1]}
-        said = job[3:]
-        if said != NOTHING_SAID or carrier is not None:
-            item.update((name, value) for name, value in zip(NAMES, (*said, carrier), strict=True) if value is not None)
+        item: dict[str, Any] = {HEAD: number, VARIABLES: job.variables}
+        options = job[OPTIONS:]
+        if options != OPTION_DEFAULTS or carrier is not None:
+            pairs = zip(OPTION_KEYS, (*options, carrier), strict=True)
+            item.update((name, value) for name, value in pairs if value is not None)
             has_dedupe = has_dedupe or job.dedupe_key is not None
         items.append(item)
     document: dict[str, Any] = {"heads": list(heads), "jobs": items}
@@ -57,17 +68,23 @@ def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -
     return document
 
 
-NAMES = ("p", "d", "r", "m", "k", "l", "c", "e", "t", "b", "y", "x", "f")
-"""What the fields of a NewJob after its tenant are called in the document, and the job's carrier."""
-NOTHING_SAID = NewJob("")[3:]
-
-
-def created_of(fresh: Sequence[int], keys: Sequence[int]) -> list[Created]:
-    """The answer for each job: a key that is not the fresh one is an earlier job's."""
-    return [Created(key, key != own) for own, key in zip(fresh, keys, strict=True)]
-
-
 def events_of(completions: Iterable[Complete], now_ms: int | None) -> dict[str, Any] | None:
     """The jobs that completions carry, as a document; None if there are none."""
     carried = [(event, outcome.key) for outcome in completions if outcome.events for event in outcome.events]
     return document_of(carried, now_ms) if carried else None
+
+
+def packed(document: object) -> bytes:
+    """A document as JSON. What no engine can store, such as a lone surrogate, is a `UnicodeEncodeError`."""
+    try:
+        wire = orjson.dumps(document)
+    except TypeError:
+        wire = json.dumps(document, ensure_ascii=False).encode()
+    if len(wire) > DOCUMENT_BYTES_MAX:
+        raise InvalidInput("jobs", f"must be at most {DOCUMENT_BYTES_MAX:,} bytes in one call, not {len(wire):,}")
+    return wire
+
+
+def created_of(new_keys: Sequence[int], keys: Sequence[int]) -> list[Created]:
+    """The answer for each job: a key that is not its new one is an earlier job's."""
+    return [Created(key, key != new) for new, key in zip(new_keys, keys, strict=True)]

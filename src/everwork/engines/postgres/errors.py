@@ -1,4 +1,4 @@
-"""What the driver says, as Everwork's own errors: one line, and what to do."""
+"""Errors of the driver, translated to Everwork's own: one line that says what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPEATABLE = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
 )
-"""The server took everything back: say it again."""
+"""The server rolled everything back: repeat it."""
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -27,16 +27,16 @@ DRIVER_ERRORS = (
 )
 
 
-def translated(address: StoreUrl, error: BaseException) -> EngineError:
-    """The error that a user is told."""
-    said = {"where": address.shown, "line": _line(error), "schema": address.schema}
-    for kinds, make, text in _TOLD:
+def translated(url: StoreUrl, error: BaseException) -> EngineError:
+    """The error that a user sees."""
+    values = {"where": url.shown, "line": _line(error), "schema": url.schema}
+    for kinds, make, text in _TRANSLATIONS:
         if isinstance(error, kinds):
-            return make(text.format(**said))
-    return EngineUnavailable("cannot reach {where}: {line}; is the server running?".format(**said))
+            return make(text.format(**values))
+    return EngineUnavailable("cannot reach {where}: {line}; is the server running?".format(**values))
 
 
-_TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], str]]] = (
+_TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], str]]] = (
     (
         (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
         BadConfiguration,
@@ -99,11 +99,11 @@ _TOLD: Final[Sequence[tuple[tuple[type[BaseException], ...], type[EngineError], 
     ((asyncio.TimeoutError,), EngineUnavailable, "{where} does not answer; is the server running and reachable?"),
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
-"""Who must act, and how; the first that fits is told."""
+"""Who must act, and how; the first that matches is used."""
 
 
 def is_repeatable(error: BaseException) -> bool:
-    """Whether nothing was done, so that the same may be said again."""
+    """Whether nothing was done, so that the same may be repeated."""
     if isinstance(error, asyncpg.InternalClientError):
         # The connection was being closed, and the statement was not sent; other texts come after an answer.
         return "cannot switch to state" in str(error)
@@ -116,6 +116,6 @@ def ends_connection(error: asyncpg.PostgresError) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of what an error says; the driver never puts the password in it."""
+    """The first line of an error's text; the driver never puts the password in it."""
     text = str(error) or type(error).__name__
     return text.splitlines()[0].rstrip(".")

@@ -14,50 +14,50 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMisma
 
 SERVER_VERSION_MIN: Final = 140_000
 LOCK_MS: Final = 500
-"""How long a table is waited for: less than the server waits before it looks for deadlocks and ends somebody's work."""
+"""How long to wait for a table: less than the server's deadlock_timeout, after which it aborts a transaction."""
 LOCK_TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
-"""Between two tries: whoever stood behind the lock goes on meanwhile."""
+"""Between two tries: transactions that queued behind the lock go on meanwhile."""
 
 
 def migrations() -> list[str]:
-    """The files of this version, in their order."""
+    """The migrations of this version, in order."""
     folder = files(__package__) / "migrations"
     found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     return [(folder / name).read_text("utf-8") for name in found]
 
 
-async def check_server(connection: asyncpg.Connection, address: StoreUrl) -> None:
+async def check_server(connection: asyncpg.Connection, url: StoreUrl) -> None:
     """Refuse a server that cannot hold jobs."""
     version, shown, encoding, standby, read_only = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'),"
         " current_setting('server_encoding'), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'"
     )
-    require_server(address, version, shown)
+    require_server(url, version, shown)
     if standby or read_only:
-        raise EngineUnavailable(f"{address.shown} is a read-only replica; name the primary server")
+        raise EngineUnavailable(f"{url.shown} is a read-only replica; name the primary server")
     if encoding != "UTF8":
-        raise BadConfiguration(f"{address.shown} is encoded in {encoding}; create the database with ENCODING 'UTF8'")
+        raise BadConfiguration(f"{url.shown} is encoded in {encoding}; create the database with ENCODING 'UTF8'")
 
 
-def require_server(address: StoreUrl, version: int, shown: str) -> None:
-    """Refuse a version that lacks what we use."""
+def require_server(url: StoreUrl, version: int, shown: str) -> None:
+    """Refuse a version that lacks features we use."""
     if version < SERVER_VERSION_MIN:
-        raise BadConfiguration(f"{address.shown} is PostgreSQL {shown}; Everwork needs 14 or newer")
+        raise BadConfiguration(f"{url.shown} is PostgreSQL {shown}; Everwork needs 14 or newer")
 
 
-async def migrate(connection: asyncpg.Connection, address: StoreUrl, *, create: bool = True) -> int:
-    """Run what is missing, in one transaction under an advisory lock; answer the version."""
-    version = await stored_version(connection, address.schema)
+async def migrate(connection: asyncpg.Connection, url: StoreUrl, *, create: bool = True) -> int:
+    """Run missing migrations in one transaction under an advisory lock; return the version."""
+    version = await stored_version(connection, url.schema)
     latest = len(migrations())
     if version is None and not create:
-        raise EngineUnavailable(f"{address.shown} holds no jobs in schema {address.schema!r}; check the URL")
+        raise EngineUnavailable(f"{url.shown} holds no jobs in schema {url.schema!r}; check the URL")
     if version is None or version < latest:
-        await _run_between_others(connection, address.schema)
+        await _run_between_others(connection, url.schema)
         version = latest
     if version > latest:
         raise SchemaMismatch(
-            f"{address.shown}: schema {address.schema!r} has version {version}, this Everwork knows up to {latest};"
+            f"{url.shown}: schema {url.schema!r} has version {version}, this Everwork knows up to {latest};"
             " upgrade Everwork"
         )
     return version
@@ -71,17 +71,17 @@ async def stored_version(connection: asyncpg.Connection, schema: str) -> int | N
     return version
 
 
-# Not to_regclass and its kin: they answer from a cache that does not know what was waited for.
+# Not to_regclass or a cast: they read a cache that does not know what was committed while we waited.
 _HAS_STORE: Final = """SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'store')"""
-# Before anything is changed, so that whoever must wait holds little.
+# Before anything is changed, so that a process that must wait holds few locks.
 _LOCK: Final = """SET LOCAL lock_timeout = {wait_ms}; SET LOCAL search_path = {schema};
 LOCK TABLE live, finished, job, queue, lane, type IN ACCESS EXCLUSIVE MODE; SET LOCAL search_path = DEFAULT"""
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)"
 
 
 async def _run_between_others(connection: asyncpg.Connection, schema: str) -> None:
-    """Run what is missing beside processes at work: no order of locks suits them all, so this one gives way."""
+    """Run missing migrations while other processes work: no lock order suits them all, so this one gives way."""
     for left in reversed(range(LOCK_TRIES)):
         try:
             async with connection.transaction():

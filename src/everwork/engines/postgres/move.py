@@ -1,4 +1,4 @@
-"""dump and load: jobs with all that is known of them, out of one store and into another."""
+"""dump and load: jobs with everything that is known of them, out of one store and into another."""
 
 from __future__ import annotations
 
@@ -7,34 +7,38 @@ from dataclasses import asdict
 from typing import Any
 
 from everwork.core.states import Cause, State
+from everwork.engines.contract.moving import Moving
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.create import packed
-from everwork.engines.postgres.opened import OpenStore
+from everwork.engines.postgres.opened import PostgresBase
 from everwork.engines.postgres.read import histories, job_of
 from everwork.engines.postgres.wake import ANY_TYPE
 from everwork.engines.rules import rounds_in
 from everwork.engines.values import JobRecord
 
 
-async def dump(parts: OpenStore, after: int, limit: int) -> list[JobRecord]:
-    """The next jobs over a key."""
-    keys = [key for (key,) in await parts.connections.look(parts.sql("dump")["keys"], after, limit)]
-    rows = {row[0]: row for row in await parts.connections.look(parts.sql("get")["job"], keys)}
-    past = await histories(parts, keys)
-    return [
-        JobRecord(job_of(rows[key]), rows[key][28], rows[key][29], tuple(past.get(key, ())))
-        for key in keys
-        if key in rows
-    ]
+class PostgresMoving(PostgresBase, Moving):
+    """Dump and load."""
 
+    async def dump(self, after: int, limit: int) -> list[JobRecord]:
+        store = self._store
+        keys = [key for (key,) in await store.connections.read(store.sql("dump")["keys"], after, limit)]
+        rows = await store.connections.read(store.sql("get")["job"], keys)
+        past = await histories(store, keys)
+        records = {}
+        for row in rows:
+            job = job_of(row)
+            *_, created_max_attempts, retry = row
+            records[job.key] = JobRecord(job, created_max_attempts, retry, tuple(past.get(job.key, ())))
+        return [records[key] for key in keys if key in records]
 
-async def load(parts: OpenStore, records: Sequence[JobRecord]) -> int:
-    """Write the jobs whose keys are free."""
-    document = packed([_document(record) for record in sorted(records, key=lambda record: record.job.key)])
-    loaded = first(await parts.connections.rows(parts.sql("load")["load"], document, parts.now_ms()))
-    if loaded:
-        parts.notifier.tell_work([ANY_TYPE])
-    return int(loaded)
+    async def load(self, records: Sequence[JobRecord]) -> int:
+        store = self._store
+        document = packed([_document(record) for record in sorted(records, key=lambda record: record.job.key)])
+        loaded = first(await store.connections.fetch(store.sql("load")["load"], document, store.now_ms()))
+        if loaded:
+            store.notifier.notify_work([ANY_TYPE])
+        return int(loaded)
 
 
 def _document(record: JobRecord) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Opening: check the server, migrate, and put the parts together."""
+"""The open store that every call works on, and how it is opened: check the server, migrate, connect."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,69 +22,19 @@ from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.wake import Listener, Notifier, Wakeup
 from everwork.engines.values import Schema
+from everwork.exceptions import EngineUnavailable
 
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "max_connections")
-
-
-async def opened(address: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
-    """The parts of an engine whose server can hold jobs and whose schema is up to date."""
-    async with connected(address) as connection:
-        return await _checked(connection, address, clock, create)
-
-
-async def stored_schema(address: StoreUrl) -> Schema:
-    """The version of the schema, as it is."""
-    async with connected(address) as connection:
-        return Schema(await stored_version(connection, address.schema), len(migrations()))
-
-
-@asynccontextmanager
-async def connected(address: StoreUrl) -> AsyncIterator[asyncpg.Connection]:
-    """A connection for a moment; whatever goes wrong is said in one line."""
-    try:
-        connection = await connect(address)
-        try:
-            yield connection
-        finally:
-            await close(connection)
-    except (*DRIVER_ERRORS, ValueError) as error:
-        raise translated(address, error) from error
-
-
-async def _checked(connection: asyncpg.Connection, address: StoreUrl, clock: Clock | None, create: bool) -> OpenStore:
-    await check_server(connection, address)
-    version = await migrate(connection, address, create=create)
-    store_id = await connection.fetchval(f"SELECT id FROM {address.schema}.store")  # noqa: S608 - the name was checked
-    rows = await connection.fetch("SELECT name, current_setting(name) FROM unnest($1::text[]) name", list(SETTINGS))
-    settings: dict[str, str] = dict(rows)
-    server_version = settings.pop("server_version")
-    connections = Connections(address)
-    work, done = Wakeup(), Wakeup()
-    return OpenStore(
-        address=address,
-        clock=clock,
-        store_id=store_id,
-        schema_version=version,
-        server_version=server_version,
-        settings=settings,
-        connections=connections,
-        work=work,
-        done=done,
-        notifier=Notifier(address, connections, work, done),
-        listener=Listener(address, work, done),
-    )
-
-
 START = (0, 0, 0)
 
 
 @dataclass(slots=True)
 class SweepState:
-    """Where the sweep stands: the last finished job it looked at, when it tidied last, what it has not vacuumed yet."""
+    """The progress of the sweep: the last finished job it read, when it last tidied, and what is not vacuumed yet."""
 
     after: tuple[int, int, int] = START
     is_thorough: bool = True
-    """Whether this pass looks at every finished job, and not only at the oldest of each queue and state."""
+    """Whether this pass reads every finished job, and not only the oldest of each queue and state."""
     tidied_at_ms: int = 0
     unvacuumed: int = 0
     vacuuming: asyncio.Task[None] | None = None
@@ -91,9 +42,9 @@ class SweepState:
 
 @dataclass(slots=True)
 class OpenStore:
-    """An open engine."""
+    """An open store: its connections, its wake-ups, and what this process remembers of it."""
 
-    address: StoreUrl
+    url: StoreUrl
     clock: Clock | None
     store_id: UUID
     schema_version: int
@@ -101,18 +52,18 @@ class OpenStore:
     settings: dict[str, str]
     connections: Connections
     work: Wakeup
-    done: Wakeup
+    finished: Wakeup
     notifier: Notifier
     listener: Listener
-    broom: SweepState = field(default_factory=SweepState)
+    sweep_state: SweepState = field(default_factory=SweepState)
     marks: dict[tuple[str, str, tuple[str, ...]], Mark] = field(default_factory=dict)
     waits_until: dict[str, float] = field(default_factory=dict)
-    """Until when, on the loop's clock, others know that this process waits, by what it waits for."""
+    """Until when, on the loop's clock, this process is registered as waiting, by the kind of its entry."""
     pid: int = field(default_factory=os.getpid)
 
     def sql(self, operation: str) -> dict[str, str]:
         """The statements of an operation."""
-        return statements(operation, self.address.schema)
+        return statements(operation, self.url.schema)
 
     def now_ms(self) -> int | None:
         """The instant that a test dictates; None: the server's own."""
@@ -127,12 +78,77 @@ class OpenStore:
         return mark
 
     async def close(self) -> None:
-        """Let go of every connection."""
-        self.work.ring()
-        self.done.ring()
-        if self.broom.vacuuming is not None:
-            self.broom.vacuuming.cancel()
-            await asyncio.wait([self.broom.vacuuming])
+        """Wake up every waiting call and close every connection."""
+        self.work.wake()
+        self.finished.wake()
+        if self.sweep_state.vacuuming is not None:
+            self.sweep_state.vacuuming.cancel()
+            await asyncio.wait([self.sweep_state.vacuuming])
         await self.notifier.close()
         await self.listener.close()
         await self.connections.close()
+
+
+class PostgresBase:
+    """What the topics of the engine share: the store's URL, and the store while it is open."""
+
+    def __init__(self, url: StoreUrl, clock: Clock | None = None) -> None:
+        self._url = url
+        self._clock = clock
+        self._opened: OpenStore | None = None
+        self._waiter_id = uuid.uuid4().hex
+
+    @property
+    def _store(self) -> OpenStore:
+        if self._opened is None or self._opened.pid != os.getpid():
+            raise EngineUnavailable(f"cannot use {self._url.shown}: the engine is not open in this process")
+        return self._opened
+
+
+async def open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
+    """Open a store whose server can hold jobs, with its schema brought up to date."""
+    async with connected(url) as connection:
+        return await _checked(connection, url, clock, create)
+
+
+async def stored_schema(url: StoreUrl) -> Schema:
+    """The version of the schema, as it is."""
+    async with connected(url) as connection:
+        return Schema(await stored_version(connection, url.schema), len(migrations()))
+
+
+@asynccontextmanager
+async def connected(url: StoreUrl) -> AsyncIterator[asyncpg.Connection]:
+    """A connection for a moment; errors of the driver are translated."""
+    try:
+        connection = await connect(url)
+        try:
+            yield connection
+        finally:
+            await close(connection)
+    except (*DRIVER_ERRORS, ValueError) as error:
+        raise translated(url, error) from error
+
+
+async def _checked(connection: asyncpg.Connection, url: StoreUrl, clock: Clock | None, create: bool) -> OpenStore:
+    await check_server(connection, url)
+    version = await migrate(connection, url, create=create)
+    store_id = await connection.fetchval(f"SELECT id FROM {url.schema}.store")  # noqa: S608 - the name was checked
+    rows = await connection.fetch("SELECT name, current_setting(name) FROM unnest($1::text[]) name", list(SETTINGS))
+    settings: dict[str, str] = dict(rows)
+    server_version = settings.pop("server_version")
+    connections = Connections(url)
+    work, finished = Wakeup(), Wakeup()
+    return OpenStore(
+        url=url,
+        clock=clock,
+        store_id=store_id,
+        schema_version=version,
+        server_version=server_version,
+        settings=settings,
+        connections=connections,
+        work=work,
+        finished=finished,
+        notifier=Notifier(url, connections, work, finished),
+        listener=Listener(url, work, finished),
+    )

@@ -4,106 +4,96 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Any, Final
 
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
-from everwork.engines.contract import Clock
-from everwork.engines.postgres.create import create_document, created_of, events_of, packed
-from everwork.engines.postgres.settle import ACCEPTED, refusals, rounds_of
+from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.postgres.create import create_document, created_of, packed
+from everwork.engines.postgres.opened import PostgresBase
+from everwork.engines.postgres.read import JobStatus
+from everwork.engines.postgres.settle import ACCEPTED, completed_document, refusals, rounds_of
 from everwork.engines.postgres.statements import statements
-from everwork.engines.postgres.store_url import StoreUrl
-from everwork.engines.postgres.wake import DONE, channel, payload
+from everwork.engines.postgres.wake import FINISHED, channel, payload
 from everwork.exceptions import InvalidInput
 
 
-class TransactionContext(NamedTuple):
-    """Which store the transaction must be on; the id is known once the engine was open."""
+class PostgresTransactions(PostgresBase, JobFlow):
+    """The calls that join a transaction of the user's. They need the store's URL, but no open store."""
 
-    address: StoreUrl
-    store_id: UUID | None
-    clock: Clock | None
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+        if not jobs:
+            return []
+        fetch = await self._checked(transaction)
+        document = create_document(jobs, self._now_ms()).decode()
+        [(new_keys, keys, _)] = await fetch(self._sql("create")["create"], document)
+        await self._notify(fetch, {job.type for job in jobs})
+        return created_of(new_keys, keys)
 
-    def now_ms(self) -> int | None:
-        """The instant that a test dictates."""
-        return self.clock() if self.clock is not None else None
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+        fetch = await self._checked(transaction)
+        judged: dict[int, Judged] = {}
+        for indexes in rounds_of(completions):
+            answers = await self._complete(fetch, [completions[index] for index in indexes])
+            judged.update((index, answers[completions[index].key]) for index in indexes)
+        await self._notify(fetch, {FINISHED, *(event.type for outcome in completions for event in outcome.events)})
+        return [judged[index] for index in range(len(completions))]
 
+    async def _complete(self, fetch: Fetch, completions: Sequence[Complete]) -> dict[int, Judged]:
+        now_ms = self._now_ms()
+        document = completed_document(completions, now_ms)
+        if now_ms is not None:
+            document["now"] = now_ms
+        [[accepted]] = await fetch(self._sql("complete")["complete"], packed(document).decode())
+        refused = [outcome for outcome in completions if outcome.key not in accepted]
+        judged = dict.fromkeys(accepted, ACCEPTED)
+        if refused:
+            keys = packed(sorted(outcome.key for outcome in refused)).decode()
+            rows = await fetch(_by_document(self._sql("get")["where"]), keys)
+            ends = await fetch(_by_document(self._sql("settle")["past_ends"]), keys)
+            judged |= refusals(refused, [JobStatus(*row) for row in rows], ends)
+        return judged
 
-async def create_in(place: TransactionContext, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
-    """Create jobs that exist, and wake workers, only if the user commits."""
-    if not jobs:
-        return []
-    fetch = await _checked(place, transaction)
-    document = create_document(jobs, place.now_ms()).decode()
-    [row] = await fetch(statements("create", place.address.schema)["create"], document)
-    await _notify(place, fetch, {job.type for job in jobs})
-    return created_of(row[0], row[1])
+    async def _notify(self, fetch: Fetch, words: set[str]) -> None:
+        """NOTIFY is part of the transaction: it is sent at the commit, and not after a rollback."""
+        if self._url.notify:
+            document = packed([channel(self._url), payload(words)]).decode()
+            await fetch("SELECT pg_notify($1::jsonb->>0, $1::jsonb->>1)", document)
 
+    async def _checked(self, transaction: object) -> Fetch:
+        """How to run statements in the transaction, once it is known to be one on this store."""
+        fetch = driver_of(transaction)
+        if is_asynchronous(transaction):
+            # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
+            await asyncio.sleep(0)
+        schema = self._url.schema
+        document = packed([f"{schema}.store"]).decode()
+        [[has_store]] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", document)
+        if not has_store:
+            raise InvalidInput(
+                "tx",
+                f"its database holds no jobs in schema {schema!r}: it must be a connection to {self._url.shown},"
+                " on which the application was opened before",
+            )
+        if self._opened is not None:
+            sql = f"SELECT id::text FROM {schema}.store WHERE $1::jsonb IS NOT NULL"  # noqa: S608 - the name was checked
+            [[store_id]] = await fetch(sql, "null")
+            if store_id != str(self._opened.store_id):
+                raise InvalidInput("tx", f"must be a connection to {self._url.shown}, not to another store")
+        return fetch
 
-async def complete_in(place: TransactionContext, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
-    """Complete attempts if, and only if, the user commits."""
-    fetch = await _checked(place, transaction)
-    judged: dict[int, Judged] = {}
-    for places in rounds_of(completions):
-        answers = await _complete(place, fetch, [completions[number] for number in places])
-        judged.update((number, answers[completions[number].key]) for number in places)
-    await _notify(place, fetch, {DONE, *(event.type for outcome in completions for event in outcome.events)})
-    return [judged[number] for number in range(len(completions))]
+    def _sql(self, operation: str) -> dict[str, str]:
+        return statements(operation, self._url.schema)
 
-
-async def _complete(place: TransactionContext, fetch: Fetch, batch: Sequence[Complete]) -> dict[int, Judged]:
-    now_ms, schema = place.now_ms(), place.address.schema
-    document: dict[str, Any] = {"done": {str(o.key): [o.attempt, o.result] for o in batch}}
-    if now_ms is not None:
-        document["now"] = now_ms
-    events = events_of(batch, now_ms)
-    if events:
-        document["events"] = events
-    [[accepted]] = await fetch(statements("complete", schema)["complete"], packed(document).decode())
-    refused = [outcome for outcome in batch if outcome.key not in accepted]
-    judged = dict.fromkeys(accepted, ACCEPTED)
-    if refused:
-        keys = packed(sorted(outcome.key for outcome in refused)).decode()
-        rows = await fetch(_by_document(statements("get", schema)["where"]), keys)
-        ends = await fetch(_by_document(statements("settle", schema)["past_ends"]), keys)
-        judged |= refusals(refused, rows, ends)
-    return judged
+    def _now_ms(self) -> int | None:
+        return self._clock() if self._clock is not None else None
 
 
 def _by_document(sql: str) -> str:
     """A statement that takes keys, taking them as one document instead: drivers disagree on arrays."""
     return sql.replace("ANY($1::bigint[])", "ANY(ARRAY(SELECT k::bigint FROM jsonb_array_elements_text($1::jsonb) k))")
-
-
-async def _notify(place: TransactionContext, fetch: Fetch, words: set[str]) -> None:
-    """NOTIFY is part of the transaction: nobody hears it before the commit, nor after a rollback."""
-    if place.address.notify:
-        document = packed([channel(place.address), payload(words)]).decode()
-        await fetch("SELECT pg_notify($1::jsonb->>0, $1::jsonb->>1)", document)
-
-
-async def _checked(place: TransactionContext, transaction: object) -> Fetch:
-    """How to run statements in the transaction, once it is known to be one on this store."""
-    fetch = driver_of(transaction)
-    if is_asynchronous(transaction):
-        # Whoever cannot wait takes the call back here, before anything is under way on the user's connection.
-        await asyncio.sleep(0)
-    schema = place.address.schema
-    [row] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", packed([f"{schema}.store"]).decode())
-    if not row[0]:
-        raise InvalidInput(
-            "tx",
-            f"its database holds no jobs in schema {schema!r}: it must be a connection to {place.address.shown},"
-            " on which the application was opened before",
-        )
-    if place.store_id is not None:
-        [row] = await fetch(f"SELECT id::text FROM {schema}.store WHERE $1::jsonb IS NOT NULL", "null")  # noqa: S608
-        if row[0] != str(place.store_id):
-            raise InvalidInput("tx", f"must be a connection to {place.address.shown}, not to another store")
-    return fetch
 
 
 Fetch = Callable[[str, str], Awaitable[Sequence[Any]]]
@@ -114,7 +104,7 @@ NO_TRANSACTION: Final = "must be in a transaction"
 
 
 def driver_of(transaction: object) -> Fetch:
-    """How to run statements on what the user gave us; refused if it is in no transaction, nor would begin one."""
+    """How to run statements on the user's connection; refused if it is in no transaction and would begin none."""
     kinds = _kinds(transaction)
     for names, make in _DRIVERS:
         if kinds & names:
@@ -125,7 +115,7 @@ def driver_of(transaction: object) -> Fetch:
 
 
 def is_asynchronous(transaction: object) -> bool:
-    """Whether statements on what the user gave us must be awaited."""
+    """Whether statements on the user's connection must be awaited."""
     return any(
         make in (_asyncpg, _async_psycopg, _async_sqlalchemy) for names, make in _DRIVERS if names & _kinds(transaction)
     )
@@ -142,7 +132,7 @@ def _asyncpg(connection: Any) -> Fetch:
         raise InvalidInput("tx", f"{NO_TRANSACTION}: use `async with connection.transaction()`")
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
-        # As text, because a user may have taught the connection another way to write jsonb.
+        # As text, because the user may have set another codec for jsonb.
         rows: Sequence[Any] = await connection.fetch(sql.replace(DOCUMENT, "$1::text::jsonb"), document)
         return rows
 
@@ -185,7 +175,7 @@ def _async_sqlalchemy(connection: Any) -> Fetch:
     is_session = hasattr(connection, "sync_session")
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
-        if is_session:  # It may have to connect first, which only it can do itself.
+        if is_session:  # It may have to connect first, which only the session can do.
             _require_sqlalchemy_transaction((await connection.connection()).sync_connection)
         rows: Sequence[Any] = (await connection.execute(_text(sql), {"document": document})).fetchall()
         return rows
@@ -215,7 +205,7 @@ def _require_psycopg_transaction(connection: Any) -> None:
 
 
 def _require_sqlalchemy_transaction(connection: Any) -> None:
-    """SQLAlchemy begins a transaction by itself, unless it was told to commit every statement."""
+    """SQLAlchemy begins a transaction automatically, unless its isolation level is AUTOCOMMIT."""
     if hasattr(connection, "get_bind"):  # A session.
         bind = connection.get_bind()
         connection = connection.connection() if connection.in_transaction() else bind

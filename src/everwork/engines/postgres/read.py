@@ -1,10 +1,10 @@
-"""get, history, list, count, stats, measures, oldest, explain: questions."""
+"""Questions about jobs: get, history, find, counts and statistics, explain."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
@@ -12,143 +12,171 @@ from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, K
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.portions import Filling, asks_of_attempt, asks_of_job, first_step, next_step, parted, portions
-from everwork.engines.postgres.opened import OpenStore
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
+from everwork.engines.contract.questions import Questions
+from everwork.engines.portions import (
+    PageBuilder,
+    filters_by_attempt,
+    filters_by_job,
+    first_step,
+    next_step,
+    parted,
+    portions,
+)
+from everwork.engines.postgres.opened import OpenStore, PostgresBase
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 
-LOOK_STEP = 1_000
-"""Errors are looked at in full, and may be long."""
+FILTER_STEP = 1_000
+"""How many candidates are filtered per statement: their errors are read in full, and may be long."""
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
-async def get(parts: OpenStore, keys: Sequence[int]) -> list[Job | None]:
-    """Jobs by key, in the order asked for."""
-    rows = await parts.connections.look(parts.sql("get")["job"], sorted(set(keys)))
-    found = {row[0]: job_of(row) for row in rows}
-    return [found.get(key) for key in keys]
+class PostgresQuestions(PostgresBase, Questions):
+    """Questions, answered without changing anything."""
 
+    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+        store = self._store
+        rows = await store.connections.read(store.sql("get")["job"], sorted(set(keys)))
+        jobs = {job.key: job for job in map(job_of, rows)}
+        return [jobs.get(key) for key in keys]
 
-async def owners(parts: OpenStore, keys: Sequence[int]) -> list[str | None]:
-    """The tenants of jobs, in the order asked for."""
-    found = dict(map(tuple, await parts.connections.look(parts.sql("owners")["owners"], sorted(set(keys)))))
-    return [found.get(key) for key in keys]
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        store = self._store
+        rows = await store.connections.read(store.sql("owners")["owners"], sorted(set(keys)))
+        tenants: dict[int, str] = {key: tenant for key, tenant in rows}  # noqa: C416 - records are no tuples
+        return [tenants.get(key) for key in keys]
 
+    async def history(self, key: int) -> list[HistoryEntry]:
+        return (await histories(self._store, [key])).get(key, [])
 
-async def histories(parts: OpenStore, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
-    """The written history of each job, and the end that stands with the finished one."""
-    wanted = sorted(set(keys))
-    events: defaultdict[int, list[HistoryEntry]] = defaultdict(list)
-    for name in ("history", "end"):
-        for key, *entry in await parts.connections.look(parts.sql("get")[name], wanted):
-            events[key].append(HistoryEntry(*entry))
-    return {key: entries[-HISTORY_ENTRIES_MAX:] for key, entries in events.items()}
-
-
-async def find(parts: OpenStore, wanted: JobFilter, limit: int, cursor_key: int | None) -> Page:
-    """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
-    below = KEY_MAX if cursor_key is None else cursor_key
-    now_ms = await server_now_ms(parts) if wanted.due else INSTANT_MS_MAX
-    filling = Filling(wanted, limit)
-    seen = 0
-    step = first_step(wanted, limit)
-    while step:
-        keys = await _candidates(parts, wanted, (below, step), now_ms)
-        for some in parted(keys, LOOK_STEP):
-            left = await _looked_at(parts, some, wanted)
-            while left:
-                if filling.is_full:
-                    return filling.ended()
-                few, left = left[: filling.step], left[filling.step :]
-                filling.add(await get(parts, few), now_ms)
-        if len(keys) < step:
-            return Page(filling.jobs, None)
-        below = keys[-1]
-        seen += len(keys)
-        step = next_step(wanted, seen, step)
-    return Page(filling.jobs, below)
-
-
-async def _looked_at(parts: OpenStore, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
-    """Those of the keys whose jobs may match, found out without reading what they carry."""
-    sql = parts.sql("find")
-    if asks_of_job(wanted):
-        span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
-        asked = (keys, list(wanted.tenants) or None, wanted.correlation_id, *span)
-        keys = [key for (key,) in await parts.connections.look(sql["of_job"], *asked)]
-    if asks_of_attempt(wanted):
-        keys = [
-            key
-            for key, worker, error in await parts.connections.look(sql["of_attempt"], keys)
-            if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
+    async def count(self) -> list[Count]:
+        store = self._store
+        rows = await store.connections.read(store.sql("count")["count"])
+        return [
+            Count(tenant, type, group, state, jobs)
+            for tenant, type, group, *numbers in rows
+            for state, jobs in zip(COUNTED, numbers, strict=True)
+            if jobs
         ]
-    return sorted(keys, reverse=True)  # The next page begins behind the last one; a plan may give them in any order.
+
+    async def stats(self, hours: int) -> Stats:
+        store = self._store
+        now_ms = await server_now_ms(store)
+        rows = await store.connections.read(store.sql("stats")["hours"], now_ms // HOUR_MS - hours)
+        return Stats(await self.count(), [WorkerHour(*row) for row in rows], now_ms)
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        store = self._store
+        sql, found = store.sql("measures"), []
+        queues = None if type is None else [queue for (queue,) in await store.connections.read(sql["queues"], type)]
+        for portion in portions(hours, await server_now_ms(store)):
+            found += [Measure(*row) for row in await store.connections.read(sql["measures"], *portion, queues)]
+        return found
+
+    async def oldest(self) -> list[Oldest]:
+        store = self._store
+        rows = await store.connections.read(store.sql("oldest")["oldest"], store.now_ms(), OLDEST_LOOK_MAX)
+        return [Oldest(*row) for row in rows]
+
+    async def explain(self, key: int) -> Explanation | None:
+        store = self._store
+        rows = await store.connections.read(store.sql("explain")["explain"], key, AHEAD_MAX, store.now_ms())
+        if not rows:
+            return None
+        state, type, group, run_at_ms, is_paused, failures, open_until_ms, probe_key, *rest = rows[0]
+        breaker = Breaker(failures, open_until_ms, probe_key)
+        facts = Facts(key, State(state), type, group, run_at_ms, is_paused, breaker, *rest)
+        return explained(facts, await server_now_ms(store))
+
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
+        store = self._store
+        below = KEY_MAX if cursor is None else cursor
+        now_ms = await server_now_ms(store) if wanted.due else INSTANT_MS_MAX
+        page = PageBuilder(wanted, limit)
+        seen = 0
+        step = first_step(wanted, limit)
+        while step:
+            keys = await _candidates(store, wanted, (below, step), now_ms)
+            for part in parted(keys, FILTER_STEP):
+                left = await _filtered(store, part, wanted)
+                while left:
+                    if page.is_full:
+                        return page.page()
+                    batch, left = left[: page.step], left[page.step :]
+                    page.add(await self.get(batch), now_ms)
+            if len(keys) < step:
+                return Page(page.jobs, None)
+            below = keys[-1]
+            seen += len(keys)
+            step = next_step(wanted, seen, step)
+        return Page(page.jobs, below)
 
 
-async def count(parts: OpenStore) -> list[Count]:
-    """The maintained counts."""
-    rows = await parts.connections.look(parts.sql("count")["count"])
-    return [
-        Count(tenant, type, group, state, jobs)
-        for tenant, type, group, *numbers in rows
-        for state, jobs in zip(COUNTED, numbers, strict=True)
-        if jobs
-    ]
+async def histories(store: OpenStore, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
+    """The history of each job: its entries, and how its last attempt ended, which the finished job itself holds."""
+    ordered = sorted(set(keys))
+    entries: defaultdict[int, list[HistoryEntry]] = defaultdict(list)
+    for name in ("history", "end"):
+        for key, *entry in await store.connections.read(store.sql("get")[name], ordered):
+            entries[key].append(HistoryEntry(*entry))
+    return {key: of_job[-HISTORY_ENTRIES_MAX:] for key, of_job in entries.items()}
 
 
-async def stats(parts: OpenStore, hours: int) -> Stats:
-    """Counts, and the hourly rows of the hours asked for."""
-    now_ms = await server_now_ms(parts)
-    rows = await parts.connections.look(parts.sql("stats")["hours"], now_ms // HOUR_MS - hours)
-    return Stats(await count(parts), [WorkerHour(*row) for row in rows], now_ms)
+class JobStatus(NamedTuple):
+    """The state of a job and how its latest attempt ended: a row of the statement `where` of get.sql."""
+
+    key: int
+    state: int
+    attempt: int
+    attempts: int
+    max_attempts: int
+    kind: str | None
+    is_unreported: bool
+    """Whether it was completed in a user's own transaction and the breaker has not counted it yet."""
 
 
-async def measures(parts: OpenStore, hours: int, type: str | None) -> list[Measure]:
-    """How attempts went in the hours asked for."""
-    sql, found = parts.sql("measures"), []
-    queues = None if type is None else [queue for (queue,) in await parts.connections.look(sql["queues"], type)]
-    for some in portions(hours, await server_now_ms(parts)):
-        found += [Measure(*row) for row in await parts.connections.look(sql["measures"], *some, queues)]
-    return found
+async def job_statuses(store: OpenStore, keys: Sequence[int]) -> list[JobStatus]:
+    """The statuses of those of the jobs that exist."""
+    return [JobStatus(*row) for row in await store.connections.read(store.sql("get")["where"], keys)]
 
 
-async def oldest(parts: OpenStore) -> list[Oldest]:
-    """Since when work waits."""
-    rows = await parts.connections.look(parts.sql("oldest")["oldest"], parts.now_ms(), OLDEST_LOOK_MAX)
-    return [Oldest(*row) for row in rows]
-
-
-async def explain(parts: OpenStore, key: int) -> Explanation | None:
-    """Read what a claim would look at; what it means is said in one place for every engine."""
-    rows = await parts.connections.look(parts.sql("explain")["explain"], key, AHEAD_MAX, parts.now_ms())
-    if not rows:
-        return None
-    state, type, group, run_at_ms, is_paused, failures, open_until_ms, probe_key, *facts = rows[0]
-    breaker = Breaker(failures, open_until_ms, probe_key)
-    found = Facts(key, State(state), type, group, run_at_ms, is_paused, breaker, *facts)
-    return explained(found, await server_now_ms(parts))
-
-
-async def server_now_ms(parts: OpenStore) -> int:
+async def server_now_ms(store: OpenStore) -> int:
     """The engine's now."""
-    now_ms = parts.now_ms()
+    now_ms = store.now_ms()
     if now_ms is None:
-        [[now_ms]] = await parts.connections.look(f"SELECT {parts.address.schema}.now_ms(NULL)")
+        [[now_ms]] = await store.connections.read(f"SELECT {store.url.schema}.now_ms(NULL)")
     return now_ms
 
 
-async def _candidates(parts: OpenStore, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
-    """The next keys below the cursor that may match: from the whole, or from the places that matter."""
-    sql = parts.sql("find")
-    states = states_sought(wanted)
+async def _candidates(store: OpenStore, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
+    """The next keys below the cursor that may match: of all jobs, or of the queues and states that matter."""
+    sql = store.sql("find")
+    states = states_to_search(wanted)
     if wanted.type is None and wanted.group is None and not states:
-        return [key for (key,) in await parts.connections.look(sql["all"], *window)]
+        return [key for (key,) in await store.connections.read(sql["all"], *window)]
     queues = [
         queue
-        for queue, type, group in await parts.connections.look(sql["queues"])
+        for queue, type, group in await store.connections.read(sql["queues"])
         if wanted.type in (None, type) and wanted.group in (None, group)
     ]
-    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_sought(wanted))
-    return [key for (key,) in await parts.connections.look(sql["some"], *parameters)]
+    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_min(wanted))
+    return [key for (key,) in await store.connections.read(sql["some"], *parameters)]
+
+
+async def _filtered(store: OpenStore, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
+    """Those of the keys whose jobs may match, without reading their payloads."""
+    sql = store.sql("find")
+    if filters_by_job(wanted):
+        span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
+        parameters = (keys, list(wanted.tenants) or None, wanted.correlation_id, *span)
+        keys = [key for (key,) in await store.connections.read(sql["of_job"], *parameters)]
+    if filters_by_attempt(wanted):
+        keys = [
+            key
+            for key, worker, error in await store.connections.read(sql["of_attempt"], keys)
+            if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
+        ]
+    return sorted(keys, reverse=True)  # The next page begins behind the last one; a plan may give them in any order.
 
 
 def job_of(row: Any) -> Job:

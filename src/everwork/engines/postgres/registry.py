@@ -1,4 +1,4 @@
-"""The registry: pauses, policies, groups, entries of any kind, turns, triggers."""
+"""The registry: types with their policies and breakers, groups, entries of any kind, turns, triggers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
 from everwork.core.states import Cause, State
+from everwork.engines.contract.registry import Registry
+from everwork.engines.contract.triggers import Triggers
 from everwork.engines.postgres.change import cancel_rows
 from everwork.engines.postgres.connections import first
 from everwork.engines.postgres.create import create_document, created_of
-from everwork.engines.postgres.opened import OpenStore
+from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.rules import (
     TOP_NAME,
     Passage,
@@ -30,45 +32,137 @@ from everwork.engines.rules import (
     marks_of,
     marks_passed,
     passages,
-    told_breaker,
+    with_breaker,
 )
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 
-async def pause(parts: OpenStore, type: str, paused: bool) -> None:
-    """Stop or resume the activation of a type."""
-    sql = parts.sql("registry")
-    await parts.connections.rows(sql["make_type"], type)
-    await parts.connections.rows(sql["pause"], type, paused)
-    parts.notifier.tell_work([type])
+class PostgresRegistry(PostgresBase, Registry, Triggers):
+    """Types, policies, breakers, groups, registry entries, turns, triggers."""
+
+    async def pause(self, type: str, paused: bool) -> None:
+        store, sql = self._store, self._store.sql("registry")
+        await store.connections.fetch(sql["make_type"], type)
+        await store.connections.fetch(sql["pause"], type, paused)
+        store.notifier.notify_work([type])
+
+    async def reset_breaker(self, type: str) -> bool:
+        store = self._store
+        was_open = first(await store.connections.fetch(store.sql("registry")["reset_breaker"], type))
+        store.notifier.notify_work([type])
+        return bool(was_open)
+
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        store, sql = self._store, self._store.sql("registry")
+        await store.connections.fetch(sql["make_type"], type)
+        await store.connections.fetch(sql["open_breaker"], type, open_ms, store.now_ms())
+
+    async def set_policy(self, type: str, policy: str | None) -> None:
+        store, sql = self._store, self._store.sql("registry")
+        await store.connections.fetch(sql["make_type"], type)
+        decoded = decode_policy(policy)
+        max_attempts = None if policy is None else decoded.retry.max_attempts
+        await store.connections.fetch(sql["set_policy"], type, policy, max_attempts, *_limits(decoded))
+        store.notifier.notify_work([type])
+
+    async def add_group(self, type: str, group: str) -> None:
+        store, sql = self._store, self._store.sql("registry")
+        await store.connections.fetch(sql["make_type"], type)
+        await store.connections.fetch(sql["add_group"], type, group)
+
+    async def drop_group(self, type: str, group: str) -> int:
+        store, sql = self._store, self._store.sql("registry")
+        # The default group cannot be dropped: there is no such queue, then.
+        queue = first(await store.connections.fetch(sql["drop_group"], type, group))
+        cancelled = 0
+        while queue is not None:
+            keys = [key for (key,) in await store.connections.read(sql["pending_of"], queue, SWEEP_STEP_MAX)]
+            if not keys:
+                break
+            reason = f"group '{group}' was dropped"
+            cancelled += len(await cancel_rows(store, keys, Cause.CANCEL, reason, only_pending=True))
+        return cancelled
+
+    async def types(self) -> list[TypeInfo]:
+        store = self._store
+        rows = await store.connections.read(store.sql("registry")["types"], store.now_ms())
+        return [_type_info(row) for row in rows]
+
+    async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
+        store, sql = self._store, self._store.sql("registry")["register"]
+        await store.connections.fetch(sql, kind, name, body, ttl_ms, store.now_ms())
+
+    async def unregister(self, kind: str, name: str) -> bool:
+        store, sql = self._store, self._store.sql("registry")["unregister"]
+        return bool(await store.connections.fetch(sql, kind, name, store.now_ms()))
+
+    async def registered(self, kind: str | None) -> list[Registered]:
+        store, sql = self._store, self._store.sql("registry")
+        # Two statements: a plan that must also serve "all" would read the whole registry for one kind.
+        if kind is None:
+            rows = await store.connections.read(sql["all_registered"], store.now_ms())
+        else:
+            rows = await store.connections.read(sql["registered"], kind, store.now_ms())
+        return [Registered(*row) for row in rows]
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        store, sql = self._store, self._store.sql("registry")["last_registered"]
+        top = TOP_NAME if below is None else below
+        rows = await store.connections.read(sql, kind, top, limit, store.now_ms())
+        return [Registered(*row) for row in rows]
+
+    async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
+        store, sql = self._store, self._store.sql("registry")["take_turn"]
+        return bool(await store.connections.fetch(sql, name, holder, ttl_ms, store.now_ms()))
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        sql = self._store.sql("registry")
+
+        async def act(connection: asyncpg.Connection) -> str:
+            await connection.execute(sql["make_type"], type)
+            if await connection.fetchval(sql["subscribe"], type, worker) == worker:
+                return DEFAULT_GROUP
+            await connection.execute(sql["add_group"], type, worker)
+            return worker
+
+        return await self._store.connections.run(act, in_transaction=True)
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        store, sql = self._store, self._store.sql("registry")
+        now_ms, marks = _marks(await store.connections.read(sql["marks"], list(triggers), store.now_ms()))
+        if not marks.keys() >= set(triggers):
+            rows = await store.connections.fetch(sql["begin_marks"], list(triggers), store.now_ms())
+            now_ms, marks = _marks(rows)
+        return TriggerMarks(now_ms, [marks[trigger] for trigger in triggers])
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        if not fires:
+            return []
+        store = self._store
+
+        async def act(connection: asyncpg.Connection) -> tuple[list[Fired], bool]:
+            judged = await _pass(store, connection, fires)
+            created, is_awaited = await _create(store, connection, jobs_of(fires, judged))
+            return fired(fires, judged, created), is_awaited
+
+        answers, is_awaited = await store.connections.run(act, in_transaction=True)
+        types = {fire.job.type for fire, answer in zip(fires, answers, strict=True) if fire.job and answer.created}
+        if types:
+            store.notifier.notify_work(types, elsewhere=is_awaited)
+        return answers
 
 
-async def reset_breaker(parts: OpenStore, type: str) -> bool:
-    """Close a type's breaker; whether it was not closed."""
-    was_open = first(await parts.connections.rows(parts.sql("registry")["reset_breaker"], type))
-    parts.notifier.tell_work([type])
-    return bool(was_open)
+async def turn_left_ms(store: OpenStore, name: str, holder: str) -> int:
+    """How long a holder still has its turn: 0 if the turn is free, negative if another holder has it."""
+    rows = await store.connections.read(store.sql("registry")["turn"], name, store.now_ms())
+    for current_holder, left_ms in rows:
+        if left_ms > 0:
+            return int(left_ms) if current_holder == holder else -int(left_ms)
+    return 0
 
 
-async def open_breaker(parts: OpenStore, type: str, open_ms: int) -> None:
-    """Let a type's breaker be open for a time."""
-    sql = parts.sql("registry")
-    await parts.connections.rows(sql["make_type"], type)
-    await parts.connections.rows(sql["open_breaker"], type, open_ms, parts.now_ms())
-
-
-async def set_policy(parts: OpenStore, type: str, policy: str | None) -> None:
-    """Keep a type's policy."""
-    sql = parts.sql("registry")
-    await parts.connections.rows(sql["make_type"], type)
-    said = decode_policy(policy)
-    attempts = None if policy is None else said.retry.max_attempts
-    await parts.connections.rows(sql["set_policy"], type, policy, attempts, *_numbers(said))
-    parts.notifier.tell_work([type])
-
-
-def _numbers(policy: TypePolicy) -> tuple[int | None, ...]:
-    """What statements decide by."""
+def _limits(policy: TypePolicy) -> tuple[int | None, ...]:
+    """The numbers of a policy by which statements decide, as the statement `set_policy` takes them."""
     breaker, rate = policy.breaker, policy.rate
     return (
         *((None, None) if breaker is None else (breaker.failures, breaker.open_ms)),
@@ -79,133 +173,24 @@ def _numbers(policy: TypePolicy) -> tuple[int | None, ...]:
     )
 
 
-async def add_group(parts: OpenStore, type: str, group: str) -> None:
-    """Register a group of a type."""
-    sql = parts.sql("registry")
-    await parts.connections.rows(sql["make_type"], type)
-    await parts.connections.rows(sql["add_group"], type, group)
-
-
-async def drop_group(parts: OpenStore, type: str, group: str) -> int:
-    """Forget a group and cancel what waits for it; the default group is not one that can be dropped."""
-    sql = parts.sql("registry")
-    queue = first(await parts.connections.rows(sql["drop_group"], type, group))
-    cancelled = 0
-    while queue is not None:
-        keys = [key for (key,) in await parts.connections.look(sql["pending_of"], queue, SWEEP_STEP_MAX)]
-        if not keys:
-            break
-        reason = f"group '{group}' was dropped"
-        cancelled += len(await cancel_rows(parts, keys, Cause.CANCEL, reason, only_pending=True))
-    return cancelled
-
-
-async def types(parts: OpenStore) -> list[TypeInfo]:
-    """Every type that was ever seen."""
-    rows = await parts.connections.look(parts.sql("registry")["types"], parts.now_ms())
-    return [_type_info(row) for row in rows]
-
-
 def _type_info(row: Any) -> TypeInfo:
     name, paused, policy, groups, asked_at_ms, full_until_ms, *breaker, is_probe_live, now_ms = row
     full_until_ms = if_ahead(full_until_ms, now_ms)
     info = TypeInfo(name, paused, policy, tuple(groups), asked_at_ms, rate_full_until_ms=full_until_ms)
-    return told_breaker(info, Breaker(*breaker), now_ms, is_probe_live=is_probe_live)
+    return with_breaker(info, Breaker(*breaker), now_ms, is_probe_live=is_probe_live)
 
 
-async def register(parts: OpenStore, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
-    """Write an entry."""
-    await parts.connections.rows(parts.sql("registry")["register"], kind, name, body, ttl_ms, parts.now_ms())
+def _marks(rows: Sequence[Any]) -> tuple[int, dict[str, TriggerMark]]:
+    """The engine's now, which every row repeats, and the marks of those triggers that have begun."""
+    return rows[0]["now_ms"], marks_of((name, body) for _, name, body in rows if name is not None)
 
 
-async def unregister(parts: OpenStore, kind: str, name: str) -> bool:
-    """Take an entry away."""
-    return bool(await parts.connections.rows(parts.sql("registry")["unregister"], kind, name, parts.now_ms()))
-
-
-async def registered(parts: OpenStore, kind: str | None) -> list[Registered]:
-    """The entries of a kind, or all."""
-    sql, look = parts.sql("registry"), parts.connections.look
-    # Two statements: a plan that must also serve "all" would read the whole registry for one kind.
-    if kind is None:
-        rows = await look(sql["all_registered"], parts.now_ms())
-    else:
-        rows = await look(sql["registered"], kind, parts.now_ms())
-    return [Registered(*row) for row in rows]
-
-
-async def last_registered(parts: OpenStore, kind: str, limit: int, below: str | None) -> list[Registered]:
-    """The entries of a kind with the highest names."""
-    top = TOP_NAME if below is None else below
-    rows = await parts.connections.look(parts.sql("registry")["last_registered"], kind, top, limit, parts.now_ms())
-    return [Registered(*row) for row in rows]
-
-
-async def take_turn(parts: OpenStore, name: str, holder: str, ttl_ms: int) -> bool:
-    """Take or prolong a turn."""
-    return bool(await parts.connections.rows(parts.sql("registry")["take_turn"], name, holder, ttl_ms, parts.now_ms()))
-
-
-async def subscribe(parts: OpenStore, type: str, worker: str) -> str:
-    """The group of a worker class: the default one for the first that asks, one of its own for each other."""
-    sql = parts.sql("registry")
-
-    async def act(connection: asyncpg.Connection) -> str:
-        await connection.execute(sql["make_type"], type)
-        if await connection.fetchval(sql["subscribe"], type, worker) == worker:
-            return DEFAULT_GROUP
-        await connection.execute(sql["add_group"], type, worker)
-        return worker
-
-    return await parts.connections.run(act, in_transaction=True)
-
-
-async def turn_left_ms(parts: OpenStore, name: str, holder: str) -> int:
-    """How long a holder still has its turn: 0 if nobody has it, negative if somebody else does."""
-    rows = await parts.connections.look(parts.sql("registry")["turn"], name, parts.now_ms())
-    if not rows or rows[0][1] <= 0:
-        return 0
-    return int(rows[0][1]) * (1 if rows[0][0] == holder else -1)
-
-
-async def trigger_marks(parts: OpenStore, triggers: Sequence[str]) -> TriggerMarks:
-    """Where triggers stand; those that have not begun do so now."""
-    sql = parts.sql("registry")
-    rows = await parts.connections.look(sql["marks"], list(triggers), parts.now_ms())
-    marks = _marks(rows)
-    if not marks.keys() >= set(triggers):
-        rows = await parts.connections.rows(sql["begin_marks"], list(triggers), parts.now_ms())
-        marks = _marks(rows)
-    return TriggerMarks(rows[0][0], [marks[trigger] for trigger in triggers])
-
-
-async def fire(parts: OpenStore, fires: Sequence[Fire]) -> list[Fired]:
-    """Let time points pass that have not, and create their jobs."""
-    if not fires:
-        return []
-
-    async def act(connection: asyncpg.Connection) -> tuple[list[Fired], bool]:
-        judged = await _pass(parts, connection, fires)
-        created, is_awaited = await _create(parts, connection, jobs_of(fires, judged))
-        return fired(fires, judged, created), is_awaited
-
-    answer, is_awaited = await parts.connections.run(act, in_transaction=True)
-    types = {fire.job.type for fire, one in zip(fires, answer, strict=True) if fire.job and one.created}
-    if types:
-        parts.notifier.tell_work(types, everybody=is_awaited)
-    return answer
-
-
-def _marks(rows: Sequence[Any]) -> dict[str, TriggerMark]:
-    return marks_of((name, body) for _, name, body in rows if name is not None)
-
-
-async def _pass(parts: OpenStore, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
-    """Take the marks of the triggers for this transaction, judge, and move those that have points to pass."""
-    sql = parts.sql("fire")
-    first = {fire.trigger: mark_text(before(fire.point_ms)) for fire in reversed(fires)}
-    await connection.execute(sql["take_marks"], list(first), list(first.values()))
-    rows = await connection.fetch(sql["taken_marks"], list(first))
+async def _pass(store: OpenStore, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
+    """Lock the marks of the triggers for this transaction, judge the points, and move the marks that pass."""
+    sql = store.sql("fire")
+    initial = {fire.trigger: mark_text(before(fire.point_ms)) for fire in reversed(fires)}
+    await connection.execute(sql["take_marks"], list(initial), list(initial.values()))
+    rows = await connection.fetch(sql["taken_marks"], list(initial))
     judged = passages(fires, marks_of((name, body) for name, body in rows))
     marks = marks_passed(fires, judged)
     if marks:
@@ -214,10 +199,10 @@ async def _pass(parts: OpenStore, connection: asyncpg.Connection, fires: Sequenc
 
 
 async def _create(
-    parts: OpenStore, connection: asyncpg.Connection, jobs: Sequence[NewJob]
+    store: OpenStore, connection: asyncpg.Connection, jobs: Sequence[NewJob]
 ) -> tuple[list[Created], bool]:
     if not jobs:
         return [], False
-    document = create_document(jobs, parts.now_ms())
-    fresh, keys, is_awaited = await connection.fetchrow(parts.sql("create")["create"], document)
-    return created_of(fresh, keys), is_awaited
+    document = create_document(jobs, store.now_ms())
+    new_keys, keys, is_awaited = await connection.fetchrow(store.sql("create")["create"], document)
+    return created_of(new_keys, keys), is_awaited

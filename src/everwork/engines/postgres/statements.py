@@ -24,12 +24,12 @@ PLAN: Final = {
 }
 
 LOCK_TIMEOUT: Final = "10s"
-"""How long a row is waited for that somebody else has locked; whoever keeps it longer has forgotten a transaction."""
+"""How long to wait for a locked row; a transaction that keeps it longer was probably forgotten."""
 
 COUNT_EVERY_MS: Final = 60_000
-"""How often what runs of a limited type is counted from the first job on, and not from a mark."""
+"""How often the running jobs of a limited type are counted from the first on, and not from a mark."""
 COUNT_PASSED_MAX: Final = 2_000
-"""So many entries that a count has passed for nothing are worth a new mark."""
+"""A count that has passed more dead entries than this sets a new mark."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
@@ -43,13 +43,13 @@ def statements(operation: str, schema: str) -> dict[str, str]:
 
 
 def functions(schema: str) -> list[str]:
-    """The functions that the schema holds, each file as one text."""
+    """The stored functions, each file as one text."""
     folder = files(__package__) / "functions"
     return [filled(file.read_text("utf-8"), schema) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
 
 
 def filled(text: str, schema: str) -> str:
-    """A text of SQL with the schema's name and the limits in their places."""
+    """An SQL text with its placeholders (the schema's name, limits) filled in."""
     plan = " ".join(f"SET {name} = {value}" for name, value in PLAN.items())
     values = {
         "schema": schema,

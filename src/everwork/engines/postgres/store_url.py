@@ -1,4 +1,4 @@
-"""Where the store is: a PostgreSQL URL, with Everwork's own settings in its query."""
+"""The URL of a store: a PostgreSQL URL, with Everwork's own settings in its query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """What a URL says. The DSN may hold a password, so it is never shown."""
+    """A parsed URL. The DSN may hold a password, so it is never shown."""
 
     dsn: str = field(repr=False)
     shown: str
@@ -29,7 +29,7 @@ class StoreUrl:
 
     @classmethod
     def from_url(cls, url: str) -> StoreUrl:
-        """Read a `postgresql:` URL; what is not Everwork's own goes to the driver."""
+        """Parse a `postgresql:` URL; parameters that are not Everwork's own go to the driver."""
         try:
             parts = urlsplit(url)
             port = parts.port

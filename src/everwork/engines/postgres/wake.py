@@ -1,4 +1,4 @@
-"""Wake-ups: bells that ring in this process, and NOTIFY for the others, one in flight at a time."""
+"""Wake-ups: of waiting calls in this process, and of other processes by NOTIFY, one in flight at a time."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from everwork.logs import Outage, get_logger
 log = get_logger("everwork.postgres")
 
 ANY_TYPE: Final = ""
-DONE: Final = "\t"
-"""What a notification says besides types, which are printable names: everything, or that jobs have finished."""
+FINISHED: Final = "\t"
+"""What a notification may contain besides types, which are printable names: any type, or that jobs have finished."""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
 POLL_ONLY_MS: Final = 100
-"""How often waiters look for themselves where nobody can be notified."""
+"""How often waiting calls poll where NOTIFY is off."""
 BACKOFF_SECONDS: Final = (0.1, 2.0)
 FIRST_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
-"""A listening connection that heard nothing for so long is asked whether it lives."""
+"""A listening connection that received nothing for this long is checked."""
 
 
 class Wakeup:
     """One kind of wake-up in this process."""
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.count = 0
         self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
 
-    def ring(self, types: Iterable[str] = (ANY_TYPE,)) -> None:
-        """Let those go who wait for one of these types."""
-        self.rings += 1
-        rung = frozenset(types)
+    def wake(self, types: Iterable[str] = (ANY_TYPE,)) -> None:
+        """Wake up the calls that wait for one of these types."""
+        self.count += 1
+        woken = frozenset(types)
         for future, wanted in list(self._waiting.items()):
-            if not future.done() and (ANY_TYPE in rung or not wanted or wanted & rung):
+            if not future.done() and (ANY_TYPE in woken or not wanted or wanted & woken):
                 future.set_result(True)
 
     async def wait(self, types: Iterable[str], timeout_ms: int, since: int | None) -> bool:
-        """Wait for a ring; one that came after `since` counts, whatever it was for."""
-        if since is not None and since != self.rings:
+        """Wait for a wake-up; one that came after `since` counts, whatever its types."""
+        if since is not None and since != self.count:
             return True
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[future] = frozenset(types)
-        timer = loop.call_later(timeout_ms / 1000, _give_up, future)
+        timer = loop.call_later(timeout_ms / 1000, _time_out, future)
         try:
             return await future
         finally:
@@ -58,95 +58,95 @@ class Wakeup:
             del self._waiting[future]
 
 
-def _give_up(future: asyncio.Future[bool]) -> None:
+def _time_out(future: asyncio.Future[bool]) -> None:
     if not future.done():
         future.set_result(False)
 
 
 class Notifier:
-    """Tells other processes. While one NOTIFY is under way, what arrives shares the next."""
+    """Notifies other processes. While one NOTIFY is in flight, what arrives shares the next."""
 
-    def __init__(self, address: StoreUrl, connections: Connections, work: Wakeup, done: Wakeup) -> None:
-        self._address = address
+    def __init__(self, url: StoreUrl, connections: Connections, work: Wakeup, finished: Wakeup) -> None:
+        self._url = url
         self._connections = connections
         self._work = work
-        self._done = done
-        self._untold: set[str] = set()
+        self._finished = finished
+        self._unsent: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def tell_work(self, types: Iterable[str], *, everybody: bool = True) -> None:
-        """Work of these types may have become ready; in this process, or wherever workers wait."""
+    def notify_work(self, types: Iterable[str], *, elsewhere: bool = True) -> None:
+        """Work of these types may have become ready; `elsewhere`: wake up other processes, too."""
         types = list(types)
-        self._work.ring(types)
-        if everybody:
-            self._tell(types)
+        self._work.wake(types)
+        if elsewhere:
+            self._notify(types)
 
-    def tell_done(self, *, everybody: bool = True) -> None:
-        """Jobs have finished."""
-        self._done.ring()
-        if everybody:
-            self._tell([DONE])
+    def notify_finished(self, *, elsewhere: bool = True) -> None:
+        """Jobs have finished; `elsewhere`: wake up other processes, too."""
+        self._finished.wake()
+        if elsewhere:
+            self._notify([FINISHED])
 
-    def _tell(self, words: Iterable[str]) -> None:
-        if self._address.notify:
-            self._untold.update(words)
+    def _notify(self, words: Iterable[str]) -> None:
+        if self._url.notify:
+            self._unsent.update(words)
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
         try:
-            while self._untold:
-                words, self._untold = self._untold, set()
-                await self._connections.rows("SELECT pg_notify($1, $2)", channel(self._address), payload(words))
+            while self._unsent:
+                words, self._unsent = self._unsent, set()
+                await self._connections.fetch("SELECT pg_notify($1, $2)", channel(self._url), payload(words))
         except EngineError as error:
-            # Only speed is lost: whoever waits looks for itself within a second.
+            # Only speed is lost: waiting processes poll within a second.
             log.warning("could not notify other processes", error=str(error))
         finally:
             self._task = None
 
     async def close(self) -> None:
-        """Let the last notification go out."""
+        """Wait for the last notification."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=1.0)
 
 
-def channel(address: StoreUrl) -> str:
-    """The name under which the processes of one store hear each other."""
-    return f"everwork_{address.schema}"
+def channel(url: StoreUrl) -> str:
+    """The channel of the processes that share a store."""
+    return f"everwork_{url.schema}"
 
 
 def payload(words: Iterable[str]) -> str:
-    """What a notification carries; everything, if it would be too long."""
+    """The payload of a notification; if it would be too long, one that wakes up everyone."""
     text = SEPARATOR.join(sorted(words))
-    return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else SEPARATOR.join((ANY_TYPE, DONE))
+    return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else SEPARATOR.join((ANY_TYPE, FINISHED))
 
 
 class Listener:
-    """Hears other processes on a connection of its own, which is made anew whenever it is lost."""
+    """Listens to other processes on a connection of its own, and reconnects whenever it is lost."""
 
-    def __init__(self, address: StoreUrl, work: Wakeup, done: Wakeup) -> None:
-        self._address = address
+    def __init__(self, url: StoreUrl, work: Wakeup, finished: Wakeup) -> None:
+        self._url = url
         self._work = work
-        self._done = done
+        self._finished = finished
         self._task: asyncio.Task[None] | None = None
-        self._is_heard = asyncio.Event()
+        self._is_listening = asyncio.Event()
         self._outage = Outage(log, "cannot hear wake-ups, polling meanwhile", "wake-ups are heard again")
 
-    async def begin(self) -> None:
-        """Begin to listen, if nobody has begun yet."""
+    async def start(self) -> None:
+        """Start listening, if that has not been done yet."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
-            await _is_set_within(self._is_heard, FIRST_SECONDS)
+            self._task = asyncio.get_running_loop().create_task(self._listen_forever())
+            await _is_set_within(self._is_listening, FIRST_SECONDS)
 
     async def close(self) -> None:
         """Stop listening."""
-        self._is_heard.set()
+        self._is_listening.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
-    async def _listen_for_ever(self) -> None:
+    async def _listen_forever(self) -> None:
         least, most = BACKOFF_SECONDS
         pause = least
         while True:
@@ -154,34 +154,34 @@ class Listener:
                 await self._listen()
                 pause = least
             except DRIVER_ERRORS as error:
-                self._outage.tell(error)
+                self._outage.report(error)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects, keeps no secret
             pause = min(pause * 2, most)
 
     async def _listen(self) -> None:
         """Listen until the connection is lost."""
-        connection = await connect(self._address)
+        connection = await connect(self._url)
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         try:
-            await connection.add_listener(channel(self._address), self._heard)
-            # What was said while nobody listened is not repeated: everybody looks once.
-            self._work.ring()
-            self._done.ring()
-            self._is_heard.set()
+            await connection.add_listener(channel(self._url), self._received)
+            # Notifications that were sent before this are not repeated: every waiting call polls once.
+            self._work.wake()
+            self._finished.wake()
+            self._is_listening.set()
             self._outage.over()
             while not await _is_set_within(lost, SILENCE_SECONDS):
                 await connection.execute("SELECT 1")
         finally:
             await close(connection)
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, said: object) -> None:
-        words = set(str(said).split(SEPARATOR))
-        if DONE in words:
-            words.discard(DONE)
-            self._done.ring()
+    def _received(self, _connection: object, _pid: int, _channel: str, text: object) -> None:
+        words = set(str(text).split(SEPARATOR))
+        if FINISHED in words:
+            words.discard(FINISHED)
+            self._finished.wake()
         if words:
-            self._work.ring(words)
+            self._work.wake(words)
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

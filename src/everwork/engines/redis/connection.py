@@ -1,9 +1,9 @@
-"""The way to the store: one connection that is made again when it is lost, on whichever node has the namespace."""
+"""The connection to the store: reconnects when it is lost, to the node that has the namespace."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,95 +14,93 @@ from everwork.engines.redis import errors
 from everwork.engines.redis.scripts import script
 from everwork.engines.redis.server import UNKNOWN, Server, checked, parse_info
 from everwork.engines.redis.store_url import StoreUrl
-from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire, Word, pack
+from everwork.engines.redis.wire import Arg, ConnectionLost, PushHandler, ReplyError, Wire, pack
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
 MOVES_MAX = 5
 PACKED_BYTES_MAX = 500_000_000
-"""Redis hangs up on a command of more than a gigabyte."""
+"""Redis closes the connection on a command of more than a gigabyte."""
 
 
 class Connection:
-    """Calls scripts. A call that was sent and not answered is `EngineUnavailable`: its effect is unknown."""
+    """Runs scripts. A call that was sent and got no reply is `EngineUnavailable`: its effect is unknown."""
 
-    def __init__(self, place: StoreUrl, clock: Clock | None) -> None:
-        self.place = place
+    def __init__(self, url: StoreUrl, clock: Clock | None) -> None:
+        self.url = url
         self.server = UNKNOWN
         self._clock = clock
-        self._tag = place.tag.encode()
-        self._ssl = place.ssl_context()
+        self._tag = url.tag.encode()
+        self._ssl = url.ssl_context()
         self._wire: Wire | None = None
-        self._nodes = list(place.hosts)
-        self._attempt: asyncio.Task[Wire] | None = None
-        self._under_way = 0
+        self._nodes = list(url.hosts)
+        self._connecting: asyncio.Task[Wire] | None = None
+        self._in_flight = 0
         self._is_idle = asyncio.Event()
         self._is_closed = False
 
-    async def call(self, name: str, *words: Word) -> Any:
-        """Run one script of the contract; one attempt, except where the server has certainly done nothing."""
-        return await self.run(name, words)
+    async def call(self, name: str, *args: Arg) -> Any:
+        """Run a script; one attempt, except where the server has certainly done nothing."""
+        return await self.run(name, args)
 
-    async def read(self, name: str, *words: Word) -> Any:
-        """`call` of a script that only reads: tried again once when the connection was lost."""
+    async def read(self, name: str, *args: Arg) -> Any:
+        """`call` of a script that only reads: repeated once when the connection is lost."""
         try:
-            return await self.run(name, words)
+            return await self.run(name, args)
         except EngineUnavailable:
-            return await self.run(name, words)
+            return await self.run(name, args)
 
-    async def run(self, name: str, words: Sequence[Word]) -> Any:
-        """The reply to a script; errors of the server are raised."""
+    async def run(self, name: str, args: Sequence[Arg]) -> Any:
+        """Run a script and return its reply; errors of the server are raised."""
         if self._is_closed:
-            raise EngineUnavailable(f"cannot use Redis at {self.place.text}: the engine is closed")
+            raise EngineUnavailable(f"cannot use Redis at {self.url.text}: the engine is closed")
         text, sha = script(name)
         now = "" if self._clock is None else self._clock()
-        packed = pack((b"EVALSHA", sha, 1, self._tag, now, *words))
+        packed = pack((b"EVALSHA", sha, 1, self._tag, now, *args))
         if len(packed) > PACKED_BYTES_MAX:
             raise InvalidInput("jobs", f"must be at most {PACKED_BYTES_MAX:,} bytes in one call, not {len(packed):,}")
-        self._under_way += 1
+        self._in_flight += 1
         try:
             reply = await self._answered(packed)
             if type(reply) is ReplyError:
                 if str(reply).startswith("NOSCRIPT"):
-                    packed = pack((b"EVAL", text, 1, self._tag, now, *words))
+                    packed = pack((b"EVAL", text, 1, self._tag, now, *args))
                     reply = await self._answered(packed)
                 if type(reply) is ReplyError:
-                    raise errors.of_reply(reply, self.place.text)
+                    raise errors.of_reply(reply, self.url.text)
             return reply
         finally:
-            self._under_way -= 1
-            if self._under_way == 0:
+            self._in_flight -= 1
+            if self._in_flight == 0:
                 self._is_idle.set()
 
-    async def connect(self, heard: Callable[[list[Any]], None] | None = None) -> Wire:
-        """A new connection to the node that has the namespace, checked."""
-        if not self.place.is_cluster:
-            host, port = self.place.hosts[0] if self.place.hosts else ("", 0)
-            wire, self.server = await self._opened(host, port, heard)
+    async def connect(self, on_push: PushHandler | None = None) -> Wire:
+        """Open a new connection to the node that has the namespace, and check the server."""
+        if not self.url.is_cluster:
+            host, port = self.url.hosts[0] if self.url.hosts else ("", 0)
+            wire, self.server = await self._opened(host, port, on_push)
             if self.server.is_cluster:
                 wire.close()
-                raise BadConfiguration(f"Redis at {self.place.text} is a node of a cluster; use redis+cluster://")
+                raise BadConfiguration(f"Redis at {self.url.text} is a node of a cluster; use redis+cluster://")
             return wire
         host, port = await self._owner()
-        wire, self.server = await self._opened(host, port, heard)
+        wire, self.server = await self._opened(host, port, on_push)
         return wire
 
     async def close(self) -> None:
-        """Wait for the answers that are owed, then hang up."""
+        """Wait for the pending replies, then disconnect."""
         self._is_closed = True
-        if self._under_way:
+        if self._in_flight:
             self._is_idle.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_idle.wait(), CLOSE_SECONDS)
-        if self._attempt is not None:
-            self._attempt.cancel()
-            await asyncio.wait((self._attempt,))
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait((self._connecting,))
         if self._wire is not None:
             self._wire.close()
             await self._wire.ended
-
-    # Inside -------------------------------------------------------------------------------------
 
     async def _answered(self, packed: bytes) -> Any:
         for moves_left in reversed(range(MOVES_MAX)):
@@ -112,114 +110,114 @@ class Connection:
             try:
                 reply = await wire.send(packed)
             except ConnectionLost as error:
-                raise errors.lost(self.place.text, error) from None
+                raise errors.lost(self.url.text, error) from None
             if type(reply) is ReplyError and errors.loses_its_node(reply):
                 wire.close()
-                if str(reply).startswith("MOVED") and self.place.is_cluster and moves_left:
+                if str(reply).startswith("MOVED") and self.url.is_cluster and moves_left:
                     continue
             return reply
         raise AssertionError("unreachable")
 
     async def _connected(self) -> Wire:
-        """The connection that everybody waits for together; who gives up does not disturb the others."""
-        if self._attempt is None:
-            self._attempt = asyncio.get_running_loop().create_task(self.connect())
-            self._attempt.add_done_callback(self._attempted)
-        attempt = self._attempt
+        """The next connection, shared by all callers; one that is cancelled does not disturb the others."""
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self.connect())
+            self._connecting.add_done_callback(self._on_connected)
+        connecting = self._connecting
         try:
-            return await asyncio.shield(attempt)
+            return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            if attempt.cancelled():
-                raise EngineUnavailable(f"cannot use Redis at {self.place.text}: the engine is closed") from None
+            if connecting.cancelled():
+                raise EngineUnavailable(f"cannot use Redis at {self.url.text}: the engine is closed") from None
             raise
 
-    def _attempted(self, attempt: asyncio.Task[Wire]) -> None:
-        self._attempt = None
-        if not attempt.cancelled() and attempt.exception() is None:
-            self._wire = attempt.result()
+    def _on_connected(self, connecting: asyncio.Task[Wire]) -> None:
+        self._connecting = None
+        if not connecting.cancelled() and connecting.exception() is None:
+            self._wire = connecting.result()
 
-    async def _opened(self, host: str, port: int, heard: Callable[[list[Any]], None] | None) -> tuple[Wire, Server]:
-        wire = await self._dialled(host, port, heard)
+    async def _opened(self, host: str, port: int, on_push: PushHandler | None) -> tuple[Wire, Server]:
+        wire = await self._connect_to(host, port, on_push)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._enter(wire)
+                await self._log_in(wire)
                 return wire, await self._checked(wire)
         except (ConnectionLost, TimeoutError) as error:
             wire.close()
-            raise errors.unreachable(self.place.text, error) from None
+            raise errors.unreachable(self.url.text, error) from None
         except BaseException:
             wire.close()
             raise
 
-    async def _dialled(self, host: str, port: int, heard: Callable[[list[Any]], None] | None) -> Wire:
+    async def _connect_to(self, host: str, port: int, on_push: PushHandler | None) -> Wire:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                if self.place.socket_path is not None:
-                    return (await loop.create_unix_connection(lambda: Wire(heard), self.place.socket_path))[1]
-                return (await loop.create_connection(lambda: Wire(heard), host, port, ssl=self._ssl))[1]
+                if self.url.socket_path is not None:
+                    return (await loop.create_unix_connection(lambda: Wire(on_push), self.url.socket_path))[1]
+                return (await loop.create_connection(lambda: Wire(on_push), host, port, ssl=self._ssl))[1]
         except (OSError, TimeoutError) as error:
-            raise errors.unreachable(self.place.text, error) from None
+            raise errors.unreachable(self.url.text, error) from None
 
-    async def _enter(self, wire: Wire) -> None:
-        """Speak RESP3 from here on, as the user that the URL names, in its database."""
-        account: list[Word] = []
-        if self.place.password is not None:
-            account = ["AUTH", self.place.username or "default", self.place.password]
-        hello = await wire.ask("HELLO", 3, *account)
+    async def _log_in(self, wire: Wire) -> None:
+        """Switch to RESP3, log in and select the database of the URL."""
+        account: list[Arg] = []
+        if self.url.password is not None:
+            account = ["AUTH", self.url.username or "default", self.url.password]
+        hello = await wire.request("HELLO", 3, *account)
         if type(hello) is ReplyError:
             if "unknown command" in str(hello):
-                raise BadConfiguration(f"Redis at {self.place.text} is older than 6.2; Everwork needs 6.2 or newer")
-            raise errors.of_reply(hello, self.place.text)
-        if self.place.db:
-            chosen = await wire.ask("SELECT", self.place.db)
-            if type(chosen) is ReplyError:
-                raise errors.of_reply(chosen, self.place.text)
+                raise BadConfiguration(f"Redis at {self.url.text} is older than 6.2; Everwork needs 6.2 or newer")
+            raise errors.of_reply(hello, self.url.text)
+        if self.url.db:
+            selected = await wire.request("SELECT", self.url.db)
+            if type(selected) is ReplyError:
+                raise errors.of_reply(selected, self.url.text)
 
     async def _checked(self, wire: Wire) -> Server:
-        info = await wire.ask("INFO")
+        info = await wire.request("INFO")
         if type(info) is ReplyError:
-            raise errors.of_reply(info, self.place.text)
-        fsync = await wire.ask("CONFIG", "GET", "appendfsync")
-        told = fsync.get(b"appendfsync") if isinstance(fsync, dict) else None  # Hosted servers often forbid CONFIG.
-        return checked(parse_info(_text(info)), _text(told) if told else None, f"Redis at {self.place.text}")
+            raise errors.of_reply(info, self.url.text)
+        fsync = await wire.request("CONFIG", "GET", "appendfsync")
+        policy = fsync.get(b"appendfsync") if isinstance(fsync, dict) else None  # Hosted servers often forbid CONFIG.
+        return checked(parse_info(_text(info)), _text(policy) if policy else None, f"Redis at {self.url.text}")
 
     async def _owner(self) -> tuple[str, int]:
-        """The node that has the namespace's slot, as any node that can be reached tells it."""
-        problem: EngineError = EngineUnavailable(f"Redis at {self.place.text} has no nodes")
-        for host, port in list(dict.fromkeys((*self._nodes, *self.place.hosts))):
+        """The node that has the namespace's slot, according to the first node that can be reached."""
+        problem: EngineError = EngineUnavailable(f"Redis at {self.url.text} has no nodes")
+        for host, port in list(dict.fromkeys((*self._nodes, *self.url.hosts))):
             try:
-                wire = await self._dialled(host, port, None)
+                wire = await self._connect_to(host, port, None)
             except EngineUnavailable as error:
                 problem = error
                 continue
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    await self._enter(wire)
-                    return await self._told_owner(wire, host)
+                    await self._log_in(wire)
+                    return await self._find_owner(wire, host)
             except (ConnectionLost, TimeoutError) as error:
-                problem = errors.unreachable(self.place.text, error)
+                problem = errors.unreachable(self.url.text, error)
             except EngineUnavailable as error:
                 problem = error
             finally:
                 wire.close()
         raise problem
 
-    async def _told_owner(self, wire: Wire, asked: str) -> tuple[str, int]:
-        ranges = await wire.ask("CLUSTER", "SLOTS")
+    async def _find_owner(self, wire: Wire, node_host: str) -> tuple[str, int]:
+        ranges = await wire.request("CLUSTER", "SLOTS")
         if type(ranges) is ReplyError:
             if "cluster support disabled" in str(ranges):
-                raise BadConfiguration(f"Redis at {self.place.text} is not a cluster; use redis:// instead")
-            raise errors.of_reply(ranges, self.place.text)
+                raise BadConfiguration(f"Redis at {self.url.text} is not a cluster; use redis:// instead")
+            raise errors.of_reply(ranges, self.url.text)
         slot, owner = key_slot(self._tag), None
         self._nodes = []
         for first, last, *nodes in ranges:
-            known = [(_text(node[0]) if node[0] else asked, int(node[1])) for node in nodes]
+            known = [(_text(host) if host else node_host, int(port)) for host, port, *_ in nodes]
             self._nodes += [node for node in known if node not in self._nodes]
             if first <= slot <= last:
                 owner = known[0]
         if owner is None:
-            raise EngineUnavailable(f"Redis at {self.place.text} serves no slot {slot}; look at CLUSTER INFO")
+            raise EngineUnavailable(f"Redis at {self.url.text} serves no slot {slot}; look at CLUSTER INFO")
         return owner
 
 

@@ -1,4 +1,4 @@
-"""The errors of a Redis server and of the way to it, as errors of Everwork: one line, and what to do."""
+"""Errors of a Redis server and of its connection, translated into Everwork's: one line, and what to do."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineError, EngineUnavailable
 
 RIGHTS: Final = "+@all -@dangerous +info ~{namespace}* resetchannels &{namespace}:*"
-"""What a user must be allowed to do."""
+"""The ACL rules that a user needs."""
 
-_WRONG = "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"
+_LOGIN_REFUSED = "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"
 _MOVING = "is moving the store to another node; nothing is lost, wait until it is done"
 _FORBIDDEN = f"does not let this user do that; give it {RIGHTS} (see docs/redis.md)"
 _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
-    ("WRONGPASS ", BadConfiguration, _WRONG),
+    ("WRONGPASS ", BadConfiguration, _LOGIN_REFUSED),
     ("NOAUTH ", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
     ("ERR AUTH <password> called without", BadConfiguration, "has no password set; take it out of the URL"),
-    ("ERR invalid password", BadConfiguration, _WRONG),
+    ("ERR invalid password", BadConfiguration, _LOGIN_REFUSED),
     ("NOPERM ", BadConfiguration, _FORBIDDEN),
     ("The user executing the script can't", BadConfiguration, _FORBIDDEN),
     ("ERR ACL failure in script", BadConfiguration, _FORBIDDEN),
@@ -40,33 +40,33 @@ _IN_SCRIPT = re.compile(r"ERR Error running script .*?@user_script:\s?\d+: (?:@u
 
 
 def loses_its_node(error: Exception) -> bool:
-    """Whether the node must be looked up again after this answer."""
+    """Whether the node must be looked up again after this error."""
     return _bare(error).startswith(_LOSES_ITS_NODE)
 
 
 def of_reply(error: Exception, where: str) -> Exception:
-    """What the server answered; a script that fails by itself is a fault of ours, and no reason to try again."""
+    """The error of a reply; a script that fails on its own is a bug of ours, not a reason to try again."""
     bare, text = _bare(error), str(error)
-    for sign, kind, advice in _ADVICE:
-        if bare.startswith(sign):
-            return kind(f"Redis at {where} {advice}")
+    for prefix, error_class, advice in _ADVICE:
+        if bare.startswith(prefix):
+            return error_class(f"Redis at {where} {advice}")
     if "user_script" in text:
         return RuntimeError(f"a script failed on Redis at {where}: {' '.join(text.split())[:300]}")
     return EngineUnavailable(f"Redis at {where} refuses: {' '.join(text.split())[:300]}")
 
 
 def _bare(error: Exception) -> str:
-    """The reply; what a command inside a script was answered, which Redis 6.2 wraps in words about the script."""
+    """The text of an error, without the words about the script that Redis 6.2 puts around it."""
     text = str(error)
     return text[wrapped.end() :] if (wrapped := _IN_SCRIPT.match(text)) else text
 
 
 def unreachable(where: str, error: BaseException) -> EngineUnavailable:
-    """The server is not there."""
-    said = str(error) or type(error).__name__
-    return EngineUnavailable(f"cannot reach Redis at {where}: {said}; start it, or correct the URL")
+    """The server cannot be reached."""
+    cause = str(error) or type(error).__name__
+    return EngineUnavailable(f"cannot reach Redis at {where}: {cause}; start it, or correct the URL")
 
 
 def lost(where: str, error: BaseException) -> EngineUnavailable:
-    """The server went away in the middle."""
+    """The connection was lost during a call."""
     return EngineUnavailable(f"lost Redis at {where}: {error}")

@@ -1,8 +1,12 @@
 """The open inbox: `XADD <type> * payload <JSON>` by any program becomes a job of that type, once.
 
 A stream has a plain key, which on a cluster is in another slot than the namespace: so this is a loop and not a script.
-Read, create with the entry's id as dedupe key, acknowledge and delete; who dies in between leaves an entry that another
-process claims, and whose job exists already.
+Read, create with the entry's id as dedupe key, acknowledge and delete; a process that dies in between leaves an entry
+that another process claims, and whose job exists already.
+
+The inbox uses redis-py, because streams may be on any node of a cluster and blocking reads need connections of their
+own, which redis-py routes and pools. The engine's scripts go over a client of their own (see wire.py), because they
+need neither and redis-py would cost each call several times as much.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -30,7 +34,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.engines.redis.connection import CONNECT_SECONDS, Connection
-from everwork.engines.redis.records import job_words
+from everwork.engines.redis.records import job_args
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wire import SILENCE_SECONDS
 from everwork.exceptions import EngineError, InvalidInput
@@ -39,89 +43,87 @@ from everwork.logs import Outage, get_logger
 log = get_logger("everwork.redis")
 
 GROUP: Final = "everwork"
-LOOK_SECONDS: Final = 0.5
-"""How often it is looked whether a type has got a stream."""
+CHECK_SECONDS: Final = 0.5
+"""How often types are checked for new streams."""
 BLOCK_MS: Final = 1_000
 CLAIM_SECONDS: Final = 10.0
 IDLE_MS: Final = 30_000
-"""An entry that its reader has not dealt with for this long is taken over."""
+"""An entry that its reader has not finished for this long is claimed by another one."""
 FORGET_MS: Final = 86_400_000
 ENTRIES_MAX: Final = 500
 ENTRIES_FIRST: Final = 16
-"""As many are read before it is known how large they are."""
+"""How many are read as long as their size is not known."""
 ASIDE_MAX: Final = 10_000
 RETRY_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
 
 ALL: Final = "every type"
-"""Whose outage it is when it cannot be looked for streams at all."""
+"""The source of an outage that concerns the search for streams itself."""
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 
 
 class Inbox:
-    """Looks for streams of the types that this process's workers ask for, and reads those that there are."""
+    """Finds the streams of the types that this process's workers demand, and reads them."""
 
-    def __init__(self, link: Connection, *, idle_ms: int = IDLE_MS, reads: bool = True) -> None:
+    def __init__(self, connection: Connection, *, idle_ms: int = IDLE_MS, reads: bool = True) -> None:
         self.types: set[str] = set()
-        self._link = link
+        self._connection = connection
         self._idle_ms = idle_ms
         self._reads = reads
         self._foreign: set[str] = set()
         self._outages: dict[str, Outage] = {}
-        self._at_once = ENTRIES_FIRST
+        self._batch_size = ENTRIES_FIRST
         self._readers: dict[str, asyncio.Task[None]] = {}
-        self._looker: asyncio.Task[None] | None = None
+        self._finder: asyncio.Task[None] | None = None
         self._client: Any = None
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
-    def want(self, demands: Sequence[Demand]) -> None:
-        """Look for streams of these types from now on."""
+    def watch(self, demands: Sequence[Demand]) -> None:
+        """Find and read streams of these types from now on."""
         for demand in demands:
             if demand.type not in self.types:
                 self.types.add(demand.type)
-                if self._looker is None:
-                    self._looker = asyncio.get_running_loop().create_task(self._look_for_streams())
+                if self._finder is None:
+                    self._finder = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop reading; what was read and not acknowledged stays for others."""
-        tasks = [*self._readers.values(), *([self._looker] if self._looker else [])]
+        """Stop reading; entries that were read and not acknowledged stay for others."""
+        tasks = [*self._readers.values(), *([self._finder] if self._finder else [])]
         while tasks:
             for task in tasks:
                 task.cancel()
-            # The driver may take a cancellation for a time-out of its own: then it is told again.
+            # The driver may take a cancellation for a timeout of its own: then it is cancelled again.
             tasks = list((await asyncio.wait(tasks, timeout=CLOSE_SECONDS))[1])
         if self._client is not None:
             with suppress(RedisError, OSError, TimeoutError, RuntimeError):
-                await asyncio.wait_for(self._sign_off(), CLOSE_SECONDS)
+                await asyncio.wait_for(self._remove_consumers(), CLOSE_SECONDS)
             await self._client.aclose()
 
-    # Finding streams ------------------------------------------------------------------------------
-
-    async def _look_for_streams(self) -> None:
+    async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await asyncio.sleep(CHECK_SECONDS)
+            await self.find_streams()
 
-    async def look(self) -> None:
-        """Begin to read the streams that have appeared."""
+    async def find_streams(self) -> None:
+        """Start to read the streams that have appeared."""
         if self._client is None:
-            self._client = client_of(self._link.place)
-        waiting = [type for type in sorted(self.types) if type not in self._readers or self._readers[type].done()]
-        if waiting:
-            await self._spared(ALL, self._find(waiting))
+            self._client = client_of(self._connection.url)
+        unread = [type for type in sorted(self.types) if type not in self._readers or self._readers[type].done()]
+        if unread:
+            await self._try(ALL, self._find(unread))
 
     async def _find(self, types: Sequence[str]) -> None:
         for type in types:
             try:
-                self._begin(type, await self._client.type(type))
-            except ResponseError as error:  # This one may not be read; the others may.
-                self._outage(type).tell(error)
+                self._start_reader(type, await self._client.type(type))
+            except ResponseError as error:  # This key may not be read; others may.
+                self._outage(type).report(error)
 
-    def _begin(self, type: str, found: bytes) -> None:
-        if found == b"stream" and self._reads:
+    def _start_reader(self, type: str, key_type: bytes) -> None:
+        if key_type == b"stream" and self._reads:
             self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
-        elif found not in (b"none", b"stream") and type not in self._foreign:
+        elif key_type not in (b"none", b"stream") and type not in self._foreign:
             self._foreign.add(type)
             log.warning("the key named like this type is no stream and is left alone", type=type)
 
@@ -131,24 +133,24 @@ class Inbox:
         while True:
             if loop.time() - claimed_at >= CLAIM_SECONDS:
                 claimed_at = loop.time()
-                entries = await self._spared(source, self.abandoned(source))
+                entries = await self._try(source, self.claim_abandoned(source))
             else:
-                entries = await self._spared(source, self.fresh(source))
+                entries = await self._try(source, self.read_new(source))
             if entries is None:
-                return  # The stream has gone, or the server: it is looked for again.
-            await self.bring(source, entries)
+                return  # The stream or the server is gone: the search goes on.
+            await self.take(source, entries)
 
-    async def _spared(self, source: str, act: Coroutine[Any, Any, Any]) -> Any:
-        """What an act answers; None if the server is away or the stream has gone."""
+    async def _try(self, source: str, action: Coroutine[Any, Any, Any]) -> Any:
+        """The result of an action; None if the server is unavailable or the stream is gone."""
         try:
-            answer = await act
+            result = await action
         except (RedisError, OSError, EngineError, RuntimeError) as error:
-            # uvloop calls it a RuntimeError when the driver writes to a connection that has just been closed.
+            # uvloop raises RuntimeError when the driver writes to a connection that has just been closed.
             if not str(error).startswith("NOGROUP"):
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
             return None
         self._outage(source).over()
-        return answer
+        return result
 
     def _outage(self, source: str) -> Outage:
         if source not in self._outages:
@@ -156,63 +158,63 @@ class Inbox:
             self._outages[source] = Outage(log, away, back, source=source)
         return self._outages[source]
 
-    # Entries --------------------------------------------------------------------------------------
-
-    async def fresh(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
-        """Entries that nobody has read yet."""
-        got = await self._client.xreadgroup(GROUP, self.consumer, {source: ">"}, count=self._at_once, block=block_ms)
-        if not got:
+    async def read_new(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:
+        """Entries that no consumer has read yet."""
+        reply = await self._client.xreadgroup(
+            GROUP, self.consumer, {source: ">"}, count=self._batch_size, block=block_ms
+        )
+        if not reply:
             return []
-        return self._measured(next(iter(got.values()))[0] if isinstance(got, dict) else got[0][1])
+        return self._measured(next(iter(reply.values()))[0] if isinstance(reply, dict) else reply[0][1])
 
-    async def abandoned(self, source: str) -> list[Entry]:
-        """Entries that somebody has read and not dealt with; also makes the group, if it is the first."""
+    async def claim_abandoned(self, source: str) -> list[Entry]:
+        """Entries that another consumer has read and not finished; also creates the group if there is none."""
         try:
             await self._client.xgroup_create(source, GROUP, id="0")
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
         _, entries, *_ = await self._client.xautoclaim(
-            source, GROUP, self.consumer, self._idle_ms, "0-0", count=self._at_once
+            source, GROUP, self.consumer, self._idle_ms, "0-0", count=self._batch_size
         )
-        await self._forget_the_dead(source)
+        await self._remove_dead_consumers(source)
         return self._measured(entries)
 
     def _measured(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries; from their size follows how many are read next time."""
+        """The entries; their size decides how many are read next time."""
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
         if entries:
-            self._at_once = max(1, min(ENTRIES_MAX, BATCH_BYTES_MAX * len(entries) // max(size, 1)))
+            self._batch_size = max(1, min(ENTRIES_MAX, BATCH_BYTES_MAX * len(entries) // max(size, 1)))
         return list(entries)
 
-    async def bring(self, source: str, entries: Sequence[Entry]) -> None:
-        """Make jobs of entries and delete these; one that makes no sense is set aside with its error."""
+    async def take(self, source: str, entries: Sequence[Entry]) -> None:
+        """Create jobs from entries and delete these; an invalid one is set aside with its error."""
         jobs: list[NewJob] = []
         for entry_id, fields in entries:
             if fields is None:
-                continue  # It was deleted while somebody had it.
+                continue  # It was deleted while a consumer had it.
             try:
                 jobs.append(job_of_entry(source, entry_id.decode(), fields))
             except InvalidInput as error:
-                await self._stubborn(source, partial(self._set_aside, source, entry_id, fields, error))
+                await self._repeat(source, partial(self._set_aside, source, entry_id, fields, error))
         await self.create(source, jobs)
         ids = [entry_id for entry_id, _ in entries]
         if ids:
-            await self._stubborn(source, lambda: self._client.xack(source, GROUP, *ids))
-            await self._stubborn(source, lambda: self._client.xdel(source, *ids))
+            await self._repeat(source, lambda: self._client.xack(source, GROUP, *ids))
+            await self._repeat(source, lambda: self._client.xdel(source, *ids))
 
     async def create(self, source: str, jobs: Sequence[NewJob]) -> None:
-        """Create jobs, however long it takes."""
-        for portion in portions(jobs):
-            await self._stubborn(source, partial(self._link.run, "create", job_words(portion)))
+        """Create jobs; repeated until it succeeds."""
+        for batch in batches(jobs):
+            await self._repeat(source, partial(self._connection.run, "create", job_args(batch)))
 
-    async def _stubborn(self, source: str, act: Any) -> None:
-        """Do what may be done twice until it is done: the entries stay here meanwhile."""
+    async def _repeat(self, source: str, action: Callable[[], Awaitable[Any]]) -> None:
+        """Repeat an idempotent action until it succeeds: the entries stay here meanwhile."""
         while True:
             try:
-                await act()
+                await action()
             except (RedisError, OSError, EngineError, RuntimeError) as error:
-                self._outage(source).tell(error)
+                self._outage(source).report(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._outage(source).over()
@@ -220,76 +222,74 @@ class Inbox:
 
     async def _set_aside(self, source: str, entry_id: bytes, fields: dict[bytes, bytes], problem: InvalidInput) -> None:
         payload = fields.get(b"payload")
-        told = {"payload": payload} if payload is not None else {"fields": repr(fields)[:10_000]}
-        kept = {"entry": entry_id, "error": str(problem), **told}
-        place = f"{source}:aside"
+        content = {"payload": payload} if payload is not None else {"fields": repr(fields)[:10_000]}
+        kept = {"entry": entry_id, "error": str(problem), **content}
+        aside = f"{source}:aside"
         try:
-            await self._client.xadd(place, kept, maxlen=ASIDE_MAX, approximate=True)
+            await self._client.xadd(aside, kept, maxlen=ASIDE_MAX, approximate=True)
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
-            place = f"{place}:everwork"  # Somebody uses the name for something else.
-            await self._client.xadd(place, kept, maxlen=ASIDE_MAX, approximate=True)
-        log.warning("an entry was set aside", stream=source, entry=entry_id.decode(), into=place, error=str(problem))
+            aside = f"{aside}:everwork"  # The name is used for something else.
+            await self._client.xadd(aside, kept, maxlen=ASIDE_MAX, approximate=True)
+        log.warning("an entry was set aside", stream=source, entry=entry_id.decode(), into=aside, error=str(problem))
 
-    # Readers --------------------------------------------------------------------------------------
-
-    async def _forget_the_dead(self, source: str) -> None:
+    async def _remove_dead_consumers(self, source: str) -> None:
         for consumer in await self._client.xinfo_consumers(source, GROUP):
             if consumer["pending"] == 0 and consumer["idle"] > FORGET_MS:
                 await self._client.xgroup_delconsumer(source, GROUP, consumer["name"])
 
-    async def _sign_off(self) -> None:
-        """Take our name away where we owe nothing: with a consumer its unfinished entries would be forgotten."""
+    async def _remove_consumers(self) -> None:
+        """Delete our consumer where it has no pending entries: these would be lost with it."""
         for source in self._readers:
-            owed = await self._client.xpending_range(source, GROUP, "-", "+", 1, self.consumer)
-            if not owed:
+            pending = await self._client.xpending_range(source, GROUP, "-", "+", 1, self.consumer)
+            if not pending:
                 await self._client.xgroup_delconsumer(source, GROUP, self.consumer)
 
 
 BATCH_BYTES_MAX: Final = 8_000_000
-"""Entries are read, and jobs created, in portions of about this size."""
+"""The approximate size of the batches in which entries are read and jobs created."""
 
 
-def portions(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """The jobs in their order, in portions of a bounded size; one that is larger stands alone."""
-    portion: list[NewJob] = []
+def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """The jobs in their order, in batches of a bounded size; a larger one is a batch of its own."""
+    batch: list[NewJob] = []
     taken = 0
     for job in jobs:
         size = len(job.variables) + len(job.headers or "")
-        if portion and taken + size > BATCH_BYTES_MAX:
-            yield portion
-            portion, taken = [], 0
-        portion.append(job)
+        if batch and taken + size > BATCH_BYTES_MAX:
+            yield batch
+            batch, taken = [], 0
+        batch.append(job)
         taken += size
-    if portion:
-        yield portion
+    if batch:
+        yield batch
 
 
 def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> NewJob:
-    """The job that an entry asks for; what is wrong with it is an `InvalidInput`."""
+    """The job of an entry; raises `InvalidInput` if it is not valid."""
     payload = fields.get(b"payload")
     if payload is None:
         raise InvalidInput("payload", 'is missing; write XADD <type> * payload {"kwargs": {...}}')
-    told = decode_object("payload", payload, PAYLOAD_BYTES_MAX + HEADERS_BYTES_MAX)
-    if "kwargs" not in told:
+    given = decode_object("payload", payload, PAYLOAD_BYTES_MAX + HEADERS_BYTES_MAX)
+    if "kwargs" not in given:
         raise InvalidInput("kwargs", "is missing in the payload; it must be a JSON object")
-    headers = told.get("headers")
-    if told.get("delay") is not None and told.get("run_at") is not None:
+    headers = given.get("headers")
+    if given.get("delay") is not None and given.get("run_at") is not None:
         raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return NewJob(
         type,
-        encode_object("kwargs", told["kwargs"], PAYLOAD_BYTES_MAX),
+        encode_object("kwargs", given["kwargs"], PAYLOAD_BYTES_MAX),
         dedupe_key=f"inbox:{entry_id}",
         headers=None if headers is None else encode_object("headers", headers, HEADERS_BYTES_MAX),
-        delay_ms=checks.milliseconds("delay", told.get("delay") or 0, 0, DELAY_MS_MAX / 1000),
-        run_at_ms=_moment_ms("run_at", told.get("run_at")),
-        expires_at_ms=_moment_ms("expires", told.get("expires")),
+        delay_ms=checks.milliseconds("delay", given.get("delay") or 0, 0, DELAY_MS_MAX / 1000),
+        run_at_ms=_instant_ms("run_at", given.get("run_at")),
+        expires_at_ms=_instant_ms("expires", given.get("expires")),
     )
 
 
-def _moment_ms(field: str, value: Any) -> int | None:
-    """A moment in ISO 8601 with a time zone, or in seconds since 1970."""
+def _instant_ms(field: str, value: Any) -> int | None:
+    """An instant, from ISO 8601 with a time zone or from seconds since 1970."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -303,19 +303,19 @@ def _moment_ms(field: str, value: Any) -> int | None:
     return checks.whole_number(field, instant_ms(moment), 0, INSTANT_MS_MAX)
 
 
-def client_of(place: StoreUrl) -> Any:
-    """A client on the server or cluster of a store; it connects when it is used."""
+def client_of(url: StoreUrl) -> Any:
+    """A redis-py client for the server or cluster of a store; it connects when it is used."""
     settings: dict[str, Any] = {
-        "username": place.username, "password": place.password, "protocol": 3,
+        "username": url.username, "password": url.password, "protocol": 3,
         "socket_connect_timeout": CONNECT_SECONDS, "socket_timeout": SILENCE_SECONDS,
     }  # fmt: skip
-    if place.tls is not None:
-        settings |= {"ssl": True, **place.tls}
-    if place.is_cluster:
-        return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **settings)
-    # One try more for a connection that was cut meanwhile; whoever asks is stubborn himself.
+    if url.tls is not None:
+        settings |= {"ssl": True, **url.tls}
+    if url.is_cluster:
+        return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in url.hosts], **settings)
+    # One retry for a connection that was cut while idle; callers repeat on their own.
     settings["retry"] = Retry(NoBackoff(), 1)
-    if place.socket_path is not None:
-        return Redis(unix_socket_path=place.socket_path, db=place.db, **settings)
-    [(host, port)] = place.hosts
-    return Redis(host=host, port=port, db=place.db, **settings)
+    if url.socket_path is not None:
+        return Redis(unix_socket_path=url.socket_path, db=url.db, **settings)
+    [(host, port)] = url.hosts
+    return Redis(host=host, port=port, db=url.db, **settings)

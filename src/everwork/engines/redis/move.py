@@ -1,17 +1,17 @@
-"""dump and load: jobs with all that is known of them, out of one store and into another."""
+"""dump and load: whole jobs, with history and policy, from one store to another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from everwork.core.job import Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import State
-from everwork.engines.redis.connection import Connection
+from everwork.engines.contract.moving import Moving
+from everwork.engines.redis.opened import StoreAccess
 from everwork.engines.redis.records import (
     LETTER_OF,
-    Record,
     dedupe_field,
     entry_text,
     history_of,
@@ -20,42 +20,45 @@ from everwork.engines.redis.records import (
     lane_of,
     payload_of,
     queue_of,
+    record_of,
 )
-from everwork.engines.redis.wire import Word
+from everwork.engines.redis.wire import Arg
 from everwork.engines.rules import rounds_in
 from everwork.engines.values import JobRecord
 from everwork.exceptions import InvalidInput
 
-KEY_MAX = 2**53 - 1
+KEY_MAX: Final = 2**53 - 1
 """Numbers in Lua are exact up to here."""
-"""The kind and the error of an entry of the history that says that a dead letter came back without being asked."""
 
 
-async def dump(link: Connection, after: int, limit: int) -> list[JobRecord]:
-    """The next jobs over a key, as they stand in one step."""
-    columns = await link.read("dump", id_of(after), limit)
-    return [_record(int(id), stored) for id, *stored in zip(*columns, strict=True)]
+class RedisMoving(StoreAccess, Moving):
+    """Dump and load."""
+
+    async def dump(self, after: int, limit: int) -> list[JobRecord]:
+        columns = await self._connection.read("dump", id_of(after), limit)
+        return [_job_record(int(id), stored) for id, *stored in zip(*columns, strict=True)]
+
+    async def load(self, records: Sequence[JobRecord]) -> int:
+        connection = self._connection
+        args: list[Arg] = []
+        for record in records:
+            if record.job.key > KEY_MAX:
+                raise InvalidInput("key", f"must be at most {KEY_MAX} on Redis, not {record.job.key}")
+            args += _record_args(record)
+        return int(await connection.call("load", *args)) if args else 0
 
 
-async def load(link: Connection, records: Sequence[JobRecord]) -> int:
-    """Write the jobs whose keys are free."""
-    words: list[Word] = []
-    for record in records:
-        if record.job.key > KEY_MAX:
-            raise InvalidInput("key", f"must be at most {KEY_MAX} on Redis, not {record.job.key}")
-        words += _words(record)
-    return int(await link.call("load", *words)) if words else 0
-
-
-def _record(key: int, stored: Sequence[Any]) -> JobRecord:
-    state, _, error, _, _, own, entries = stored
-    job = cast("Job", job_of(key, stored[:5]))
-    record = Record(state)
+def _job_record(key: int, stored: Sequence[Any]) -> JobRecord:
+    *of_job, own_policy, entries = stored
+    state, _, error, _, _ = of_job
+    job = cast("Job", job_of(key, of_job))
+    record = record_of(state)
     history = history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
-    return JobRecord(job, int(record.fields[4]), own.decode() if own is not None else None, tuple(history))
+    retry = own_policy.decode() if own_policy is not None else None
+    return JobRecord(job, int(record.created_max_attempts), retry, tuple(history))
 
 
-def _words(record: JobRecord) -> list[Word]:
+def _record_args(record: JobRecord) -> list[Arg]:
     job = record.job
     field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
     history = [entry_text(entry) for entry in record.past]
@@ -65,12 +68,12 @@ def _words(record: JobRecord) -> list[Word]:
     rounds = rounds_in(record.history)
     lease = "" if job.lease_until_ms is None else job.lease_until_ms
     return [
-        id_of(job.key), _state(record), payload_of(job.variables, rare), error, result, field, record.retry or "",
+        id_of(job.key), _state_text(record), payload_of(job.variables, rare), error, result, field, record.retry or "",
         lease, rounds, len(history), *history,
     ]  # fmt: skip
 
 
-def _state(record: JobRecord) -> str:
+def _state_text(record: JobRecord) -> str:
     job = record.job
     kind = record.history[-1].kind if record.history and job.state in (State.FAILED, State.CANCELLED) else ""
     values = (

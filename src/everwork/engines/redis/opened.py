@@ -1,4 +1,4 @@
-"""What exists while the engine is open: the way to the store, the bells, and the bridge from the streams."""
+"""What exists while the engine is open, and how each topic of the engine reaches it."""
 
 from __future__ import annotations
 
@@ -7,81 +7,48 @@ import os
 from everwork.engines.contract import Clock
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.inbox import Inbox
-from everwork.engines.redis.registry import upgrade
-from everwork.engines.redis.scripts import SCHEMA_VERSION
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wake import Wakeups
-from everwork.engines.values import Durability, Schema
-from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
-from everwork.logs import get_logger
-
-log = get_logger("everwork.redis")
+from everwork.exceptions import EngineUnavailable
 
 
 class OpenStore:
-    """An engine at work, in the process and event loop that opened it."""
+    """The resources of an open engine, in the process and event loop that opened it."""
 
-    def __init__(self, link: Connection, schema_version: int, known: dict[str, int]) -> None:
+    def __init__(self, connection: Connection, schema_version: int, last_wakeups: dict[str, int]) -> None:
         self.pid = os.getpid()
-        self.link = link
+        self.connection = connection
         self.schema_version = schema_version
-        self.bells = Wakeups(link, known)
-        self.inbox = Inbox(link)
+        self.wakeups = Wakeups(connection, last_wakeups)
+        self.inbox = Inbox(connection)
 
     @property
     def server(self) -> Server:
-        """The server as it was found by the last connection."""
-        return self.link.server
+        """The server as the latest connection found it."""
+        return self.connection.server
 
     async def close(self) -> None:
-        """Stop what runs beside the calls, finish these, and hang up."""
+        """Stop the background tasks, finish the calls in flight, and disconnect."""
         await self.inbox.close()
-        await self.bells.close()
-        await self.link.close()
+        await self.wakeups.close()
+        await self.connection.close()
 
 
-async def stored_schema(place: StoreUrl) -> Schema:
-    """The version of the store, without changing anything."""
-    link = Connection(place, None)
-    try:
-        reply = await link.read("open", SCHEMA_VERSION, 0)
-    finally:
-        await link.close()
-    return Schema(None if reply is None else _version(link, reply[0]), SCHEMA_VERSION)
+class StoreAccess:
+    """The base of every topic of the engine: the store's URL, and the store while it is open."""
 
+    def __init__(self, url: StoreUrl, clock: Clock | None = None) -> None:
+        self._url = url
+        self._clock = clock
+        self._opened: OpenStore | None = None
 
-async def opened(place: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
-    """Connect, check the server, and begin the store or find out its version."""
-    link = Connection(place, clock)
-    try:
-        reply = await link.call("open", SCHEMA_VERSION, int(create))
-        if reply is None:
-            raise EngineUnavailable(f"Redis at {place.text} holds no jobs in the namespace '{place.namespace}'")
-        version = _version(link, reply[0])
-        if version > SCHEMA_VERSION:
-            raise SchemaMismatch(
-                f"Redis at {place.text}, namespace '{place.namespace}', was written by a newer Everwork "
-                f"(schema {version}, this one knows {SCHEMA_VERSION}); upgrade this program"
-            )
-        await link.call("registry", "index")
-        if version < SCHEMA_VERSION:
-            await upgrade(link)
-        parts = OpenStore(link, SCHEMA_VERSION, {"w": int(reply[1]), "d": int(reply[2])})
-    except BaseException:
-        await link.close()
-        raise
-    if parts.server.durability is Durability.NONE:
-        log.warning(
-            "this Redis keeps nothing on disk, a crash of the server loses jobs; run: CONFIG SET appendonly yes",
-            place=place.text,
-        )
-    return parts
+    @property
+    def _store(self) -> OpenStore:
+        if self._opened is None or self._opened.pid != os.getpid():
+            raise EngineUnavailable(f"cannot use Redis at {self._url.text}: the engine is not open in this process")
+        return self._opened
 
-
-def _version(link: Connection, told: bytes) -> int:
-    if not told.isdigit():
-        raise BadConfiguration(
-            f"Redis at {link.place.text}: the key {link.place.tag}:version is not Everwork's; use another ?namespace="
-        )
-    return int(told)
+    @property
+    def _connection(self) -> Connection:
+        return self._store.connection

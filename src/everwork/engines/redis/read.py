@@ -1,4 +1,4 @@
-"""get, history, list, count, stats, measures, oldest, explain: questions."""
+"""Questions: get, owners, history, find, count, stats, measures, oldest, explain."""
 
 from __future__ import annotations
 
@@ -9,102 +9,128 @@ from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.states import State
-from everwork.engines.portions import Filling
-from everwork.engines.redis.connection import Connection
+from everwork.engines.contract.questions import Questions
+from everwork.engines.portions import PageBuilder
+from everwork.engines.redis.opened import StoreAccess
 from everwork.engines.redis.records import (
     LETTER_OF,
-    LETTERS,
     SEPARATOR,
+    STATE_OF,
     Record,
     history_of,
     id_of,
     job_of,
     lane_parts,
+    pairs,
     queue_parts,
+    record_of,
 )
 from everwork.engines.redis.registry import breaker_of, fields_of, rate_full_until_ms
-from everwork.engines.redis.wire import Word
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, explained, states_sought
+from everwork.engines.redis.wire import Arg
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, explained, states_to_search
 
 TOP: Final = "9" * 16
-WORK: Final = ("completed", "failed", "retried", "execution", "wait")
+WORK_SUMS: Final = ("completed", "failed", "retried", "execution", "wait")
 """What is summed up by worker, in the order of `WorkerHour`."""
 GET_STEP: Final = 500
 LIST_STEP_MAX: Final = 2_000
-"""How many short states one script reads: nobody else is served meanwhile."""
+"""How many states one script reads: the server serves no other client meanwhile."""
 PAYLOADS_MAX: Final = 2_000
-"""How many payloads a list reads in one call when only they can tell whether a job matches."""
+"""How many payloads `find` reads in one call when states do not suffice to decide whether a job matches."""
 
 
-async def get(link: Connection, keys: Sequence[int]) -> list[Job | None]:
-    """Jobs by key, in the order asked for."""
-    jobs: list[Job | None] = []
-    for start in range(0, len(keys), GET_STEP):
-        some = keys[start : start + GET_STEP]
-        columns = await link.read("get", *map(id_of, some))
-        jobs += [job_of(key, stored) for key, *stored in zip(some, *columns, strict=True)]
-    return jobs
+class RedisQuestions(StoreAccess, Questions):
+    """Questions; what may be long is read in steps, because the server serves no other client during a script."""
+
+    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+        connection = self._connection
+        jobs: list[Job | None] = []
+        for start in range(0, len(keys), GET_STEP):
+            step = keys[start : start + GET_STEP]
+            columns = await connection.read("get", *map(id_of, step))
+            jobs += [job_of(key, stored) for key, *stored in zip(step, *columns, strict=True)]
+        return jobs
+
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        connection = self._connection
+        owners: list[str | None] = []
+        for start in range(0, len(keys), LIST_STEP_MAX):
+            lanes = await connection.read("owners", *map(id_of, keys[start : start + LIST_STEP_MAX]))
+            owners += [None if lane is None else lane_parts(lane.decode())[0] for lane in lanes]
+        return owners
+
+    async def history(self, key: int) -> list[HistoryEntry]:
+        stored, error, entries = await self._connection.read("history", id_of(key))
+        record = record_of(stored) if stored is not None else None
+        return history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
+
+    async def count(self) -> list[Count]:
+        return _counts(await self._connection.read("count"))
+
+    async def stats(self, hours: int) -> Stats:
+        now, counts, *sums = await self._connection.read("stats", hours)
+        return Stats(_counts(counts), _worker_hours(_hour_sums(sums)), int(now))
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        connection = self._connection
+        found: list[Measure] = []
+        last_hour: Arg = ""
+        last_type: Arg = ""
+        while True:
+            last_hour, last_type, *sums = await connection.read("measures", hours, type or "", last_hour, last_type)
+            found += _measures(sums)
+            if not last_hour:
+                return sorted(found)
+
+    async def oldest(self) -> list[Oldest]:
+        connection = self._connection
+        found: list[Oldest] = []
+        last_type: Arg = ""
+        while True:
+            last_type, *queues = await connection.read("oldest", last_type)
+            found += [Oldest(*queue_parts(queue.decode()), int(run_at)) for queue, run_at in pairs(queues)]
+            if not last_type:
+                return sorted(found)
+
+    async def explain(self, key: int) -> Explanation | None:
+        reply = await self._connection.read("explain", id_of(key))
+        if reply is None:
+            return None
+        now, *rest = reply
+        return explained(_facts(key, rest), int(now))
+
+    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        # Candidates come newest first; their short states rule most out before a payload is read.
+        connection = self._connection
+        below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
+        conditions = _conditions(wanted)
+        filling = PageBuilder(wanted, limit)
+        seen, read, step = 0, 0, max(limit + 1, 200)
+        while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
+            next_below, ids, states, now, scanned = await connection.read("find", below, step, *conditions)
+            found = [(int(id), record_of(state)) for id, state in zip(ids, states, strict=True)]
+            left = [key for key, record in found if _may_match(record, wanted, int(now))]
+            while left:
+                if filling.is_full:
+                    return filling.page()
+                few, left = left[: filling.step], left[filling.step :]
+                filling.add(await self.get(few), int(now))
+                read += len(few)
+                if read >= PAYLOADS_MAX and left:
+                    return Page(filling.jobs, few[-1])
+            if not next_below:
+                return Page(filling.jobs, None)
+            below, seen = next_below.decode(), seen + scanned
+            step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
+        return Page(filling.jobs, int(below))
 
 
-async def owners(link: Connection, keys: Sequence[int]) -> list[str | None]:
-    """The tenants of jobs, in the order asked for."""
-    owners: list[str | None] = []
-    for start in range(0, len(keys), LIST_STEP_MAX):
-        lanes = await link.read("owners", *map(id_of, keys[start : start + LIST_STEP_MAX]))
-        owners += [None if lane is None else lane_parts(lane.decode())[0] for lane in lanes]
-    return owners
-
-
-async def history(link: Connection, key: int) -> list[HistoryEntry]:
-    """The written history, and the end that stands with the finished job."""
-    stored, error, entries = await link.read("history", id_of(key))
-    record = Record(stored) if stored is not None else None
-    return history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
-
-
-async def count(link: Connection) -> list[Count]:
-    """The maintained counts."""
-    return _counts(await link.read("count"))
-
-
-async def stats(link: Connection, hours: int) -> Stats:
-    """Counts, and the sums of the hours asked for."""
-    now, counts, *told = await link.read("stats", hours)
-    return Stats(_counts(counts), _hours(_fields(told)), int(now))
-
-
-async def measures(link: Connection, hours: int, type: str | None) -> list[Measure]:
-    """Read some hours and types after the others: nobody else is served meanwhile."""
-    found: list[Measure] = []
-    hour: Word = ""
-    last: Word = ""
-    while True:
-        hour, last, *told = await link.read("measures", hours, type or "", hour, last)
-        found += _measures(told)
-        if not hour:
-            return sorted(found)
-
-
-async def oldest(link: Connection) -> list[Oldest]:
-    """Look at some types after the others: nobody else is served meanwhile."""
-    found: list[Oldest] = []
-    behind: Word = ""
-    while True:
-        behind, *told = await link.read("oldest", behind)
-        found += [Oldest(*queue_parts(queue.decode()), int(run_at)) for queue, run_at in _pairs(told)]
-        if not behind:
-            return sorted(found)
-
-
-async def explain(link: Connection, key: int) -> Explanation | None:
-    """Read what a claim would look at; what it means is said in one place for every engine."""
-    reply = await link.read("explain", id_of(key))
-    if reply is None:
-        return None
-    now, stored, told, has_probe, running, lane_running, ahead, lease = reply
-    record, fields = Record(stored), fields_of(told)
-    type, group = record.queue
-    facts = Facts(
+def _facts(key: int, reply: Sequence[Any]) -> Facts:
+    """What explain.lua returns after its now, as the rules shared by all engines read it."""
+    state, type_fields, has_probe, running, lane_running, ahead, lease_end = reply
+    record, fields = record_of(state), fields_of(type_fields)
+    type, group = queue_parts(record.queue)
+    return Facts(
         key=key,
         state=record.state,
         type=type,
@@ -115,119 +141,94 @@ async def explain(link: Connection, key: int) -> Explanation | None:
         asked_at_ms=int(fields[asked]) if (asked := f"asked\n{group}") in fields else None,
         ahead=min(ahead, AHEAD_MAX),
         worker=record.worker,
-        lease_until_ms=int(float(lease)) if lease else None,
+        lease_until_ms=int(float(lease_end)) if lease_end else None,
         policy=fields.get("policy"),
-        limit_key=lane_parts(record.fields[7])[1],
+        limit_key=lane_parts(record.lane)[1],
         running=running,
         lane_running=lane_running,
         is_probe_live=bool(has_probe),
         rate_full_until_ms=rate_full_until_ms(fields, group),
     )
-    return explained(facts, int(now))
 
 
-async def find(link: Connection, wanted: JobFilter, limit: int, cursor: int | None) -> Page:
-    """Walk candidates newest first, a bounded number of them; their short states tell which are worth reading."""
-    below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
-    letters = "".join(LETTER_OF[state] for state in states_sought(wanted) or set(State))
-    pending = ("d" if wanted.due else "") + ("t" if attempts_sought(wanted) else "")
-    asked: tuple[Word, ...] = (pending, *_created(wanted), *_contained(wanted))
-    filling = Filling(wanted, limit)
-    seen, read, step = 0, 0, max(limit + 1, 200)
-    while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
-        after, ids, stored, now, looked_at = await link.read("find", below, step, letters, *asked)
-        found = [(int(id), Record(state)) for id, state in zip(ids, stored, strict=True)]
-        left = [key for key, record in found if _may_match(record, wanted, int(now))]
-        while left:
-            if filling.is_full:
-                return filling.ended()
-            few, left = left[: filling.step], left[filling.step :]
-            filling.add(await get(link, few), int(now))
-            read += len(few)
-            if read >= PAYLOADS_MAX and left:
-                return Page(filling.jobs, few[-1])
-        if not after:
-            return Page(filling.jobs, None)
-        below, seen = after.decode(), seen + looked_at
-        step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
-    return Page(filling.jobs, int(below))
+def _conditions(query: JobFilter) -> tuple[str, ...]:
+    """What find.lua checks: states, due or tried jobs only, the span of creation, texts that a state contains."""
+    letters = "".join(LETTER_OF[state] for state in states_to_search(query) or set(State))
+    pending = ("d" if query.due else "") + ("t" if attempts_min(query) else "")
+    return letters, pending, *_created_span(query), *_contained_texts(query)
 
 
-def _created(wanted: JobFilter) -> tuple[str, str]:
-    """From which instant on and before which jobs were created, as their states say it."""
-    end_ms = INSTANT_MS_MAX if wanted.created_before_ms is None else wanted.created_before_ms
-    return f"{min(wanted.created_after_ms or 0, INSTANT_MS_MAX):015d}", f"{min(end_ms, INSTANT_MS_MAX):015d}"
+def _created_span(query: JobFilter) -> tuple[str, str]:
+    """The instants from which and before which jobs were created, in the digits of their states."""
+    end_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
+    return f"{min(query.created_after_ms or 0, INSTANT_MS_MAX):015d}", f"{min(end_ms, INSTANT_MS_MAX):015d}"
 
 
-def _contained(wanted: JobFilter) -> Iterator[str]:
-    """What the short states of all matching jobs contain."""
-    if wanted.type is not None:
-        yield f"\n{wanted.type}"
-    if wanted.worker is not None:
-        yield f"\n{wanted.worker}"
-    if len(wanted.tenants) == 1 and wanted.tenants[0] != DEFAULT_TENANT:
-        yield f"\n{wanted.tenants[0]}{SEPARATOR}"
+def _contained_texts(query: JobFilter) -> Iterator[str]:
+    """Texts that the states of all matching jobs contain."""
+    if query.type is not None:
+        yield f"\n{query.type}"
+    if query.worker is not None:
+        yield f"\n{query.worker}"
+    if len(query.tenants) == 1 and query.tenants[0] != DEFAULT_TENANT:
+        yield f"\n{query.tenants[0]}{SEPARATOR}"
 
 
-def _may_match(record: Record, wanted: JobFilter, now_ms: int) -> bool:
-    """Whether a filter may show a job, as far as its short state tells."""
-    type, group = record.queue
+def _may_match(record: Record, query: JobFilter, now_ms: int) -> bool:
+    """Whether a job may match, as far as its state shows."""
+    type, group = queue_parts(record.queue)
     return (
-        wanted.type in (None, type)
-        and wanted.group in (None, group)
-        and (not wanted.states or record.state in wanted.states)
-        and (not wanted.tenants or record.tenant in wanted.tenants)
-        and wanted.worker in (None, record.worker)
-        and (wanted.created_after_ms is None or record.created_at_ms >= wanted.created_after_ms)
-        and (wanted.created_before_ms is None or record.created_at_ms < wanted.created_before_ms)
-        and (not wanted.due or (record.state is State.PENDING and record.run_at_ms <= now_ms))
-        and (not wanted.error_text or record.state is not State.COMPLETED)
+        query.type in (None, type)
+        and query.group in (None, group)
+        and (not query.states or record.state in query.states)
+        and (not query.tenants or record.tenant in query.tenants)
+        and query.worker in (None, record.worker)
+        and (query.created_after_ms is None or record.created_at_ms >= query.created_after_ms)
+        and (query.created_before_ms is None or record.created_at_ms < query.created_before_ms)
+        and (not query.due or (record.state is State.PENDING and record.run_at_ms <= now_ms))
+        and (not query.error_text or record.state is not State.COMPLETED)
     )
 
 
-def _counts(told: Sequence[Any]) -> list[Count]:
+def _counts(reply: Sequence[Any]) -> list[Count]:
     counts = []
-    for field, jobs in _pairs(told):
+    for field, jobs in pairs(reply):
         letter, queue, tenant = field.decode().split("\n")
         type, group = queue_parts(queue)
-        counts.append(Count(tenant or DEFAULT_TENANT, type, group, LETTERS[letter], int(jobs)))
+        counts.append(Count(tenant or DEFAULT_TENANT, type, group, STATE_OF[letter], int(jobs)))
     return sorted(counts, key=lambda one: (one.type, one.group, one.tenant, one.state))
 
 
-class _Field(NamedTuple):
-    """One sum of an hour."""
+class _HourSum(NamedTuple):
+    """One sum of one worker in one hour."""
 
     hour: int
-    what: str
+    name: str
     type: str
     worker: str
     sum: int
 
 
-def _fields(told: Sequence[Any]) -> Iterator[_Field]:
-    for hour, sums in _pairs(told):
-        for field, number in _pairs(sums):
-            what, type, worker = field.decode().split("\n")
-            yield _Field(int(hour), what, type, worker, int(number))
+def _hour_sums(reply: Sequence[Any]) -> Iterator[_HourSum]:
+    for hour, sums in pairs(reply):
+        for field, number in pairs(sums):
+            name, type, worker = field.decode().split("\n")
+            yield _HourSum(int(hour), name, type, worker, int(number))
 
 
-def _hours(fields: Iterable[_Field]) -> list[WorkerHour]:
-    """What workers did; the sums of each stand in several fields."""
-    sums: dict[tuple[int, str, str], dict[str, int]] = {}
-    for field in fields:
-        if field.what in WORK:
-            sums.setdefault((field.hour, field.type, field.worker), {})[field.what] = field.sum
-    return sorted(WorkerHour(*who, *(some.get(what, 0) for what in WORK)) for who, some in sums.items())
+def _worker_hours(hour_sums: Iterable[_HourSum]) -> list[WorkerHour]:
+    """The sums of each hour, type and worker, gathered from several fields."""
+    gathered: dict[tuple[int, str, str], dict[str, int]] = {}
+    for one in hour_sums:
+        if one.name in WORK_SUMS:
+            gathered.setdefault((one.hour, one.type, one.worker), {})[one.name] = one.sum
+    return sorted(WorkerHour(*worker, *(sums.get(name, 0) for name in WORK_SUMS)) for worker, sums in gathered.items())
 
 
-def _measures(told: Sequence[Any]) -> list[Measure]:
-    """In order, so that it is quick to put all of them in order."""
+def _measures(reply: Sequence[Any]) -> list[Measure]:
+    """Sorted here already, so that the final sort of all of them is fast."""
     return sorted(
-        Measure(int(hour), type.decode(), what.decode(), int(jobs))
-        for hour, type, sums in zip(told[::3], told[1::3], told[2::3], strict=True)
-        for what, jobs in _pairs(sums)
+        Measure(int(hour), type.decode(), name.decode(), int(jobs))
+        for hour, type, sums in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        for name, jobs in pairs(sums)
     )
-
-
-def _pairs(told: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(told[::2], told[1::2], strict=True)

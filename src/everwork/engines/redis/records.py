@@ -1,9 +1,9 @@
-"""How jobs are written for the scripts, and how what they answer is read."""
+"""Jobs as arguments of the scripts, and the replies of the scripts as jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -13,30 +13,37 @@ from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.portions import Claim, claims_of, shared_out
-from everwork.engines.redis.wire import Word
+from everwork.engines.redis.wire import Arg
 
 SEPARATOR: Final = "\x1f"
-LETTERS: Final[Mapping[str, State]] = {
+STATE_OF: Final[Mapping[str, State]] = {
     "p": State.PENDING,
     "r": State.PROCESSING,
     "c": State.COMPLETED,
     "f": State.FAILED,
     "x": State.CANCELLED,
 }
-LETTER_OF: Final[Mapping[State, str]] = {state: letter for letter, state in LETTERS.items()}
+LETTER_OF: Final[Mapping[State, str]] = {state: letter for letter, state in STATE_OF.items()}
 HEAD_CHARS: Final = 30
-_NOTHING_RARE: Final = (None,) * 8
+INSTANT_CHARS: Final = 15
+WAKEUP_NUMBER: Final = 2
+"""The index of the number of the last wake-up in the reply to demands."""
 _BRACE: Final = ord("{")
-_NOTHING: Final = (None,) * 5
+_SHARED: Final = slice(NewJob._fields.index("tenant"), NewJob._fields.index("dedupe_key"))
+"""The fields of a new job that neighbours in a batch usually share."""
+_RARE: Final = slice(NewJob._fields.index("dedupe_key"), None)
+_NO_RARE_FIELDS: Final = NewJob("")[_RARE]
+_NO_RARE_VALUES: Final = (None,) * 5
+"""Of a payload: no headers, correlation_id, timeout_ms, extra, dedupe_key."""
 
 
 def id_of(key: int) -> str:
-    """A key as the scripts know it: ids sort as text."""
+    """A key as the scripts know it: 16 digits, so that ids sort as text."""
     return f"{key:016d}"
 
 
 def lane_of(tenant: str, limit_key: str | None) -> str:
-    """The lane of a tenant and limit key, as it is stored."""
+    """The stored name of the lane of a tenant and limit key."""
     if tenant == DEFAULT_TENANT:
         return "" if limit_key is None else f"{SEPARATOR}{limit_key}"
     return f"{tenant}{SEPARATOR}{limit_key or ''}"
@@ -51,7 +58,7 @@ def lane_parts(lane: str) -> tuple[str, str | None]:
 
 
 def queue_of(type: str, group: str) -> str:
-    """The name of a type's group, as it is stored."""
+    """The stored name of the queue of a type and group."""
     return type if group == DEFAULT_GROUP else f"{type}{SEPARATOR}{group}"
 
 
@@ -62,12 +69,12 @@ def queue_parts(queue: str) -> tuple[str, str]:
 
 
 def dedupe_field(type: str, tenant: str, dedupe_key: str) -> str:
-    """What a dedupe key is known by."""
+    """The field under which a dedupe key is stored."""
     return f"{type}{SEPARATOR}{tenant}{SEPARATOR}{dedupe_key}"
 
 
-def payload_of(variables: str, rare: Sequence[object] = _NOTHING) -> str:
-    """What is written once: the variables, and before them, if there is anything rare, that.
+def payload_of(variables: str, rare: Sequence[object] = _NO_RARE_VALUES) -> str:
+    """The part of a job that is written once: its variables, after a line of rare values if it has any.
 
     Rare: headers, correlation_id, timeout_ms, extra, dedupe_key.
     """
@@ -79,195 +86,223 @@ def payload_of(variables: str, rare: Sequence[object] = _NOTHING) -> str:
 def payload_parts(payload: bytes) -> tuple[str, Sequence[Any]]:
     """The variables and the rare values of a payload."""
     if payload[0] == _BRACE:
-        return payload.decode(), _NOTHING
+        return payload.decode(), _NO_RARE_VALUES
     rare, _, variables = payload.partition(b"\n")
     return variables.decode(), orjson.loads(rare)
 
 
-def job_words(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> list[Word]:
-    """Jobs as `parts/intake.lua` reads them; what neighbours share is said once."""
+def job_args(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> list[Arg]:
+    """Jobs as `parts/intake.lua` reads them; the values that neighbours share are sent once."""
     heads: dict[tuple[Any, ...], int] = {}
-    runs: list[Word] = []
-    words: list[Word] = []
-    before: tuple[Any, ...] | None = None
+    runs: list[Arg] = []
+    args: list[Arg] = []
+    previous: tuple[Any, ...] | None = None
     shared: tuple[Any, ...]
     for at, job in enumerate(jobs):
         owner = owners[at] if owners else 0
-        if job[7:] == _NOTHING_RARE:
-            shared = (job[0], job[2:7], None, None, owner)
-            words += ("", "", job[1] if job[1].startswith("{") else payload_of(job[1]))
+        if job[_RARE] == _NO_RARE_FIELDS:
+            shared = (job.type, job[_SHARED], None, None, owner)
+            variables = job.variables
+            args += ("", "", variables if variables.startswith("{") else payload_of(variables))
         else:
-            shared = (job[0], job[2:7], job.limit_key, job.expires_at_ms, owner)
-            words += _rare_words(job)
-        if shared == before:
+            shared = (job.type, job[_SHARED], job.limit_key, job.expires_at_ms, owner)
+            args += _rare_args(job)
+        if shared == previous:
             runs[-2] += 1  # type: ignore[operator]
         else:
             runs += (heads.setdefault(shared[:4], len(heads) + 1), 1, owner)
-            before = shared
-    told: list[Word] = [len(heads)]
-    for head in heads:
-        told += _head_words(*head)
-    return [*told, len(runs) // 3, *runs, *words]
+            previous = shared
+    head_args = [arg for head in heads for arg in _head_args(*head)]
+    return [len(heads), *head_args, len(runs) // 3, *runs, *args]
 
 
-def _rare_words(job: NewJob) -> tuple[str, str, str]:
+def _rare_args(job: NewJob) -> tuple[str, str, str]:
     field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
     rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
     return field, job.retry or "", payload_of(job.variables, rare)
 
 
-def _head_words(type: str, shared: tuple[Any, ...], limit_key: str | None, expires_at_ms: int | None) -> list[Word]:
+def _head_args(type: str, shared: tuple[Any, ...], limit_key: str | None, expires_at_ms: int | None) -> list[Arg]:
     tenant, priority, delay_ms, run_at_ms, max_attempts = shared
     rest = [priority, delay_ms, run_at_ms, max_attempts, expires_at_ms]
     return [type, lane_of(tenant, limit_key), *("" if value is None else value for value in rest)]
 
 
 def created(reply: Any, jobs: int) -> list[Created]:
-    """The answer to a create."""
+    """The reply to a create: the first of consecutive keys, or each id, with '=' in front of an earlier job's."""
     if isinstance(reply, int):
         return [Created(key) for key in range(reply, reply + jobs)]
-    return [Created(int(told[1:]), True) if told[:1] == b"=" else Created(int(told)) for told in reply]
+    return [Created(int(id[1:]), True) if id[:1] == b"=" else Created(int(id)) for id in reply]
 
 
-def demand_words(demands: Sequence[Demand]) -> list[Word]:
+def demand_args(demands: Sequence[Demand]) -> list[Arg]:
     """Demands as `parts/claim.lua` reads them."""
     claims = claims_of(demands)
-    words: list[Word] = [len(claims)]
+    args: list[Arg] = [len(claims)]
     for claim in claims:
-        type, group, asked = claim.demands[0].type, claim.demands[0].group, claim.demands[0].tenants
-        tenants = ["" if tenant == DEFAULT_TENANT else tenant for tenant in asked]
-        words += (type, group, len(tenants), *tenants, len(claim.demands))
+        first = claim.demands[0]
+        tenants = ["" if tenant == DEFAULT_TENANT else tenant for tenant in first.tenants]
+        args += (first.type, first.group, len(tenants), *tenants, len(claim.demands))
         for demand in claim.demands:
-            words += (demand.worker, demand.limit, demand.lease_ms)
-    return words
+            args += (demand.worker, demand.limit, demand.lease_ms)
+    return args
 
 
 def activation(reply: Sequence[Any], demands: Sequence[Demand]) -> Activation:
-    """The answer to demands."""
+    """The reply to demands."""
     claims = claims_of(demands)
-    now_ms = int(reply[0])
+    now, next_due, _, *claim_values = reply
+    now_ms = int(now)
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
-    for at in range(3, len(reply), 5):
-        claim = claims[reply[at] - 1]
-        claimed.append((claim, _leased(claim, now_ms, reply[at + 1 : at + 5])))
+    for at in range(0, len(claim_values), 5):
+        number, *columns = claim_values[at : at + 5]
+        claim = claims[number - 1]
+        claimed.append((claim, _leased(claim, now_ms, columns)))
     jobs, shares = shared_out(claimed, len(demands))
-    return Activation(jobs, int(reply[1]) if reply[1] else None, now_ms, shares)
+    return Activation(jobs, int(next_due) if next_due else None, now_ms, shares)
 
 
 def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob]:
-    """The jobs of one claim, each with the deadline that its demand wants."""
+    """The jobs of one claim, each with the deadline that its demand requests; columns: ids, heads, infos, payloads."""
     first = claim.demands[0]
     type, group, until_ms = first.type, first.group, now_ms + first.lease_ms
     jobs: list[LeasedJob] = []
     instants: dict[bytes, tuple[int, int]] = {}
     infos: dict[bytes, tuple[int, int, int, int, str, str | None]] = {}
-    for id, head, told, payload in zip(*columns, strict=True):
-        at = instants.get(head)
-        if at is None:
-            instants[head] = at = int(head[:15]), int(head[15:])
-        info = infos.get(told)
-        if info is None:
-            infos[told] = info = _info(told)
-        attempt, attempts, max_attempts, priority, tenant, limit_key = info
+    for id, head, info, payload in zip(*columns, strict=True):
+        known_instants = instants.get(head)
+        if known_instants is None:
+            instants[head] = known_instants = int(head[:INSTANT_CHARS]), int(head[INSTANT_CHARS:])
+        run_at_ms, created_at_ms = known_instants
+        known_info = infos.get(info)
+        if known_info is None:
+            infos[info] = known_info = _parse_info(info)
+        attempt, attempts, max_attempts, priority, tenant, limit_key = known_info
         if payload[0] == _BRACE:
             variables, headers, correlation_id, timeout_ms, extra = payload.decode(), None, None, None, None
         else:
             variables, (headers, correlation_id, timeout_ms, extra, _) = payload_parts(payload)
-        # A tuple made directly: the named way costs a third of a microsecond more, per job.
+        # A tuple made directly: the constructor costs a third of a microsecond more, per job.
         jobs.append(tuple.__new__(LeasedJob, (
             int(id), attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
-            at[0], at[1], timeout_ms, correlation_id, limit_key, extra,
+            run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
         )))  # fmt: skip
     return claim.dated(jobs, now_ms)
 
 
-def _info(told: bytes) -> tuple[int, int, int, int, str, str | None]:
-    attempt, attempts, max_attempts, priority, lane = told.decode().split("\n")
+def _parse_info(info: bytes) -> tuple[int, int, int, int, str, str | None]:
+    attempt, attempts, max_attempts, priority, lane = info.decode().split("\n")
     return (int(attempt), int(attempts), int(max_attempts), int(priority), *lane_parts(lane))
 
 
-class Record:
-    """A job's state as it is stored, taken apart."""
+class Record(NamedTuple):
+    """A job's state as `parts/records.lua` stores it; texts are as stored, '' where there is no value."""
 
-    __slots__ = ("created_at_ms", "fields", "run_at_ms")
+    letter: str
+    attempt: str
+    attempts: str
+    max_attempts: str
+    created_max_attempts: str
+    priority: str
+    queue: str
+    lane: str
+    expires_at: str
+    copy_of: str
+    kind: str
+    activated_at: str
+    finished_at: str
+    worker_name: str
+    instants: str
 
-    def __init__(self, stored: bytes) -> None:
-        text = stored.decode()
-        self.run_at_ms = int(text[:15])
-        self.created_at_ms = int(text[15:HEAD_CHARS])
-        self.fields = text[HEAD_CHARS:].split("\n", 13)
+    @property
+    def run_at_ms(self) -> int:
+        """The instant from which on the job may run."""
+        return int(self.instants[:INSTANT_CHARS])
+
+    @property
+    def created_at_ms(self) -> int:
+        """The instant at which the job was created."""
+        return int(self.instants[INSTANT_CHARS:])
 
     @property
     def state(self) -> State:
-        """Where the job is in its life."""
-        return LETTERS[self.fields[0]]
-
-    @property
-    def queue(self) -> tuple[str, str]:
-        """Its type and group."""
-        return queue_parts(self.fields[6])
+        """The state of the job."""
+        return STATE_OF[self.letter]
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
-        return lane_parts(self.fields[7])[0]
+        """The tenant that owns the job."""
+        return lane_parts(self.lane)[0]
 
     @property
     def worker(self) -> str | None:
-        """Who has or had it."""
-        return self.fields[13] or None
+        """The worker that has or had the job."""
+        return self.worker_name or None
+
+
+_WORKER_AT: Final = Record._fields.index("worker_name")
+"""The last text of a state: it may contain any character."""
+
+
+def record_of(stored: bytes) -> Record:
+    """Parse a stored state."""
+    text = stored.decode()
+    values = text[HEAD_CHARS:].split("\n", _WORKER_AT)
+    values.append(text[:HEAD_CHARS])
+    return tuple.__new__(Record, values)  # Made directly: the constructor would cost as much as all the rest.
 
 
 def job_of(key: int, stored: Sequence[Any]) -> Job | None:
-    """A job from what `parts/whole.lua` answers of it: state, payload, error, result, lease end."""
-    if stored[0] is None:
+    """A job from what `parts/jobs.lua` returns for it: state, payload, error, result, lease end."""
+    state_text, payload, error_text, result, lease_end = stored
+    if state_text is None:
         return None
-    record = Record(stored[0])
-    variables, (headers, correlation_id, timeout_ms, extra, dedupe_key) = payload_parts(stored[1])
-    (letter, attempt, attempts, max_attempts, _, priority, queue, lane, expires, copy, kind, activated, finished, _) = (
-        record.fields
-    )
+    (
+        letter, attempt, attempts, max_attempts, _, priority, queue, lane, expires_at, copy_of, kind,
+        activated_at, finished_at, worker, instants,
+    ) = record_of(state_text)  # fmt: skip
+    variables, (headers, correlation_id, timeout_ms, extra, dedupe_key) = payload_parts(payload)
     type, group = queue_parts(queue)
     tenant, limit_key = lane_parts(lane)
-    code, _, error = stored[2].decode().partition("\0") if stored[2] is not None else ("", "", None)
-    state = LETTERS[letter]
+    code, _, error = error_text.decode().partition("\0") if error_text is not None else ("", "", None)
+    state = STATE_OF[letter]
     return Job(
         key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state, variables=variables,
-        headers=headers, result=None if stored[3] is None else stored[3].decode(), priority=int(priority),
+        headers=headers, result=None if result is None else result.decode(), priority=int(priority),
         attempt=int(attempt), attempts=int(attempts), max_attempts=int(max_attempts),
-        retries=remaining_retries(state, int(attempts), int(max_attempts)), created_at_ms=record.created_at_ms,
-        run_at_ms=record.run_at_ms, activated_at_ms=_instant(activated), finished_at_ms=_instant(finished),
-        lease_until_ms=None if stored[4] is None else int(float(stored[4])), expires_at_ms=_instant(expires),
-        timeout_ms=timeout_ms, worker=record.worker, last_error=error, error_code=code or None,
-        rejected=kind == "reject", dedupe_key=None if copy else dedupe_key, correlation_id=correlation_id,
-        copy_of=int(copy) if copy else None, extra=extra,
+        retries=remaining_retries(state, int(attempts), int(max_attempts)), run_at_ms=int(instants[:INSTANT_CHARS]),
+        created_at_ms=int(instants[INSTANT_CHARS:]), activated_at_ms=_instant(activated_at),
+        finished_at_ms=_instant(finished_at), expires_at_ms=_instant(expires_at),
+        lease_until_ms=None if lease_end is None else int(float(lease_end)), timeout_ms=timeout_ms,
+        worker=worker or None, last_error=error, error_code=code or None,
+        rejected=kind == "reject", dedupe_key=None if copy_of else dedupe_key, correlation_id=correlation_id,
+        copy_of=int(copy_of) if copy_of else None, extra=extra,
     )  # fmt: skip
 
 
 def history_of(record: Record | None, error: bytes | None, entries: Sequence[bytes]) -> list[HistoryEntry]:
-    """The written entries, and the end that stands with a completed or cancelled job."""
+    """The written entries, and the end of a completed or cancelled job, which only its state has."""
     events = [entry_of(entry) for entry in entries]
     if record is not None and record.state in (State.COMPLETED, State.CANCELLED):
-        fields = record.fields
         reason = error.decode().partition("\0")[2] if error is not None and record.state is State.CANCELLED else None
-        kind = fields[10] or "complete"
-        attempt, activated, finished = int(fields[1]), _instant(fields[11]), int(fields[12])
-        events.append(HistoryEntry(attempt, kind, finished, record.worker, reason, activated))
+        kind = record.kind or "complete"
+        ended_at_ms, activated_at_ms = int(record.finished_at), _instant(record.activated_at)
+        events.append(HistoryEntry(int(record.attempt), kind, ended_at_ms, record.worker, reason, activated_at_ms))
     return events
 
 
 def entry_of(stored: bytes) -> HistoryEntry:
-    """One written entry."""
-    attempt, kind, at_ms, activated, retry_at, worker, error = stored.decode().split("\n", 6)
+    """A stored entry of the history."""
+    attempt, kind, at_ms, activated_at, retry_at, worker, error = stored.decode().split("\n", 6)
     has_error = bool(error) or kind not in ("release", "requeue")
     return HistoryEntry(
         int(attempt), kind, int(at_ms), worker or None, error if has_error else None,
-        _instant(activated), _instant(retry_at),
+        _instant(activated_at), _instant(retry_at),
     )  # fmt: skip
 
 
 def entry_text(entry: HistoryEntry) -> str:
-    """An entry as it is written."""
+    """An entry of the history as it is stored."""
     attempt, kind, at_ms, worker, error, activated_at_ms, retry_at_ms = entry
     values = (attempt, kind, at_ms, activated_at_ms, retry_at_ms, worker, error)
     return "\n".join("" if value is None else str(value) for value in values)
@@ -275,3 +310,8 @@ def entry_text(entry: HistoryEntry) -> str:
 
 def _instant(text: str) -> int | None:
     return int(text) if text else None
+
+
+def pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """The pairs of a flat list, as scripts return hashes."""
+    return zip(flat[::2], flat[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""The registry: pauses, policies, groups, entries of any kind, turns, triggers."""
+"""The registry: types with their pauses, policies and breakers, groups, entries of any kind, turns, triggers."""
 
 from __future__ import annotations
 
@@ -11,121 +11,134 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
 from everwork.core.states import State
+from everwork.engines.contract.registry import Registry
+from everwork.engines.contract.triggers import Triggers
 from everwork.engines.redis.connection import Connection
-from everwork.engines.redis.records import SEPARATOR, created, job_words
-from everwork.engines.redis.wire import Word
-from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, told_breaker
+from everwork.engines.redis.opened import StoreAccess
+from everwork.engines.redis.records import SEPARATOR, created, job_args, pairs
+from everwork.engines.redis.wire import Arg
+from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, with_breaker
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
-DROP_STEP = 10_000
-_BETWEEN = "\0"
+DROP_STEP: Final = 10_000
+_KIND_END: Final = "\0"
+"""Between the kind and the name of an entry, in one text."""
+_WINDOW: Final = "window\n"
+
+Fields = Mapping[str, str]
+"""The hash of a type; parts/traits.lua names its fields."""
 
 
-async def pause(link: Connection, type: str, paused: bool) -> None:
-    """Stop or resume the activation of a type."""
-    await link.call("registry", "pause", type, int(paused))
+class RedisRegistry(StoreAccess, Registry, Triggers):
+    """The registry, one script with an action for each call; fires have a script of their own."""
+
+    async def pause(self, type: str, paused: bool) -> None:
+        await self._connection.call("registry", "pause", type, int(paused))
+
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        await self._connection.call("registry", "open_breaker", type, open_ms)
+
+    async def reset_breaker(self, type: str) -> bool:
+        return bool(await self._connection.call("registry", "reset_breaker", type))
+
+    async def set_policy(self, type: str, policy: str | None) -> None:
+        await _write_policy(self._connection, type, policy)
+
+    async def add_group(self, type: str, group: str) -> None:
+        connection = self._connection
+        if group != DEFAULT_GROUP:
+            await connection.call("registry", "add_group", type, group)
+
+    async def drop_group(self, type: str, group: str) -> int:
+        # Differs from sqlite: the first step removes the group, the jobs are cancelled in bounded steps, because the
+        # server serves no other client during a script. A sweep does the rest if this process ends in between.
+        connection = self._connection
+        if group == DEFAULT_GROUP:
+            return 0
+        cancelled = 0
+        while step := int(await connection.call("registry", "drop_group", type, group, DROP_STEP) or 0):
+            cancelled += step
+            if step < DROP_STEP:
+                break
+        return cancelled
+
+    async def types(self) -> list[TypeInfo]:
+        return await _read_types(self._connection)
+
+    async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
+        ttl = "" if ttl_ms is None else ttl_ms
+        await self._connection.call("registry", "register", kind + _KIND_END + name, ttl, body)
+
+    async def unregister(self, kind: str, name: str) -> bool:
+        return bool(await self._connection.call("registry", "unregister", kind + _KIND_END + name))
+
+    async def registered(self, kind: str | None) -> list[Registered]:
+        connection = self._connection
+        prefix = "" if kind is None else kind + _KIND_END
+        found: list[Registered] = []
+        last_name: Arg = ""
+        while True:
+            last_name, *entries = await connection.read("registry", "registered", prefix, last_name)
+            found += _entries(entries)
+            if not last_name:
+                return sorted(found, key=lambda entry: entry[:2])
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        connection = self._connection
+        prefix = kind + _KIND_END
+        top: Arg = prefix + (TOP_NAME if below is None else below)
+        found: list[Registered] = []
+        while top and len(found) < limit:
+            top, *entries = await connection.read("registry", "last_registered", prefix, top, limit - len(found))
+            found += _entries(entries)
+        return found
+
+    async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
+        return bool(await self._connection.call("registry", "take_turn", name, holder, ttl_ms))
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        group: bytes = await self._connection.call("registry", "subscribe", type, worker)
+        return group.decode()
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        # A read although new triggers are written: writing them twice does no harm.
+        now, *marks = await self._connection.read("registry", "trigger_marks", *triggers)
+        return TriggerMarks(int(now), [_mark(mark.decode()) for mark in marks])
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        connection = self._connection
+        if not fires:
+            return []
+        reply = await connection.run("fire", _fire_args(fires))
+        passages = [_passage(text) for text in reply[: len(fires)]]
+        ids = [id for id in reply[len(fires) :] if id]
+        return fired(fires, passages, created(ids, len(ids)))
 
 
-async def open_breaker(link: Connection, type: str, open_ms: int) -> None:
-    """Let a type's breaker be open for so long."""
-    await link.call("registry", "open_breaker", type, open_ms)
-
-
-async def reset_breaker(link: Connection, type: str) -> bool:
-    """Close a type's breaker; False if it was closed."""
-    return bool(await link.call("registry", "reset_breaker", type))
-
-
-async def set_policy(link: Connection, type: str, policy: str | None) -> None:
-    """Keep a type's policy, and apart from it the numbers that the scripts need."""
-    decoded = decode_policy(policy)
-    words = (type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
-    more = await link.call("registry", "set_policy", *words)
-    while more:
-        more = await link.call("registry", "count_on")
-
-
-async def upgrade(link: Connection) -> None:
-    """Bring a store of an earlier version up to date: the numbers of the policies stand beside their texts."""
-    for info in await types(link):
+async def upgrade(connection: Connection) -> None:
+    """Bring a store of an earlier version up to date: the numbers of policies are stored apart from their texts."""
+    for info in await _read_types(connection):
         if info.policy is not None:
-            await set_policy(link, info.type, info.policy)
-    await link.call("registry", "upgrade")
+            await _write_policy(connection, info.type, info.policy)
+    await connection.call("registry", "upgrade")
 
 
-async def add_group(link: Connection, type: str, group: str) -> None:
-    """Register a group of a type."""
-    if group != DEFAULT_GROUP:
-        await link.call("registry", "add_group", type, group)
+async def _write_policy(connection: Connection, type: str, policy: str | None) -> None:
+    """Store a policy, and apart from it the numbers that the scripts need."""
+    decoded = decode_policy(policy)
+    args = (type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
+    more = await connection.call("registry", "set_policy", *args)
+    while more:
+        more = await connection.call("registry", "count_on")
 
 
-async def drop_group(link: Connection, type: str, group: str) -> int:
-    """Forget a group and cancel what waits for it; the default group is not one that can be dropped.
-
-    Differs from sqlite: the first step takes the group away, the cancelling goes on in bounded steps, because
-    nobody else is served while a script runs. A sweep does what is left if this process ends in between.
-    """
-    if group == DEFAULT_GROUP:
-        return 0
-    cancelled = 0
-    while some := int(await link.call("registry", "drop_group", type, group, DROP_STEP) or 0):
-        cancelled += some
-        if some < DROP_STEP:
-            break
-    return cancelled
-
-
-async def types(link: Connection) -> list[TypeInfo]:
-    """Every type that was ever seen."""
-    now, *told = await link.read("registry", "types")
+async def _read_types(connection: Connection) -> list[TypeInfo]:
+    now, *types = await connection.read("registry", "types")
     infos = [
-        _type_info(told[at].decode(), fields_of(told[at + 1]), int(now), is_probe_live=bool(told[at + 2]))
-        for at in range(0, len(told), 3)
+        _type_info(name.decode(), fields_of(fields), int(now), is_probe_live=bool(has_probe))
+        for name, fields, has_probe in zip(types[::3], types[1::3], types[2::3], strict=True)
     ]
     return sorted(infos, key=lambda info: info.type)
-
-
-async def register(link: Connection, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
-    """Write an entry."""
-    await link.call("registry", "register", kind + _BETWEEN + name, "" if ttl_ms is None else ttl_ms, body)
-
-
-async def unregister(link: Connection, kind: str, name: str) -> bool:
-    """Take an entry away."""
-    return bool(await link.call("registry", "unregister", kind + _BETWEEN + name))
-
-
-async def registered(link: Connection, kind: str | None) -> list[Registered]:
-    """The entries of a kind, or of all."""
-    found: list[Registered] = []
-    behind: Word = ""
-    while True:
-        behind, *told = await link.read("registry", "registered", "" if kind is None else kind + _BETWEEN, behind)
-        found += _entries(told)
-        if not behind:
-            return sorted(found, key=lambda entry: entry[:2])
-
-
-async def last_registered(link: Connection, kind: str, limit: int, below: str | None) -> list[Registered]:
-    """The entries of a kind with the highest names."""
-    first = kind + _BETWEEN
-    top: Word = first + (TOP_NAME if below is None else below)
-    found: list[Registered] = []
-    while top and len(found) < limit:
-        top, *told = await link.read("registry", "last_registered", first, top, limit - len(found))
-        found += _entries(told)
-    return found
-
-
-async def take_turn(link: Connection, name: str, holder: str, ttl_ms: int) -> bool:
-    """Take or prolong a turn."""
-    return bool(await link.call("registry", "take_turn", name, holder, ttl_ms))
-
-
-async def subscribe(link: Connection, type: str, worker: str) -> str:
-    """The group of a worker class: the default one for the first that asks, one of its own for each other."""
-    group: bytes = await link.call("registry", "subscribe", type, worker)
-    return group.decode()
 
 
 def _type_info(name: str, fields: Fields, now_ms: int, *, is_probe_live: bool) -> TypeInfo:
@@ -138,43 +151,27 @@ def _type_info(name: str, fields: Fields, now_ms: int, *, is_probe_live: bool) -
         last_asked_ms=max(asked, default=None),
         rate_full_until_ms=if_ahead(rate_full_until_ms(fields), now_ms),
     )
-    return told_breaker(info, breaker_of(fields), now_ms, is_probe_live=is_probe_live)
+    return with_breaker(info, breaker_of(fields), now_ms, is_probe_live=is_probe_live)
 
 
-def _entries(told: list[Any]) -> list[Registered]:
-    return [_entry(told[at].decode(), told[at + 1].decode()) for at in range(0, len(told), 2)]
-
-
-def _entry(field: str, stored: str) -> Registered:
-    kind, _, name = field.partition(_BETWEEN)
-    until, _, body = stored.partition("\n")
-    return Registered(kind, name, body, int(until) if until else None)
-
-
-_WINDOW: Final = "window\n"
-
-Fields = Mapping[str, str]
-"""A type's hash; parts/traits.lua says what stands there."""
-
-
-def fields_of(told: Sequence[Any]) -> Fields:
-    """A hash as a script answers it, flat."""
-    return {told[at].decode(): told[at + 1].decode() for at in range(0, len(told), 2)}
+def fields_of(reply: Sequence[Any]) -> Fields:
+    """A hash from the flat list that a script returns."""
+    return {field.decode(): value.decode() for field, value in pairs(reply)}
 
 
 def rules_text(policy: TypePolicy) -> str:
     """The numbers of a policy, in the order in which parts/traits.lua reads them."""
-    breaker, rate, again_ms = policy.breaker, policy.rate, policy.failed_job_retry_ms
+    breaker, rate, requeue_ms = policy.breaker, policy.rate, policy.failed_job_retry_ms
     numbers = (
         breaker and breaker.failures, breaker and breaker.open_ms, policy.max_running, policy.max_running_per_key,
-        rate and rate.jobs, rate and rate.window_ms, again_ms, again_ms and policy.failed_job_retry_rounds,
+        rate and rate.jobs, rate and rate.window_ms, requeue_ms, requeue_ms and policy.failed_job_retry_rounds,
         policy.keep_ms(State.COMPLETED), policy.keep_ms(State.FAILED),
     )  # fmt: skip
     return " ".join("-" if number is None else str(number) for number in numbers)
 
 
 def breaker_of(fields: Fields) -> Breaker:
-    """What a type's breaker remembers."""
+    """The stored breaker of a type."""
     probe, _, attempt = fields.get("probe", "").partition(" ")
     return Breaker(
         failures=int(fields.get("failures", 0)),
@@ -185,47 +182,40 @@ def breaker_of(fields: Fields) -> Breaker:
 
 
 def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
-    """The end of the rate's window in which no more jobs may start; None while some may. Without a group: the last."""
+    """The end of the rate window of a group whose jobs are used up, else None; without a group: the latest end."""
     rate = decode_policy(fields.get("policy")).rate
     if rate is None:
         return None
-    named = [name for name in fields if name.startswith(_WINDOW)] if group is None else [_WINDOW + group]
-    windows = [fields[name].split() for name in named if name in fields]
+    names = [name for name in fields if name.startswith(_WINDOW)] if group is None else [_WINDOW + group]
+    windows = [fields[name].split() for name in names if name in fields]
     return max((int(since) + rate.window_ms for since, started in windows if int(started) >= rate.jobs), default=None)
 
 
-async def trigger_marks(link: Connection, triggers: Sequence[str]) -> TriggerMarks:
-    """Where triggers stand; those that have not begun do so now, which is safe to say twice."""
-    now, *told = await link.read("registry", "trigger_marks", *triggers)
-    return TriggerMarks(int(now), [_mark(body.decode()) for body in told])
+def _entries(reply: Sequence[Any]) -> list[Registered]:
+    return [_entry(name.decode(), stored.decode()) for name, stored in pairs(reply)]
 
 
-async def fire(link: Connection, fires: Sequence[Fire]) -> list[Fired]:
-    """Let time points pass that have not, and create their jobs."""
-    if not fires:
-        return []
-    reply = await link.run("fire", _words(fires))
-    judged = [_passage(told) for told in reply[: len(fires)]]
-    jobs = [told for told in reply[len(fires) :] if told]
-    return fired(fires, judged, created(jobs, len(jobs)))
+def _entry(kind_and_name: str, stored: str) -> Registered:
+    kind, _, name = kind_and_name.partition(_KIND_END)
+    until, _, body = stored.partition("\n")
+    return Registered(kind, name, body, int(until) if until else None)
 
 
-def _words(fires: Sequence[Fire]) -> list[Word]:
-    words: list[Word] = [len(fires)]
+def _fire_args(fires: Sequence[Fire]) -> list[Arg]:
+    args: list[Arg] = [len(fires)]
     for fire in fires:
-        words += (fire.trigger, fire.point_ms)
+        args += (fire.trigger, fire.point_ms)
     jobs = [(fire.job, number) for number, fire in enumerate(fires, 1) if fire.job is not None]
     if not jobs:
-        return [*words, "0"]
-    return [*words, "1", *job_words([job for job, _ in jobs], [number for _, number in jobs])]
+        return [*args, "0"]
+    return [*args, "1", *job_args([job for job, _ in jobs], [number for _, number in jobs])]
 
 
-def _passage(told: Any) -> Passage:
-    passes, _, mark = told.decode().partition(" ")
+def _passage(reply: Any) -> Passage:
+    passes, _, mark = reply.decode().partition(" ")
     return Passage(passes == "1", _mark(mark))
 
 
-def _mark(told: str) -> TriggerMark:
-    """A mark as the scripts tell it; what is none they have replaced."""
-    began, last = told.split()
+def _mark(text: str) -> TriggerMark:
+    began, last = text.split()
     return TriggerMark(int(began), int(last))

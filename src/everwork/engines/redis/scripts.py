@@ -1,4 +1,4 @@
-"""The Lua files, each put together with the parts that its header names and with the numbers of the core (`@NAME@`)."""
+"""The Lua scripts, each joined with the parts that its header names and with constants of the core (`@NAME@`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from everwork.core.breaker import CircuitBreaker
 
 
 def _listed(values: Iterable[int | str]) -> str:
-    """Values as Lua writes them in a table."""
+    """Values as the items of a Lua table."""
     return ", ".join(map(repr, values))
 
 
 SCHEMA_VERSION = 2
 FOLDER = Path(__file__).parent / "lua"
-NAMED = {
+CONSTANTS = {
     "SCHEMA_VERSION": SCHEMA_VERSION,
     "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms,
     "BOUNDS_MS": _listed(measures.BOUNDS_MS),
@@ -28,12 +28,12 @@ NAMED = {
     "WAIT_NAMES": _listed(measures.wait(bucket) for bucket in range(measures.BUCKETS)),
 }
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)
-_LIMIT = re.compile(r"@([A-Z_]+)@")
+_CONSTANT = re.compile(r"@([A-Z_]+)@")
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 
 
 class Script(NamedTuple):
-    """A script as the server runs it, and the name under which the server keeps it."""
+    """The text of a script, and the hash by which the server knows it."""
 
     text: str
     sha: str
@@ -41,20 +41,24 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    """A script by the name of its file."""
+    """The script of a file, by its name without suffix."""
     own = (FOLDER / f"{name}.lua").read_text()
-    named = _PARTS.search(own)
-    parts = named.group(1).split() if named else []
+    header = _PARTS.search(own)
+    parts = header.group(1).split() if header else []
     sources = [*((FOLDER / "parts" / f"{part}.lua").read_text() for part in parts), own]
-    text = _LIMIT.sub(lambda named: str(NAMED.get(named.group(1)) or getattr(limits, named.group(1))), _nested(sources))
+    text = _CONSTANT.sub(lambda match: _constant(match.group(1)), _nested(sources))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _nested(sources: list[str]) -> str:
-    """Each file in a function of its own, inside that of the one before.
+def _constant(name: str) -> str:
+    return str(CONSTANTS.get(name) or getattr(limits, name))
 
-    To make a function over a local of the same scope, Lua walks over all the locals above it that others hold, so that
-    one long scope costs the square of its length, at every call; over a local of an outer function it only copies.
+
+def _nested(sources: list[str]) -> str:
+    """Each file in a function of its own, nested in that of the one before.
+
+    To create a closure over a local of the same scope, Lua walks over all captured locals declared after it, so that
+    one long scope costs the square of its length, at every call; a local of an outer function is only copied.
     """
     *outer, text = (_COMMENT.sub("", source) for source in sources)
     for source in reversed(outer):

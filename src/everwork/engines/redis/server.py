@@ -1,4 +1,4 @@
-"""What a server must be for jobs to be safe on it, read from what it says of itself."""
+"""The requirements on a server, checked against its INFO reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION_MIN = (6, 2)
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that jobs can be kept on."""
+    """A server that meets the requirements."""
 
     name: str
     version: str
@@ -25,7 +25,7 @@ class Server:
 
     @property
     def durability(self) -> Durability:
-        """What an accepted job survives there."""
+        """What an accepted job survives on this server."""
         if not self.has_append_only_file:
             return Durability.NONE
         return Durability.POWER_LOSS if self.appendfsync == "always" else Durability.PROCESS_CRASH
@@ -36,23 +36,23 @@ UNKNOWN = Server("redis", "", "", False, None, False)
 
 
 def parse_info(text: str) -> dict[str, str]:
-    """The fields of an INFO answer."""
+    """The fields of an INFO reply."""
     lines = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
     return {name: value.strip() for name, _, value in lines}
 
 
 def checked(info: Mapping[str, str], appendfsync: str | None, where: str) -> Server:
-    """The server, or why jobs must not be kept on it and what to do."""
+    """The server, or an error that says why it cannot hold jobs and what to do."""
     version = info.get("redis_version", "0")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < VERSION_MIN:
-        wanted = ".".join(str(number) for number in VERSION_MIN)
-        raise BadConfiguration(f"{where} is Redis {version}; Everwork needs {wanted} or newer, or Valkey")
+        required = ".".join(str(number) for number in VERSION_MIN)
+        raise BadConfiguration(f"{where} is Redis {version}; Everwork needs {required} or newer, or Valkey")
     if info.get("role", "master") != "master":
         master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         raise EngineUnavailable(f"{where} is a read-only replica; name its primary ({master}) in the URL instead")
     if info.get("loading") == "1":
-        # It says of itself that it has no append-only file while it reads it.
+        # While a server loads its append-only file, INFO shows that it has none.
         raise EngineUnavailable(f"{where} is still loading its data; wait")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys-"):

@@ -1,4 +1,4 @@
-"""Where a Redis store is: what its URL says, checked."""
+"""The URL of a Redis store, parsed and checked."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class StoreUrl:
 
     @classmethod
     def from_url(cls, url: str) -> StoreUrl:
-        """The place that a URL names; what cannot be meant is refused."""
+        """Parse a URL; raises `BadConfiguration` for one that makes no sense."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
             raise BadConfiguration(f"engine URL: cannot be read: {error}") from None
         if parts.scheme not in _SCHEMES:
             raise BadConfiguration(f"engine URL: unknown scheme {parts.scheme!r} for Redis")
-        named = _parameters(parts)
+        parameters = _parameters(parts)
         account, hosts = _account(parts)
         is_unix = parts.scheme == "redis+unix"
         is_cluster = parts.scheme.endswith("+cluster")
-        tls = {name: value for name, value in named.items() if name.startswith("ssl_")}
+        tls = {name: value for name, value in parameters.items() if name.startswith("ssl_")}
         if tls and not parts.scheme.startswith("rediss"):
             raise BadConfiguration(f"engine URL: {', '.join(tls)} need rediss:// or rediss+cluster://")
         return cls(
             hosts=() if is_unix else _hosts(hosts, several=is_cluster),
             socket_path=_socket_path(parts) if is_unix else None,
-            db=_database(named.get("db"), "" if is_unix else parts.path, is_cluster=is_cluster),
-            namespace=_namespace(named.get("namespace", NAMESPACE_DEFAULT)),
+            db=_database(parameters.get("db"), "" if is_unix else parts.path, is_cluster=is_cluster),
+            namespace=_namespace(parameters.get("namespace", NAMESPACE_DEFAULT)),
             username=account[0],
             password=account[1],
             is_cluster=is_cluster,
@@ -62,12 +62,12 @@ class StoreUrl:
 
     @property
     def tag(self) -> str:
-        """What every key of the store begins with: in braces, so that a cluster keeps them together."""
+        """The prefix of every key of the store: in braces, so that a cluster keeps them in one slot."""
         return f"{{{self.namespace}}}"
 
     @property
     def text(self) -> str:
-        """The place for people, without secrets."""
+        """The URL as shown to people, without secrets."""
         if self.socket_path is not None:
             return f"redis+unix://{self.socket_path}?db={self.db}"
         scheme = ("rediss" if self.tls is not None else "redis") + ("+cluster" if self.is_cluster else "")
@@ -75,7 +75,7 @@ class StoreUrl:
         return f"{scheme}://{hosts}/{self.db}"
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How TLS is checked; None without TLS."""
+        """The TLS settings; None without TLS."""
         if self.tls is None:
             return None
         try:
@@ -95,17 +95,17 @@ def _parameters(parts: SplitResult) -> dict[str, str]:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise BadConfiguration("engine URL: the parameters must look like ?namespace=name") from None
-    named = dict(pairs)
-    unknown = [name for name in named if name not in PARAMETERS]
+    parameters = dict(pairs)
+    unknown = [name for name in parameters if name not in PARAMETERS]
     if unknown:
         raise BadConfiguration(f"engine URL: unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETERS)}")
-    if named.get("ssl_cert_reqs", "required") not in ("required", "none"):
+    if parameters.get("ssl_cert_reqs", "required") not in ("required", "none"):
         raise BadConfiguration("engine URL: ssl_cert_reqs must be 'required' or 'none'")
-    return named
+    return parameters
 
 
 def _account(parts: SplitResult) -> tuple[tuple[str | None, str | None], str]:
-    """Who enters, with which password; and the rest of the address."""
+    """The user name and password, and the hosts that follow them."""
     before, _, hosts = parts.netloc.rpartition("@")
     name, _, password = before.partition(":")
     secret = unquote(password) or next((found for v in PASSWORD_VARIABLES if (found := os.environ.get(v))), None)
@@ -135,11 +135,11 @@ def _socket_path(parts: SplitResult) -> str:
     return path
 
 
-def _database(named: str | None, path: str, *, is_cluster: bool) -> int:
+def _database(parameter: str | None, path: str, *, is_cluster: bool) -> int:
     in_path = path.strip("/")
-    if named is not None and in_path and named != in_path:
+    if parameter is not None and in_path and parameter != in_path:
         raise BadConfiguration("engine URL: names two databases; give one, as /0 or as ?db=0")
-    text = named if named is not None else in_path or "0"
+    text = parameter if parameter is not None else in_path or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise BadConfiguration(f"engine URL: the database must be a number, like /0, not {shown(text)}")
     if is_cluster and int(text) != 0:

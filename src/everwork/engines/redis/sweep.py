@@ -13,26 +13,27 @@ from everwork.engines.redis.settle import LAPSED_VALUES, lapse
 from everwork.engines.values import Swept
 
 DONE_KEEP_MS: Final = 86_400_000
-"""Differs from the other engines: finished jobs stand in memory here, so the done ones are kept for a day only."""
+"""Differs from the other engines: finished jobs take memory here, so completed ones are kept for a day only."""
 KEEP_MS: Final[Mapping[State, int]] = MappingProxyType(
     {State.COMPLETED: DONE_KEEP_MS, State.CANCELLED: DONE_KEEP_MS, State.FAILED: FAILED_KEEP_MS}
 )
 SWEEP_TURN_MS: Final = 5_000
 
 
-async def sweep(link: Connection, holder: str) -> Swept:
-    """Take lapsed leases away, then do the rest."""
-    words = (holder, SWEEP_TURN_MS, DONE_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS)
-    found, *rest = await link.call("sweep", *words)
+async def sweep(connection: Connection, holder: str) -> Swept:
+    """Expire lapsed leases first, then do the rest of the upkeep."""
+    args = (holder, SWEEP_TURN_MS, DONE_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS)
+    found, *rest = await connection.call("sweep", *args)
     if not found:
         return _swept(0, rest)
-    lapsed = await lapse(link, found, rest[0])
+    [policies] = rest
+    lapsed = await lapse(connection, found, policies)
     if len(found) == LAPSED_VALUES * SWEEP_STEP_MAX:
         return Swept(lapsed=lapsed, more=True)
-    found, *rest = await link.call("sweep", *words)
+    found, *rest = await connection.call("sweep", *args)
     return Swept(lapsed=lapsed, more=True) if found else _swept(lapsed, rest)
 
 
-def _swept(lapsed: int, rest: list[bytes]) -> Swept:
-    expired, requeued, deleted = map(int, rest[:3])
-    return Swept(lapsed, expired, requeued, deleted, more=bool(rest[3]))
+def _swept(lapsed: int, counts: list[bytes]) -> Swept:
+    expired, requeued, deleted, more = counts
+    return Swept(lapsed, int(expired), int(requeued), int(deleted), more=bool(more))

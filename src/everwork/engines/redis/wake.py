@@ -1,4 +1,4 @@
-"""Wake-ups: scripts publish when somebody has left word that he waits; one connection listens for the whole engine."""
+"""Wake-ups: scripts publish them to processes that left a flag; one connection listens for the whole engine."""
 
 from __future__ import annotations
 
@@ -11,61 +11,63 @@ from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
 from everwork.exceptions import EngineError
 
 POLL_SECONDS: Final = 1.0
-"""A message may get lost with its connection: whoever waits long looks by himself this often."""
+"""How often a waiter polls: a message may get lost with its connection."""
+WORK: Final = "work"
+DONE: Final = "done"
+"""The kinds of wake-ups, named like their channels: there may be work, a job has finished."""
 FINISHED: Final = ""
-"""The name under which the waiters for results stand among the types."""
+"""Among the types: the waiters for finished jobs."""
 
 
 class Wakeups:
-    """Who waits in this process, and what has rung so far."""
+    """The waiters of this process, and the wake-ups it has received."""
 
-    def __init__(self, link: Connection, known: dict[str, int]) -> None:
-        self.rings = 0
-        self._link = link
-        self._known = known
-        self._rung: dict[str, int] = {}
-        self._all_rung = 0
+    def __init__(self, connection: Connection, last_numbers: dict[str, int]) -> None:
+        self.received = 0
+        self._connection = connection
+        self._last_numbers = last_numbers
+        self._received_at: dict[str, int] = {}
+        self._all_received_at = 0
         self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
         self._wire: Wire | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._may_listen = True
-        tag = link.place.tag
-        self._channels = {f"{tag}:work".encode(): "w", f"{tag}:done".encode(): "d"}
+        self._channels = {f"{connection.url.tag}:{kind}".encode(): kind for kind in (WORK, DONE)}
 
-    def learn(self, number: int) -> None:
-        """Remember how far the wake-ups had come when a script looked for work."""
-        self._known["w"] = max(number, self._known["w"])
+    def note_work(self, number: int) -> None:
+        """Note the number of the last wake-up for work at the time of a claim."""
+        self._last_numbers[WORK] = max(number, self._last_numbers[WORK])
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
-        """Wait for one of the types to ring; a ring that came after `since` counts."""
-        if self._is_closed or self._has_rung(types, since):
+        """Wait for a wake-up of one of the types; one that came after the mark `since` counts."""
+        if self._is_closed or self._came_after(types, since):
             return True
         loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout_ms / 1000
-        before = dict(self._known)
+        ends_at = loop.time() + timeout_ms / 1000
+        before = dict(self._last_numbers)
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[future] = frozenset(types)
         try:
-            # Whoever has a mark and a live connection has left word with his last look for work, if he got less than he
-            # wanted; whoever got all of it has no room for more.
-            must_look = not self._is_listening or since is None or types == [FINISHED]
+            # A caller with a mark whose engine listens has left its flag with its last claim, if that brought less
+            # than its limit; if it brought all of it, the caller has no capacity for more.
+            must_poll = not self._is_listening or since is None or types == [FINISHED]
             while not future.done():
-                if must_look and await self._has_changed(types, before):
+                if must_poll and await self._has_changed(types, before):
                     return True
-                left = min(ends - loop.time(), POLL_SECONDS)
+                left = min(ends_at - loop.time(), POLL_SECONDS)
                 if left <= 0:
                     break
                 await asyncio.wait((future,), timeout=left)
-                must_look = True
+                must_poll = True
             return future.done() and future.result()
         finally:
             del self._waiting[future]
 
     async def close(self) -> None:
-        """Let everybody go."""
+        """Wake all waiters and stop listening."""
         self._is_closed = True
-        self._ring_all()
+        self._wake_all()
         if self._wire is not None:
             self._wire.close()
             await self._wire.ended
@@ -74,60 +76,63 @@ class Wakeups:
     def _is_listening(self) -> bool:
         return self._wire is not None and self._wire.is_open
 
-    def _has_rung(self, types: Sequence[str], since: int | None) -> bool:
-        return since is not None and (self._all_rung > since or any(self._rung.get(type, 0) > since for type in types))
+    def _came_after(self, types: Sequence[str], since: int | None) -> bool:
+        if since is None:
+            return False
+        return self._all_received_at > since or any(self._received_at.get(type, 0) > since for type in types)
 
     async def _has_changed(self, types: Sequence[str], before: dict[str, int]) -> bool:
-        """Leave word, and look whether anything has rung meanwhile. An engine that is away rings for nobody."""
-        kind = "d" if types == [FINISHED] else "w"
+        """Leave a flag, and check for wake-ups since `before`; False while the server is unavailable."""
+        kind = DONE if types == [FINISHED] else WORK
         try:
             if not self._is_listening and self._may_listen:
                 await self._listen()
-            number = int(await self._link.read("wait", kind, *(types if kind == "w" else ())))
+            number = int(await self._connection.read("wait", kind, *(types if kind == WORK else ())))
         except EngineError:
             return False
-        self._known[kind] = max(number, self._known[kind])
+        self._last_numbers[kind] = max(number, self._last_numbers[kind])
         return number != before[kind]
 
     async def _listen(self) -> None:
         async with self._starting:
             if self._is_listening or self._is_closed:
                 return
-            wire = await self._link.connect(self._heard)
+            wire = await self._connection.connect(self._on_push)
             try:
                 for channel in self._channels:
-                    if type(await self._subscribed(wire, channel)) is ReplyError:
-                        wire.close()  # Not allowed to listen: looking by oneself remains.
+                    if type(await self._subscribe(wire, channel)) is ReplyError:
+                        wire.close()  # This user may not subscribe: polling remains.
                         self._may_listen = False
                         return
             except ConnectionLost:
                 return
             self._wire = wire
             self._void_marks()
-            wire.ended.add_done_callback(lambda _: self._ring_all())
+            wire.ended.add_done_callback(lambda _: self._wake_all())
 
-    async def _subscribed(self, wire: Wire, channel: bytes) -> Any:
-        # A subscription is answered by a push and by no reply: what is asked after it shows that it is done.
-        wire.tell(b"SUBSCRIBE", channel)
-        return await wire.ask("PING")
+    async def _subscribe(self, wire: Wire, channel: bytes) -> Any:
+        # A subscription is confirmed by a push and has no reply: the reply to the next command shows that it is done.
+        wire.write(b"SUBSCRIBE", channel)
+        return await wire.request("PING")
 
-    def _heard(self, push: list[Any]) -> None:
+    def _on_push(self, push: list[Any]) -> None:
         if push[0] == b"message":
-            self._ring(FINISHED if self._channels.get(push[1]) == "d" else push[2].decode())
+            _, channel, message = push
+            self._wake(FINISHED if self._channels.get(channel) == DONE else message.decode())
 
-    def _ring(self, type: str) -> None:
-        self.rings += 1
-        self._rung[type] = self.rings
+    def _wake(self, type: str) -> None:
+        self.received += 1
+        self._received_at[type] = self.received
         for future, types in self._waiting.items():
             if type in types and not future.done():
                 future.set_result(True)
 
     def _void_marks(self) -> None:
-        """What rang while nobody listened is unknown: whoever looked for work before must look again."""
-        self.rings += 1
-        self._all_rung = self.rings
+        """Count a wake-up for every type: any may have been missed while nothing listened."""
+        self.received += 1
+        self._all_received_at = self.received
 
-    def _ring_all(self) -> None:
+    def _wake_all(self) -> None:
         self._void_marks()
         for future in self._waiting:
             if not future.done():

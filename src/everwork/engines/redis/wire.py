@@ -1,4 +1,9 @@
-"""One connection to a Redis server: commands go out as they come, answers come back in their order."""
+"""One pipelined connection to a Redis server: commands go out as they come, replies come back in their order.
+
+This client is the engine's own, because each call is one script over one shared connection: a protocol on top of
+hiredis costs a fraction of redis-py's pool and command objects, most of all with many concurrent callers. redis-py is
+used only by the inbox (see inbox.py), whose stream commands go to any node of a cluster, block, and are few.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +15,38 @@ from typing import Any, cast
 import hiredis
 
 SILENCE_SECONDS = 30.0
-"""A server that owes an answer and says nothing for this long is given up."""
+"""A server that owes a reply and sends nothing for this long is given up."""
 PING_SECONDS = 15.0
-"""A connection over which nothing is asked is tried this often: a network may forget it without a word."""
-_LOOK_SECONDS = 5.0
+"""How often an idle connection is pinged: a network may drop it without notice."""
+_CHECK_SECONDS = 5.0
 
 ReplyError = hiredis.ReplyError
-Word = str | bytes | int
+Arg = str | bytes | int
+PushHandler = Callable[[list[Any]], None]
 
 
-def pack(words: tuple[Word, ...]) -> bytes:
-    """A command as it goes over the wire."""
-    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # It takes tuples of any length.
+def pack(args: tuple[Arg, ...]) -> bytes:
+    """A command as the protocol encodes it."""
+    packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # It takes tuples of any length.
     return packed
 
 
 class ConnectionLost(Exception):
-    """The connection ended before the answer came: what the command did is unknown."""
+    """The connection ended before the reply came: the effect of the command is unknown."""
 
 
 class Wire(asyncio.Protocol):
-    """A pipeline: nobody waits for the answers of others, and a caller that goes away leaves nothing half read."""
+    """A pipeline: no caller waits for the replies of others, and a cancelled caller leaves nothing half read."""
 
-    def __init__(self, heard: Callable[[list[Any]], None] | None = None) -> None:
+    def __init__(self, on_push: PushHandler | None = None) -> None:
         self._reader = hiredis.Reader()
-        self._owed: deque[asyncio.Future[Any]] = deque()
-        self._heard = heard
+        self._pending: deque[asyncio.Future[Any]] = deque()
+        self._on_push = on_push
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._is_silent_for = 0.0
-        self._is_idle_for = 0.0
-        self._watch: asyncio.TimerHandle | None = None
+        self._silent_seconds = 0.0
+        self._idle_seconds = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     @property
@@ -48,86 +54,86 @@ class Wire(asyncio.Protocol):
         """Whether commands can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, *words: Word) -> asyncio.Future[Any]:
-        """Send one command; its answer, where an error of the server is a value."""
-        return self.send(pack(words))
+    def request(self, *args: Arg) -> asyncio.Future[Any]:
+        """Send one command; returns its reply, where an error of the server is a value."""
+        return self.send(pack(args))
 
     def send(self, packed: bytes) -> asyncio.Future[Any]:
-        """Send a command that is packed already."""
+        """Send a packed command; returns its reply, as `request` does."""
         future: asyncio.Future[Any] = self._loop.create_future()
         transport = self._transport
         if transport is None or transport.is_closing():
             future.set_exception(ConnectionLost("the connection is closed"))
             return future
-        self._owed.append(future)
+        self._pending.append(future)
         transport.write(packed)
         return future
 
-    def tell(self, *words: Word) -> None:
+    def write(self, *args: Arg) -> None:
         """Send a command that has no reply of its own."""
         if self._transport is not None:
-            self._transport.write(pack(words))
+            self._transport.write(pack(args))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; pending requests fail."""
         if self._transport is not None:
             self._transport.abort()
 
     # asyncio calls these -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start to watch the connection."""
         self._transport = cast("asyncio.Transport", transport)
-        self._watch = self._loop.call_later(_LOOK_SECONDS, self._look)
+        self._timer = self._loop.call_later(_CHECK_SECONDS, self._check)
 
     def data_received(self, data: bytes) -> None:
-        """Hand out the answers that have come in."""
-        self._is_silent_for = 0.0
-        reader, owed = self._reader, self._owed
+        """Hand the replies that have arrived to their callers."""
+        self._silent_seconds = 0.0
+        reader, pending = self._reader, self._pending
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
                 if type(reply) is hiredis.PushNotification:
-                    if self._heard is not None:
-                        self._heard(reply)
+                    if self._on_push is not None:
+                        self._on_push(reply)
                     continue
-                future = owed.popleft()
+                future = pending.popleft()
                 if not future.done():
                     future.set_result(reply)
         except (hiredis.ProtocolError, IndexError):
-            self.close()  # Whoever speaks there is not Redis.
+            self.close()  # The peer does not speak the Redis protocol.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everybody whose answer will not come."""
-        if self._watch is not None:
-            self._watch.cancel()
+        """Fail the requests whose replies will not come."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._transport = None
         problem = str(exc) if exc else "the server closed the connection"
-        while self._owed:
-            future = self._owed.popleft()
+        while self._pending:
+            future = self._pending.popleft()
             if not future.done():
                 future.set_exception(ConnectionLost(problem))
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def _look(self) -> None:
-        if self._owed:
-            self._is_silent_for += _LOOK_SECONDS
+    def _check(self) -> None:
+        if self._pending:
+            self._silent_seconds += _CHECK_SECONDS
         else:
-            self._is_silent_for = 0.0
-            self._ping_at_times()
-        if self._is_silent_for >= SILENCE_SECONDS:
+            self._silent_seconds = 0.0
+            self._ping_if_idle()
+        if self._silent_seconds >= SILENCE_SECONDS:
             self.close()
         else:
-            self._watch = self._loop.call_later(_LOOK_SECONDS, self._look)
+            self._timer = self._loop.call_later(_CHECK_SECONDS, self._check)
 
-    def _ping_at_times(self) -> None:
-        self._is_idle_for += _LOOK_SECONDS
-        if self._is_idle_for >= PING_SECONDS:
-            self._is_idle_for = 0.0
-            self.ask("PING").add_done_callback(_ignore)
+    def _ping_if_idle(self) -> None:
+        self._idle_seconds += _CHECK_SECONDS
+        if self._idle_seconds >= PING_SECONDS:
+            self._idle_seconds = 0.0
+            self.request("PING").add_done_callback(_ignore)
 
 
-def _ignore(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()  # Whoever uses the connection learns by himself that it has ended.
+def _ignore(reply: asyncio.Future[Any]) -> None:
+    if not reply.cancelled():
+        reply.exception()  # The next call notices that the connection has ended.

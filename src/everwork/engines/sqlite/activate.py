@@ -1,4 +1,4 @@
-"""activate: promote what is due, then lease: straight down one lane, or by turns."""
+"""activate: promote due jobs, then lease: from a single lane, or from several lanes in turn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
+from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.portions import Claim, claims_of, shared_out
-from everwork.engines.sqlite.capacity import FREE, Capacity, Queue, earlier, has_ready, next_due_ms, read_queue, room_of
+from everwork.engines.sqlite.capacity import (
+    UNLIMITED,
+    Capacity,
+    Queue,
+    capacity_of,
+    earlier,
+    has_ready,
+    next_due_ms,
+    read_queue,
+)
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import LANE_SEPARATOR, lane_of, limit_key_of, statements, tenant_of
 from everwork.engines.sqlite.transaction import Transaction
@@ -18,29 +29,38 @@ from everwork.engines.sqlite.transaction import Transaction
 SQL = statements("activate")
 
 
+class SqliteActivate(SqliteBase, JobFlow):
+    """Leasing jobs."""
+
+    async def activate(self, demands: Sequence[Demand]) -> Activation:
+        return await self._store.writer.submit(
+            lambda tx: activate(tx, demands), lambda cursor, now_ms: nothing_to_do(cursor, demands, now_ms)
+        )
+
+
 def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
-    """Answer each claim in turn; say when asking again may find more."""
+    """Serve each claim in order, and compute when the next call may find more."""
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
     _, more_expired = expire(tx)
     due_ms: int | None = tx.now_ms if more_expired else None
     for claim in claims_of(demands):
         was_freed, queue = _read_queue(tx, claim.demands[0])
-        _remember_asked(tx, queue)
+        _record_request(tx, queue)
         if more_expired:
             continue
-        room = room_of(tx.cursor, queue, tx.now_ms)
-        if room.jobs:
-            jobs, room = _claimed(tx, claim.whole, queue, room)
-            claimed.append((claim, _handed_on(tx, claim, jobs)))
+        capacity = capacity_of(tx.cursor, queue, tx.now_ms)
+        if capacity.jobs:
+            jobs, capacity = _claim_jobs(tx, claim.whole, queue, capacity)
+            claimed.append((claim, _assign(tx, claim, jobs)))
         if was_freed and has_ready(tx.cursor, queue):
             tx.woken = True
-        due_ms = earlier(due_ms, next_due_ms(tx.cursor, queue, room))
+        due_ms = earlier(due_ms, next_due_ms(tx.cursor, queue, capacity))
     jobs, shares = shared_out(claimed, len(demands))
     return Activation(jobs, due_ms, tx.now_ms, shares)
 
 
 def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
-    """The empty answer, if a look without any lock shows that it would be the answer; else None."""
+    """An empty activation, if a read without any lock shows that this is the answer; else None."""
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
@@ -48,16 +68,16 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
         queue = read_queue(cursor, demand)
         if queue is None or queue.asked_at_ms is None or not 0 <= now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
             return None
-        room = room_of(cursor, queue, now_ms)
-        due_ms = next_due_ms(cursor, queue, room)
-        if room.jobs and ((due_ms is not None and due_ms <= now_ms) or has_ready(cursor, queue)):
+        capacity = capacity_of(cursor, queue, now_ms)
+        due_ms = next_due_ms(cursor, queue, capacity)
+        if capacity.jobs and ((due_ms is not None and due_ms <= now_ms) or has_ready(cursor, queue)):
             return None
         first_ms = earlier(first_ms, due_ms)
     return Activation([], first_ms, now_ms, (0,) * len(demands))
 
 
 def expire(tx: Transaction) -> tuple[int, bool]:
-    """Cancel pending jobs whose time is over, a bounded number at once: how many, and whether more are waiting."""
+    """Cancel expired pending jobs, a bounded number per call: how many, and whether there may be more."""
     due = tx.cursor.execute(SQL["expired"], (tx.now_ms, SWEEP_STEP_MAX)).fetchall()
     if not due:
         return 0, False
@@ -67,40 +87,40 @@ def expire(tx: Transaction) -> tuple[int, bool]:
 
 
 def _read_queue(tx: Transaction, demand: Demand) -> tuple[bool, Queue]:
-    """The queue as it stands in this transaction, and whether lanes may have been opened because leases have ended."""
+    """The queue as of this transaction, and whether lanes may have been opened because leases have ended."""
     queue = read_queue(tx.cursor, demand)
     if queue is None:
         tx.type(demand.type)
         queue = read_queue(tx.cursor, demand)
     if queue is None:
-        return False, Queue(0, None, 0, 0, 1, tx.now_ms)  # A group that nobody has registered is an empty queue.
+        return False, Queue(0, None, 0, 0, 1, tx.now_ms)  # A group that was never registered is an empty queue.
     if not queue.is_bound:
         return False, queue
     bounds = queue.bounds
-    running = bounds.running + tx.holds.unwritten(queue.id)
-    return tx.holds.open_freed(queue.id), queue._replace(bounds=bounds._replace(running=running))
+    running = bounds.running + tx.limits.unflushed(queue.id)
+    return tx.limits.open_freed_lanes(queue.id), queue._replace(bounds=bounds._replace(running=running))
 
 
-def _remember_asked(tx: Transaction, queue: Queue) -> None:
+def _record_request(tx: Transaction, queue: Queue) -> None:
     if queue.asked_at_ms is None or not 0 <= tx.now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
         tx.cursor.execute(SQL["mark_asked"], (tx.now_ms, queue.id))
 
 
-def _claimed(tx: Transaction, demand: Demand, queue: Queue, room: Capacity) -> tuple[list[LeasedJob], Capacity]:
-    """Lease as many jobs as are wanted and have room; the room that is left."""
+def _claim_jobs(tx: Transaction, demand: Demand, queue: Queue, capacity: Capacity) -> tuple[list[LeasedJob], Capacity]:
+    """Lease as many jobs as the demand and the capacity allow; also the capacity that is left."""
     if _promote(tx, queue.id):
         _, queue = _read_queue(tx, demand)
-    if room.jobs < demand.limit:
-        demand = demand._replace(limit=room.jobs)
-    jobs = _by_turns(tx, demand, queue) if queue.fair else _straight(tx, demand, queue)
-    return jobs, room if room is FREE or not jobs else _used(tx, queue, demand.type, jobs)
+    if capacity.jobs < demand.limit:
+        demand = demand._replace(limit=capacity.jobs)
+    jobs = _claim_in_turn(tx, demand, queue) if queue.fair else _claim_single_lane(tx, demand, queue)
+    return jobs, capacity if capacity is UNLIMITED or not jobs else _use_capacity(tx, queue, demand.type, jobs)
 
 
-def _used(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Capacity:
-    """Write down that jobs were leased where that has bounds; the room that is left."""
+def _use_capacity(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Capacity:
+    """Record leased jobs where the type has limits; the capacity that is left."""
     bounds = queue.bounds
     if bounds.max_running is not None:
-        tx.holds.took(queue.id, len(jobs))
+        tx.limits.add_running(queue.id, len(jobs))
         bounds = bounds._replace(running=bounds.running + len(jobs))
     if bounds.rate_jobs is not None:
         since_ms, taken = bounds.window(tx.now_ms)
@@ -108,8 +128,8 @@ def _used(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -
         tx.cursor.execute(SQL["use_rate"], (since_ms, bounds.rate_taken, queue.id))
     if bounds.breaker_open_until_ms is not None:
         bounds = bounds._replace(breaker_probe_key=jobs[0].key, breaker_probe_attempt=jobs[0].attempt)
-        tx.holds.write_breaker(type, bounds.breaker)
-    return room_of(tx.cursor, queue._replace(bounds=bounds), tx.now_ms)
+        tx.limits.write_breaker(type, bounds.breaker)
+    return capacity_of(tx.cursor, queue._replace(bounds=bounds), tx.now_ms)
 
 
 def _promote(tx: Transaction, queue: int) -> bool:
@@ -125,8 +145,8 @@ def _promote(tx: Transaction, queue: int) -> bool:
     return True
 
 
-def _straight(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
-    """One lane was ever seen: no turns to take."""
+def _claim_single_lane(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
+    """The queue has only ever had one lane: no turns to take."""
     if queue.solo is None or (demand.tenants and tenant_of(queue.solo) not in demand.tenants):
         return []
     jobs = _pick(tx, demand, (queue.id, queue.solo), demand.limit)
@@ -135,7 +155,7 @@ def _straight(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
     return jobs
 
 
-def _by_turns(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
+def _claim_in_turn(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
     """Rounds over the open lanes, least recently served first, until the demand is met."""
     jobs: list[LeasedJob] = []
     turn = queue.turn
@@ -153,51 +173,53 @@ def _by_turns(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
 
 def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[tuple[str, int | None]]:
     """The open lanes whose turn it is, and how many jobs may start in those that have a limit."""
-    where, tenants = _only_tenants(demand.tenants)
-    most = queue.bounds.lane_max_running
-    sql = SQL["turn" if most is None else "limited_turn"].replace("{tenants}", where)
+    condition, tenants = _tenant_condition(demand.tenants)
+    lane_max = queue.bounds.lane_max_running
+    sql = SQL["turn" if lane_max is None else "limited_turn"].replace("{tenants}", condition)
     rows = tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()
-    if most is None:
+    if lane_max is None:
         return [(lane, None) for (lane,) in rows]
-    unwritten = tx.holds.unwritten_in
+    unflushed = tx.limits.unflushed_in
     return [
-        (lane, max(0, most - busy - unwritten(queue.id, lane)) if limit_key_of(lane) else None) for lane, busy in rows
+        (lane, max(0, lane_max - busy - unflushed(queue.id, lane)) if limit_key_of(lane) else None)
+        for lane, busy in rows
     ]
 
 
 def _round(
     tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[tuple[str, int | None]], wanted: int
 ) -> list[LeasedJob]:
-    """Every lane visited gets an equal share; who got one more stands behind who did not."""
+    """Every lane visited gets an equal share; a lane that got one more goes behind those that did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
     taken, marks = [], []
-    for place, (lane, room) in enumerate(lanes):
-        limit = share + (place < extra)
-        if room is not None and room < limit:
-            limit = room
-        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One more, to see whether any stays.
-        is_open = len(jobs) > limit != room
+    for position, (lane, free) in enumerate(lanes):
+        limit = share + (position < extra)
+        if free is not None and free < limit:
+            limit = free
+        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One more, to see whether any is left.
+        is_open = len(jobs) > limit != free
         jobs = jobs[:limit]
         if not is_open:
             tx.close_lane(queue.id, lane)
         if jobs:
             taken.append((lane, jobs))
-        behind = len(lanes) if place < extra else 0
-        busy = 0 if room is None else tx.holds.write_with(queue.id, lane, len(jobs))
-        marks.append((turn + 1 + place + behind, int(is_open), busy, queue.id, lane))
+        behind = len(lanes) if position < extra else 0
+        busy = 0 if free is None else tx.limits.take_unflushed(queue.id, lane, len(jobs))
+        marks.append((turn + 1 + position + behind, int(is_open), busy, queue.id, lane))
     _lease(tx, demand, queue.id, taken)
     tx.cursor.executemany(SQL["mark_turn"], marks)
     return [job for _, jobs in taken for job in jobs]
 
 
-def _pick(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -> list[LeasedJob]:
+def _pick(tx: Transaction, demand: Demand, queue_lane: tuple[int, str], limit: int) -> list[LeasedJob]:
     """The first jobs of a lane, as they will be once they are leased."""
-    rows = tx.cursor.execute(SQL["pick"], (*where, limit)).fetchall()
-    lane, until_ms = where[1], tx.now_ms + demand.lease_ms
+    queue, lane = queue_lane
+    rows = tx.cursor.execute(SQL["pick"], (queue, lane, limit)).fetchall()
+    until_ms = tx.now_ms + demand.lease_ms
     type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
     return [
-        # A tuple made directly: the named way costs a third of a microsecond more, per job.
+        # A tuple made directly: the NamedTuple constructor costs a third of a microsecond more per job.
         tuple.__new__(LeasedJob, (
             key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
@@ -210,7 +232,7 @@ def _pick(tx: Transaction, demand: Demand, where: tuple[int, str], limit: int) -
 
 
 def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, list[LeasedJob]]]) -> None:
-    """Copy to the leased ones, and delete, each lane's range up to the last job taken."""
+    """Move each lane's range up to the last job taken from ready to leased."""
     ends = [(queue, lane, -jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) for lane, jobs in taken]
     lease = (tx.now_ms, tx.now_ms + demand.lease_ms, demand.worker)
     tx.cursor.executemany(SQL["lease"], [(*end, *lease) for end in ends])
@@ -219,26 +241,25 @@ def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[st
         tx.move(queue, lane, State.PENDING, State.PROCESSING, len(jobs))
 
 
-def _handed_on(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:
-    """All are leased as the first demand wants it: write the names and deadlines of the others."""
+def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:
+    """All jobs are leased for the first demand: write the workers and deadlines of the other demands."""
     if len(claim.demands) == 1:
         return jobs
     others = [
         (demand.worker, tx.now_ms + demand.lease_ms, job.key)
-        for demand, share in claim.parted(jobs)[1:]
+        for demand, share in claim.shares(jobs)[1:]
         for job in share
     ]
     tx.cursor.executemany(SQL["hand_on"], others)
     return claim.dated(jobs, tx.now_ms)
 
 
-def _only_tenants(tenants: tuple[str, ...]) -> tuple[str, list[str]]:
+def _tenant_condition(tenants: tuple[str, ...]) -> tuple[str, list[str]]:
     if not tenants:
         return "", []
     parameters: list[str] = []
     for tenant in tenants:
-        alone = lane_of(tenant, None)
         prefix = tenant + LANE_SEPARATOR
-        parameters += [alone, prefix, tenant + chr(ord(LANE_SEPARATOR) + 1)]
+        parameters += [lane_of(tenant, None), prefix, tenant + chr(ord(LANE_SEPARATOR) + 1)]
     clause = " OR ".join(["lane = ? OR (lane >= ? AND lane < ?)"] * len(tenants))
     return f"AND ({clause})", parameters

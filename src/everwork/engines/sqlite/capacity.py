@@ -1,4 +1,4 @@
-"""How many jobs of a queue may start now: what pauses, breaker, rate and limits leave."""
+"""How many jobs of a queue may start now, given pause, breaker, rate and limits; the breakers; recounts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from everwork.core.breaker import CLOSED, Breaker, BreakerState, CircuitBreaker, after_failures, after_success, opened
 from everwork.core.leasing import Demand
 from everwork.core.limits import KEY_MAX
-from everwork.engines.sqlite.shared import where
+from everwork.engines.sqlite.shared import find_job
 from everwork.engines.sqlite.statements import limit_key_of, statements
 from everwork.engines.sqlite.transaction import Transaction
 
@@ -17,7 +17,7 @@ SQL = statements("activate")
 
 
 class Bounds(NamedTuple):
-    """What a queue's type allows, and what of it is used."""
+    """The limits of a queue's type, and how much of them is used."""
 
     max_running: int | None = None
     lane_max_running: int | None = None
@@ -34,12 +34,14 @@ class Bounds(NamedTuple):
     @property
     def breaker(self) -> Breaker:
         """The breaker of the type."""
-        return Breaker._make(self[-4:])
+        return Breaker(
+            self.breaker_failures, self.breaker_open_until_ms, self.breaker_probe_key, self.breaker_probe_attempt
+        )
 
     def window(self, now_ms: int) -> tuple[int, int]:
-        """Since when the rate's window lasts, and how many were leased in it; one that is over is followed by another.
+        """The start of the current rate window, and how many jobs were leased in it; after its end a new one starts.
 
-        A clock that was set back by more than a window begins one, too: nothing may wait for the old one.
+        A clock that was set back by more than a window starts a new one, too: nothing may wait for the old one.
         """
         since_ms = self.rate_since_ms
         return (
@@ -47,11 +49,11 @@ class Bounds(NamedTuple):
         )
 
 
-UNBOUND: Final = Bounds()
+NO_BOUNDS: Final = Bounds()
 
 
 class Queue(NamedTuple):
-    """A queue as a claim finds it."""
+    """A queue as a claim reads it. `solo`: its only lane so far; `fair`: it has several, which take turns."""
 
     id: int
     solo: str | None
@@ -60,22 +62,22 @@ class Queue(NamedTuple):
     paused: int
     asked_at_ms: int | None
     is_bound: int = 0
-    bounds: Bounds = UNBOUND
+    bounds: Bounds = NO_BOUNDS
 
 
 class Capacity(NamedTuple):
-    """How many jobs may start; if none, until when, as far as the clock decides it."""
+    """How many jobs may start; if none, until when, where time decides it."""
 
     jobs: int
     until_ms: int | None = None
 
 
-FREE: Final = Capacity(KEY_MAX)
+UNLIMITED: Final = Capacity(KEY_MAX)
 NONE: Final = Capacity(0)
 
 
 def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
-    """The queue that a demand names, as the store has it."""
+    """The queue of a demand, as stored; None if there is none."""
     row = cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
     if row is None:
         return None
@@ -85,12 +87,12 @@ def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
     return queue._replace(bounds=Bounds._make(cursor.execute(SQL["read_bounds"], (queue.id,)).fetchone()))
 
 
-def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Capacity:
-    """The room that a queue has now."""
+def capacity_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Capacity:
+    """How many jobs of a queue may start now."""
     if queue.paused:
         return NONE
-    if queue.bounds is UNBOUND:
-        return FREE
+    if queue.bounds is NO_BOUNDS:
+        return UNLIMITED
     breaker = queue.bounds.breaker
     match breaker.state(now_ms):
         case BreakerState.OPEN:
@@ -103,22 +105,23 @@ def room_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Capacity:
             return _limited(queue.bounds, now_ms, KEY_MAX)
 
 
-def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, room: Capacity) -> int | None:
-    """When asking again may find more: at once if work is overdue, when the clock gives room, or when a job is due."""
-    if room.jobs:
+def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, capacity: Capacity) -> int | None:
+    """When the next call may find more: when a scheduled job is due, or when breaker or rate allow jobs again."""
+    if capacity.jobs:
         return _next_future(cursor, queue.id)
-    if room.until_ms is None or not (has_ready(cursor, queue) or _next_future(cursor, queue.id) is not None):
+    if capacity.until_ms is None or not (has_ready(cursor, queue) or _next_future(cursor, queue.id) is not None):
         return None
-    return room.until_ms
+    return capacity.until_ms
 
 
 def has_ready(cursor: sqlite3.Cursor, queue: Queue) -> bool:
-    """Whether a claim would find a job: of the lanes, only those are open that have ready work and room."""
-    return bool(cursor.execute(SQL["has_open" if queue.fair else "has_ready"], (queue.id,)).fetchone()[0])
+    """Whether a claim would find a job: a lane is open only while it has ready work and capacity."""
+    (found,) = cursor.execute(SQL["has_open" if queue.fair else "has_ready"], (queue.id,)).fetchone()
+    return bool(found)
 
 
 def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
-    """The earlier of two instants; None never comes."""
+    """The earlier of two instants; None means never."""
     if one_ms is None or other_ms is None:
         return other_ms if one_ms is None else one_ms
     return min(one_ms, other_ms)
@@ -136,74 +139,76 @@ def _limited(bounds: Bounds, now_ms: int, jobs: int) -> Capacity:
 
 
 def _next_future(cursor: sqlite3.Cursor, queue: int) -> int | None:
-    row = cursor.execute(SQL["next_future"], (queue,)).fetchone()
-    return row[0] if row else None
+    (run_at_ms,) = cursor.execute(SQL["next_future"], (queue,)).fetchone() or (None,)
+    return run_at_ms
 
 
 SHARED = statements("shared")
-USUAL_RULE = CircuitBreaker()
+DEFAULT_RULE = CircuitBreaker()
 
 Attempt = tuple[int, int, int]
-"""A queue, a job, and the number of its attempt."""
+"""queue, key, attempt"""
 
 
 def count_successes(tx: Transaction, queues: Iterable[int], completed: set[int]) -> None:
-    """Let the breakers of these queues know that jobs of theirs were completed."""
+    """Report completed jobs to the breakers of their queues."""
     for queue in queues:
-        breaker = tx.holds.breaker(queue)
+        breaker = tx.limits.breaker(queue)
         if breaker is not CLOSED:
             is_probe = breaker.probe_key in completed and _is_probe(tx, breaker)
             _change(tx, queue, after_success(breaker, is_probe=is_probe))
 
 
 def count_failures(tx: Transaction, counted: Sequence[Attempt]) -> None:
-    """Let each breaker know, at once, of all the attempts of its type that failed."""
+    """Report failed attempts to the breakers of their types, all those of a type together."""
     by_type: dict[str, list[Attempt]] = {}
     for attempt in counted:
-        by_type.setdefault(tx.holds.of(attempt[0]).type, []).append(attempt)
+        queue, _, _ = attempt
+        by_type.setdefault(tx.limits.of(queue).type, []).append(attempt)
     for attempts in by_type.values():
-        queue = attempts[0][0]
-        rule, breaker = tx.holds.of(queue).rule, tx.holds.breaker(queue)
+        queue, _, _ = attempts[0]
+        rule, breaker = tx.limits.of(queue).rule, tx.limits.breaker(queue)
         if rule is None and breaker.open_until_ms is None:
             continue
-        is_probe = any(breaker.is_probe(*attempt[1:]) for attempt in attempts)
-        rule = rule or USUAL_RULE
+        is_probe = any(breaker.is_probe(key, attempt) for _, key, attempt in attempts)
+        rule = rule or DEFAULT_RULE
         _change(tx, queue, after_failures(breaker, len(attempts), is_probe=is_probe, rule=rule, now_ms=tx.now_ms))
 
 
 def open_breaker(tx: Transaction, type: str, open_ms: int) -> None:
-    """Let a type's breaker be open for so long from now."""
-    queue = tx.type(type).queues[0][0]
-    _change(tx, queue, opened(tx.holds.breaker(queue), open_ms, tx.now_ms))
+    """Open a type's breaker for `open_ms` from now."""
+    queue, _ = tx.type(type).queues[0]
+    _change(tx, queue, opened(tx.limits.breaker(queue), open_ms, tx.now_ms))
 
 
 def reset_breaker(tx: Transaction, type: str) -> bool:
-    """Close a type's breaker and forget its failures; whether it was open, or half-open."""
+    """Close a type's breaker and reset its failures; returns whether it was open or half-open."""
     row = tx.cursor.execute(SHARED["breaker"], (type,)).fetchone()
     if row is None:
         return False
-    tx.holds.write_breaker(type, CLOSED)
+    tx.limits.write_breaker(type, CLOSED)
     tx.woken = True
     return Breaker._make(row).state(tx.now_ms) is not BreakerState.CLOSED
 
 
 def is_probe_live(cursor: sqlite3.Cursor, breaker: Breaker) -> bool:
-    """Whether the job that tries whether things work again is still leased for that attempt."""
+    """Whether the probe of a half-open breaker is still leased for that attempt."""
     if breaker.probe_key is None:
         return False
-    return bool(cursor.execute(SHARED["probe"], (breaker.probe_key, breaker.probe_attempt)).fetchone()[0])
+    (is_leased,) = cursor.execute(SHARED["probe"], (breaker.probe_key, breaker.probe_attempt)).fetchone()
+    return bool(is_leased)
 
 
 def _is_probe(tx: Transaction, breaker: Breaker) -> bool:
-    """Whether the probe's job was completed by the probe's attempt: who completes need not have named it."""
-    found = None if breaker.probe_key is None else where(tx, breaker.probe_key)
+    """Whether the probe's job was completed by the probe's attempt: the outcome need not name the attempt."""
+    found = None if breaker.probe_key is None else find_job(tx, breaker.probe_key)
     return found is not None and found.attempt == breaker.probe_attempt
 
 
 def _change(tx: Transaction, queue: int, breaker: Breaker) -> None:
-    before = tx.holds.breaker(queue)
+    before = tx.limits.breaker(queue)
     if breaker != before:
-        tx.holds.write_breaker(tx.holds.of(queue).type, breaker)
+        tx.limits.write_breaker(tx.limits.of(queue).type, breaker)
         if before.open_until_ms is not None and breaker.open_until_ms is None:
             tx.woken = True
 
@@ -212,7 +217,7 @@ RECOUNT = statements("recount")
 
 
 class Limited(NamedTuple):
-    """A queue, the only lane it ever had if so, and the limits of its type."""
+    """A queue, its only lane if it never had another, and the limits of its type."""
 
     queue: int
     solo: str | None
@@ -222,23 +227,23 @@ class Limited(NamedTuple):
 
 
 def miscounted(cursor: sqlite3.Cursor) -> list[Limited]:
-    """Queues with limits of which the store says what is not so: an engine of an old version keeps no counts."""
+    """Queues with limits whose stored counts are wrong: an engine of an old version keeps no counts."""
     return [Limited._make(row) for row in cursor.execute(RECOUNT["miscounted"]).fetchall()]
 
 
 def recount(tx: Transaction) -> None:
-    """Mend what is said of queues with limits."""
-    tx.flush()  # What is counted anew must not be added once more.
+    """Correct the counts of queues with limits."""
+    tx.flush()  # What is recounted must not be added again.
     for wrong in miscounted(tx.cursor):
-        count_anew(tx, wrong)
+        recount_queue(tx, wrong)
         tx.forget_type(wrong.type)
         tx.woken = True
 
 
-def count_anew(tx: Transaction, limited: Limited) -> None:
-    """Count what runs; open and close lanes as the limits that hold now want it."""
-    queue, solo, _, most, per_key = limited
-    tx.cursor.execute(RECOUNT["count_running"], (queue, most is not None))
+def recount_queue(tx: Transaction, limited: Limited) -> None:
+    """Count running jobs again; open and close lanes by the limits now in force."""
+    queue, solo, _, max_running, per_key = limited
+    tx.cursor.execute(RECOUNT["count_running"], (queue, max_running is not None))
     tx.cursor.execute(RECOUNT["forget_busy"], (queue,))
     if per_key is not None:
         if solo is not None:

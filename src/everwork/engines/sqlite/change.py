@@ -10,17 +10,18 @@ from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
-from everwork.engines.rules import BY_ITSELF
+from everwork.engines.contract.changes import Changes
+from everwork.engines.rules import AUTOMATIC_REQUEUE
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import (
     REQUEUED,
     Ended,
-    Pending,
-    Where,
+    FoundJob,
     enter_pending,
+    find_job,
     finish_cancelled,
     leave_pending,
     record,
-    where,
 )
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -30,28 +31,50 @@ RETRIES = statements("set_retries")
 DELETE = statements("delete")
 
 
+class SqliteChanges(SqliteBase, Changes):
+    """Changes of jobs by their keys."""
+
+    async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: cancel(tx, keys, reason))
+
+    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: requeue(tx, keys))
+
+    async def set_retries(self, key: int, retries: int) -> Judged:
+        return await self._store.writer.submit(lambda tx: set_retries(tx, key, retries))
+
+    async def reschedule(self, keys: Sequence[int], *, run_at_ms: int | None = None, delay_ms: int = 0) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: reschedule(tx, keys, run_at_ms, delay_ms))
+
+    async def set_priority(self, keys: Sequence[int], priority: int) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: set_priority(tx, keys, priority))
+
+    async def delete(self, keys: Sequence[int]) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: delete(tx, keys))
+
+
 def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:
-    """Cancel what is pending or processing."""
+    """Cancel pending and processing jobs."""
     return [_judge(tx, key, lambda found: _cancel(tx, found, reason)) for key in keys]
 
 
 def requeue(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
-    """Bring dead letters back, with the attempts they were created with."""
+    """Make dead letters pending again, with the max_attempts they were created with."""
     return [_judge(tx, key, lambda found: _requeue(tx, found, None)) for key in keys]
 
 
-def requeue_by_itself(tx: Transaction, key: int) -> None:
-    """Bring a dead letter back because its type's policy says so."""
-    _judge(tx, key, lambda found: _requeue(tx, found, None, BY_ITSELF))
+def requeue_automatically(tx: Transaction, key: int) -> None:
+    """Requeue a dead letter because its type's policy says so."""
+    _judge(tx, key, lambda found: _requeue(tx, found, None, AUTOMATIC_REQUEUE))
 
 
 def set_retries(tx: Transaction, key: int, retries: int) -> Judged:
-    """Change how many attempts are left; the previous number is answered."""
+    """Change how many attempts are left; returns the previous number."""
     return _judge(tx, key, lambda found: _set_retries(tx, found, retries))
 
 
 def reschedule(tx: Transaction, keys: Sequence[int], run_at_ms: int | None, delay_ms: int) -> list[Judged]:
-    """Let pending jobs run at another time."""
+    """Change when pending jobs run."""
     at_ms = tx.now_ms + delay_ms if run_at_ms is None else run_at_ms
     return [_judge(tx, key, lambda found: _move_pending(tx, found, run_at_ms=at_ms)) for key in keys]
 
@@ -62,10 +85,10 @@ def set_priority(tx: Transaction, keys: Sequence[int], priority: int) -> list[Ju
 
 
 def delete(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
-    """Remove finished jobs."""
-    found = {key: where(tx, key) for key in keys}
-    gone = [job for job in found.values() if job is not None and State(job.state) in FINISHED_STATES]
-    remove(tx, gone)
+    """Delete finished jobs."""
+    found = {key: find_job(tx, key) for key in keys}
+    finished = [job for job in found.values() if job is not None and State(job.state) in FINISHED_STATES]
+    remove(tx, finished)
     judged = []
     for key in keys:
         job = found.pop(key, None)
@@ -75,28 +98,28 @@ def delete(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
     return judged
 
 
-def remove(tx: Transaction, gone: Sequence[Where]) -> None:
+def remove(tx: Transaction, finished: Sequence[FoundJob]) -> None:
     """Delete finished jobs with all that belongs to them."""
-    if not gone:
+    if not finished:
         return
-    keys = json.dumps([job.key for job in gone])
+    keys = json.dumps([job.key for job in finished])
     tx.cursor.execute(DELETE["dedupe"], (keys, DEFAULT_TENANT))
-    for part in ("expiry", "back", "history", "result", "revision", "job"):
-        tx.cursor.execute(DELETE[part], (keys,))
-    tx.cursor.executemany(SHARED["delete_finished"], [(job.queue, job.state, job.key) for job in gone])
-    for (queue, lane, state), jobs in Counter((job.queue, job.lane, job.state) for job in gone).items():
+    for table in ("expiry", "back", "history", "result", "revision", "job"):
+        tx.cursor.execute(DELETE[table], (keys,))
+    tx.cursor.executemany(SHARED["delete_finished"], [(job.queue, job.state, job.key) for job in finished])
+    for (queue, lane, state), jobs in Counter((job.queue, job.lane, job.state) for job in finished).items():
         tx.count(queue, lane, State(state), -jobs)
 
 
-def _judge(tx: Transaction, key: int, act: Callable[[Where], Verdict]) -> Judged:
-    found = where(tx, key)
+def _judge(tx: Transaction, key: int, act: Callable[[FoundJob], Verdict]) -> Judged:
+    found = find_job(tx, key)
     if found is None:
         return Judged(Verdict.NOT_FOUND)
     state = State(found.state)
     return Judged(act(found), state, remaining_retries(state, found.attempts, found.max_attempts))
 
 
-def _cancel(tx: Transaction, found: Where, reason: str) -> Verdict:
+def _cancel(tx: Transaction, found: FoundJob, reason: str) -> Verdict:
     state = State(found.state)
     if state is State.CANCELLED:
         return Verdict.REPEATED
@@ -110,7 +133,7 @@ def _cancel(tx: Transaction, found: Where, reason: str) -> Verdict:
     return Verdict.ACCEPTED
 
 
-def _requeue(tx: Transaction, found: Where, max_attempts: int | None, why: str | None = None) -> Verdict:
+def _requeue(tx: Transaction, found: FoundJob, max_attempts: int | None, note: str | None = None) -> Verdict:
     if not is_allowed(State(found.state), Cause.REQUEUE):
         return Verdict.WRONG_STATE
     if max_attempts is None:
@@ -119,21 +142,23 @@ def _requeue(tx: Transaction, found: Where, max_attempts: int | None, why: str |
     tx.cursor.execute(SHARED["delete_finished"], (found.queue, found.state, found.key))
     again = found.pending._replace(run_at_ms=tx.now_ms, attempts=0, max_attempts=max_attempts)
     enter_pending(tx, [again])
-    record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms, error=why)])
+    record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms, error=note)])
     tx.move(found.queue, found.lane, State.FAILED, State.PENDING)
     return Verdict.ACCEPTED
 
 
-def _set_retries(tx: Transaction, found: Where, retries: int) -> Verdict:
+def _set_retries(tx: Transaction, found: FoundJob, retries: int) -> Verdict:
     match State(found.state):
         case State.PENDING if retries > 0:
-            allowed = raised_attempts(found.attempts, retries)
-            name, place = ("ready", found.pending[:5]) if found.is_ready else ("future", _future_place(found.pending))
-            tx.cursor.execute(RETRIES[name], (allowed, *place))
+            max_attempts = raised_attempts(found.attempts, retries)
+            if found.is_ready:
+                tx.cursor.execute(RETRIES["ready"], (max_attempts, *found.pending.ready_key))
+            else:
+                tx.cursor.execute(RETRIES["future"], (max_attempts, *found.pending.future_key))
             return Verdict.ACCEPTED
         case State.PROCESSING:
-            allowed = raised_attempts(found.attempts, max(retries, 1) - 1)
-            tx.cursor.execute(RETRIES["leased"], (allowed, found.key))
+            max_attempts = raised_attempts(found.attempts, max(retries, 1) - 1)
+            tx.cursor.execute(RETRIES["leased"], (max_attempts, found.key))
             return Verdict.ACCEPTED
         case State.FAILED:
             return _requeue(tx, found, retries) if retries > 0 else Verdict.REPEATED
@@ -142,7 +167,7 @@ def _set_retries(tx: Transaction, found: Where, retries: int) -> Verdict:
 
 
 def _move_pending(
-    tx: Transaction, found: Where, *, run_at_ms: int | None = None, urgency: int | None = None
+    tx: Transaction, found: FoundJob, *, run_at_ms: int | None = None, urgency: int | None = None
 ) -> Verdict:
     if found.state != State.PENDING:
         return Verdict.WRONG_STATE
@@ -153,7 +178,3 @@ def _move_pending(
     )
     enter_pending(tx, [moved], rearm=False)
     return Verdict.ACCEPTED
-
-
-def _future_place(row: Pending) -> tuple[int, int, int]:
-    return row.queue, row.run_at_ms, row.key

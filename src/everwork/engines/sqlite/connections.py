@@ -1,4 +1,4 @@
-"""Calls to a connection in another thread, and the reader, which answers questions in its own."""
+"""Calls to a connection in another thread, and the reader, which runs queries in its own thread."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from everwork.logs import get_logger
 log = get_logger("everwork.sqlite")
 
 T = TypeVar("T")
-Act = Callable[[Transaction], T]
-Look = Callable[[sqlite3.Cursor, int], T | None]
-Ask = Callable[[sqlite3.Cursor, int], T]
+Action = Callable[[Transaction], T]
+Peek = Callable[[sqlite3.Cursor, int], T | None]
+Query = Callable[[sqlite3.Cursor, int], T]
 
 CLOSE_SECONDS = 10.0
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class Call(NamedTuple):
-    """Something to do, and who waits for it. A look that answers makes the act unnecessary."""
+    """An action and the future of its caller. A peek that returns a value makes the action unnecessary."""
 
     future: asyncio.Future[Any]
-    act: Act[Any] | None
-    look: Look[Any] | None
+    action: Action[Any] | None
+    peek: Peek[Any] | None
 
 
 class Pause:
-    """Asks a thread to close its connection until it is told to go on: SQLite must not be open across a fork."""
+    """Makes a thread close its connection until it is resumed: SQLite must not be open across a fork."""
 
     def __init__(self) -> None:
         self.is_closed = threading.Event()
-        self.goes_on = threading.Event()
+        self.is_over = threading.Event()
 
 
 Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
 
 
 async def in_daemon(act: Callable[[], T]) -> T:
-    """Do what may have to wait for another process. Unlike the event loop's own threads, this holds up no exit."""
+    """Run what may have to wait for another process. Unlike the event loop's own threads, this delays no exit."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
     threading.Thread(target=_answer, args=(act, done), name="everwork-sqlite-wait", daemon=True).start()
@@ -57,7 +57,7 @@ async def in_daemon(act: Callable[[], T]) -> T:
 def _answer(act: Callable[[], T], done: Future[T]) -> None:
     try:
         done.set_result(act())
-    except BaseException as error:  # noqa: BLE001 - it goes to whoever waits
+    except BaseException as error:  # noqa: BLE001 - it goes to the caller
         done.set_exception(error)
 
 
@@ -69,38 +69,40 @@ def join(thread: threading.Thread, path: str) -> None:
 
 
 def reconnected(
-    connection: sqlite3.Connection, place: StoreUrl, pause: Pause, *, read_only: bool = False
+    connection: sqlite3.Connection, url: StoreUrl, pause: Pause, *, read_only: bool = False
 ) -> sqlite3.Connection:
-    """Close a connection for the length of a pause."""
+    """Close a connection for the duration of a pause."""
     connection.close()
     pause.is_closed.set()
-    pause.goes_on.wait()
+    pause.is_over.wait()
     try:
-        return connect(place, read_only=read_only)
+        return connect(url, read_only=read_only)
     except (sqlite3.Error, EngineError):
-        # The file was taken away. The thread goes on over nothing: calls are told, and the next fork waits for nobody.
+        # The file was removed. The thread continues without tables: calls get errors, the next fork need not wait.
         return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
 
-def look_at(call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False) -> Answer | None:
-    """Answer a call by looking, if it can be. A question's answer comes in a tuple, so that None is an answer too."""
-    if call.look is None:
+def try_peek(
+    call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False
+) -> Answer | None:
+    """Answer a call by its peek, if possible. A query's result comes in a tuple, so that None is a result too."""
+    if call.peek is None:
         return None
     try:
         if in_snapshot:
             cursor.execute("BEGIN")
-        value = call.look(cursor, clock())
+        value = call.peek(cursor, clock())
     except sqlite3.Error as error:
         return call.future, None, unavailable(path, error)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
         return call.future, None, error
     if value is None:
         return None
-    return call.future, value[0] if call.act is None else value, None
+    return call.future, value[0] if call.action is None else value, None
 
 
 def resolve(answer: Answer) -> None:
-    """Give an answer to whoever waits for it; in the event loop."""
+    """Resolve the future of a caller; in the event loop."""
     future, value, error = answer
     if not future.cancelled():
         if error is None:
@@ -110,10 +112,10 @@ def resolve(answer: Answer) -> None:
 
 
 class Reader:
-    """Questions never wait for a commit."""
+    """Runs queries in a thread of its own: they never wait for a commit."""
 
-    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, clock: Clock) -> None:
-        self._place = place
+    def __init__(self, url: StoreUrl, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._url = url
         self._connection = connection
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -122,35 +124,35 @@ class Reader:
         self._thread = threading.Thread(target=self._run, name="everwork-sqlite-reader", daemon=True)
         self._thread.start()
 
-    def ask(self, ask: Ask[T]) -> asyncio.Future[T]:
-        """Run a question in one snapshot."""
+    def query(self, query: Query[T]) -> asyncio.Future[T]:
+        """Run a query in one snapshot."""
         if self._closing:
-            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is closed; open a new one")
+            raise EngineUnavailable(f"cannot use {self._url.path}: the engine is closed; open a new one")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._inbox.put(Call(future, None, lambda cursor, now_ms: (ask(cursor, now_ms),)))
+        self._inbox.put(Call(future, None, lambda cursor, now_ms: (query(cursor, now_ms),)))
         return future
 
     def pause(self) -> Pause:
-        """Close the connection between two questions, until the pause ends."""
+        """Close the connection between two queries, until the pause is over."""
         pause = Pause()
         self._inbox.put(pause)
         return pause
 
     async def close(self) -> None:
-        """Answer what was asked, then stop."""
+        """Answer pending queries, then stop."""
         if not self._closing:
             self._closing = True
             self._inbox.put(None)
-        await in_daemon(lambda: join(self._thread, self._place.path))
+        await in_daemon(lambda: join(self._thread, self._url.path))
 
     def _run(self) -> None:
         cursor = self._connection.cursor()
         while (call := self._inbox.get()) is not None:
             if isinstance(call, Pause):
-                self._connection = reconnected(self._connection, self._place, call, read_only=True)
+                self._connection = reconnected(self._connection, self._url, call, read_only=True)
                 cursor = self._connection.cursor()
                 continue
-            answer = look_at(call, cursor, self._clock, self._place.path, in_snapshot=True)
+            answer = try_peek(call, cursor, self._clock, self._url.path, in_snapshot=True)
             if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
             if answer is not None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.core.states import State
+from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.statements import lane_of, statements
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
@@ -15,8 +17,15 @@ SQL = statements("create")
 NOTHING_RARE = (None,) * 7
 
 
+class SqliteCreate(SqliteBase, JobFlow):
+    """Creating jobs."""
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        return await self._store.writer.submit(lambda tx: create(tx, jobs))
+
+
 def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
-    """Write jobs that nobody has named before; answer the first key for those that somebody has."""
+    """Write the jobs that are new; a job whose dedupe key exists is answered with the first job's key."""
     if not jobs:
         return []
     types = {name: tx.type(name) for name in {job.type for job in jobs}}
@@ -26,16 +35,18 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
     return answers
 
 
-_Fresh = list[tuple[int, NewJob]]
-_Place = tuple[int, str, int, int, int, int]
+_Keyed = list[tuple[int, NewJob]]
+"""New jobs, each with the key of its default copy."""
+_PendingRow = tuple[int, str, int, int, int, int]
+"""queue, lane, urgency, run_at_ms, key, max_attempts"""
 
 
-def _with_keys(tx: Transaction, jobs: Sequence[NewJob], types: dict[str, TypeRow]) -> tuple[_Fresh, list[Created]]:
-    """Give each job as many keys as its type has groups, and find those that exist already."""
+def _with_keys(tx: Transaction, jobs: Sequence[NewJob], types: dict[str, TypeRow]) -> tuple[_Keyed, list[Created]]:
+    """Assign each job as many keys as its type has groups; answer those that exist already."""
     needed = sum(len(types[job.type].queues) for job in jobs)
     (last,) = tx.cursor.execute(SQL["take_keys"], (needed,)).fetchone()
     key = last - needed + 1
-    fresh: _Fresh = []
+    fresh: _Keyed = []
     answers: list[Created] = []
     for job in jobs:
         first = key if job.dedupe_key is None else _claim_dedupe(tx, job, key)
@@ -57,30 +68,30 @@ def _claim_dedupe(tx: Transaction, job: NewJob, key: int) -> int:
     return int(first)
 
 
-def _write(tx: Transaction, fresh: _Fresh, types: dict[str, TypeRow]) -> None:
-    plain, rich, expiries = [], [], []
-    ready: list[_Place] = []
-    future: list[_Place] = []
+def _write(tx: Transaction, fresh: _Keyed, types: dict[str, TypeRow]) -> None:
+    plain, full, expiries = [], [], []
+    ready: list[_PendingRow] = []
+    future: list[_PendingRow] = []
     now_ms = tx.now_ms
     for first, job in fresh:
         lane = lane_of(job.tenant, job.limit_key)
         at_ms = now_ms + job.delay_ms if job.run_at_ms is None else job.run_at_ms
-        known = types[job.type]
-        allowed = known.max_attempts if job.max_attempts is None else job.max_attempts
+        type_row = types[job.type]
+        max_attempts = type_row.max_attempts if job.max_attempts is None else job.max_attempts
         rare = _rare(job)
-        for key, (queue, _) in enumerate(known.queues, first):
-            row = (key, queue, lane, job.priority, at_ms, now_ms, allowed, job.variables)
+        for key, (queue, _) in enumerate(type_row.queues, first):
+            row = (key, queue, lane, job.priority, at_ms, now_ms, max_attempts, job.variables)
             if rare == NOTHING_RARE and key == first:
                 plain.append(row)
             else:
-                rich.append((*row, *(rare if key == first else (None, *rare[1:])), None if key == first else first))
-            (ready if at_ms <= now_ms else future).append((queue, lane, -job.priority, at_ms, key, allowed))
+                full.append((*row, *(rare if key == first else (None, *rare[1:])), None if key == first else first))
+            (ready if at_ms <= now_ms else future).append((queue, lane, -job.priority, at_ms, key, max_attempts))
             if job.expires_at_ms is not None:
                 expiries.append((job.expires_at_ms, key))
-    _insert(tx, insert_plain_job=plain, insert_job=rich, insert_ready=ready, insert_future=future, arm_expiry=expiries)
-    for queue, lane in {row[:2] for row in ready}:
+    _insert(tx, insert_plain_job=plain, insert_job=full, insert_ready=ready, insert_future=future, arm_expiry=expiries)
+    for queue, lane in {(queue, lane) for queue, lane, _, _, _, _ in ready}:
         tx.open_lane(queue, lane)
-    for (queue, lane), jobs in Counter([row[:2] for row in (*ready, *future)]).items():
+    for (queue, lane), jobs in Counter([(queue, lane) for queue, lane, _, _, _, _ in (*ready, *future)]).items():
         tx.count(queue, lane, State.PENDING, jobs)
     tx.woken = True
 
@@ -91,6 +102,6 @@ def _rare(job: NewJob) -> tuple[object, ...]:
 
 
 def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
-    for name, some in rows.items():
-        if some:
-            tx.cursor.executemany(SQL[name], some)
+    for statement, values in rows.items():
+        if values:
+            tx.cursor.executemany(SQL[statement], values)

@@ -14,7 +14,7 @@ from everwork.exceptions import EngineBusy, SchemaMismatch
 
 @cache
 def migrations() -> dict[int, str]:
-    """The migrations that this program knows, by number."""
+    """The known migrations, by number."""
     folder = files(__package__) / "migrations"
     found = {int(entry.name[:4]): entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
     return dict(sorted(found.items()))
@@ -23,7 +23,7 @@ def migrations() -> dict[int, str]:
 def migrate(connection: sqlite3.Connection, path: str) -> int:
     """Bring the file up to date in one transaction; the caller holds the file's lock.
 
-    A file that is up to date is only read: somebody else's transaction is not waited for.
+    A file that is up to date is only read: there is no waiting for other transactions.
     """
     try:
         if _version(connection) != max(migrations()):
@@ -35,15 +35,15 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
     return max(migrations())
 
 
-def stored_version(place: StoreUrl) -> int | None:
-    """The version of a file that is left as it is; None if it holds no jobs or is not there."""
-    if place.in_memory or not Path(place.path).exists():
+def stored_version(url: StoreUrl) -> int | None:
+    """The schema version of a file, which is not changed; None if it holds no jobs or does not exist."""
+    if url.in_memory or not Path(url.path).exists():
         return None
     try:
-        with closing(sqlite3.connect(f"{Path(place.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+        with closing(sqlite3.connect(f"{Path(url.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             return _version(connection) or None
     except sqlite3.Error as error:
-        raise unavailable(place.path, error) from None
+        raise unavailable(url.path, error) from None
 
 
 def _apply(connection: sqlite3.Connection, path: str) -> None:
@@ -69,7 +69,7 @@ def _apply(connection: sqlite3.Connection, path: str) -> None:
 def _version(connection: sqlite3.Connection) -> int:
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ew_schema'").fetchone() is None:
         return 0
-    version = connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()[0]
+    (version,) = connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()
     if not isinstance(version, int):
         raise SchemaMismatch(f"the table ew_schema is damaged: {version!r} is no version; restore a backup")
     return version
@@ -77,10 +77,10 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _split(script: str) -> list[str]:
     """The statements of a script; `executescript` would commit between them."""
-    parts, pending = [], ""
+    statements, pending = [], ""
     for line in script.splitlines(keepends=True):
         pending += line
         if sqlite3.complete_statement(pending):
-            parts.append(pending)
+            statements.append(pending)
             pending = ""
-    return parts
+    return statements

@@ -1,4 +1,4 @@
-"""dump and load: jobs with all that is known of them, out of one store and into another."""
+"""dump and load: complete jobs, out of one store and into another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import Cause, State
+from everwork.engines.contract.moving import Moving
 from everwork.engines.rules import rounds_in
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.read import get
 from everwork.engines.sqlite.registry import add_group
 from everwork.engines.sqlite.shared import ENDED, REQUEUED, Ended, Pending, enter_pending, record
@@ -24,10 +26,20 @@ SETTLE = statements("settle")
 SHARED = statements("shared")
 
 
+class SqliteMoving(SqliteBase, Moving):
+    """Dump and load."""
+
+    async def dump(self, after: int, limit: int) -> list[JobRecord]:
+        return await self._store.query(lambda cursor, _: dump(cursor, after, limit))
+
+    async def load(self, records: Sequence[JobRecord]) -> int:
+        return await self._store.writer.submit(lambda tx: load(tx, records))
+
+
 def dump(cursor: sqlite3.Cursor, after: int, limit: int) -> list[JobRecord]:
-    """The next jobs over a key, as they stand in one snapshot."""
+    """The next jobs after a key, from one snapshot."""
     rows = cursor.execute(DUMP["created_with"], (after, limit)).fetchall()
-    keys = [row[0] for row in rows]
+    keys = [key for key, _, _ in rows]
     histories = _histories(cursor, keys)
     return [
         JobRecord(job, max_attempts, retry, tuple(histories[key][-HISTORY_ENTRIES_MAX:]))
@@ -37,12 +49,12 @@ def dump(cursor: sqlite3.Cursor, after: int, limit: int) -> list[JobRecord]:
 
 
 def load(tx: Transaction, records: Sequence[JobRecord]) -> int:
-    """Write the jobs whose keys are free."""
-    known = json.dumps([record.job.key for record in records])
-    existing = {key for (key,) in tx.cursor.execute(LOAD["existing"], (known,)).fetchall()}
+    """Insert the jobs whose keys do not exist yet."""
+    keys = json.dumps([record.job.key for record in records])
+    existing = {key for (key,) in tx.cursor.execute(LOAD["existing"], (keys,)).fetchall()}
     fresh = {record.job.key: record for record in records if record.job.key not in existing}
-    for one in fresh.values():
-        _load(tx, one)
+    for new in fresh.values():
+        _load(tx, new)
     if fresh:
         tx.cursor.execute(LOAD["raise_keys"], (max(fresh),))
         tx.woken = True
@@ -50,11 +62,11 @@ def load(tx: Transaction, records: Sequence[JobRecord]) -> int:
 
 
 def _histories(cursor: sqlite3.Cursor, keys: Sequence[int]) -> dict[int, list[HistoryEntry]]:
-    """What is written as history, and the ends that stand with the finished jobs."""
+    """The stored history, and the ends that are stored with the finished jobs."""
     histories: dict[int, list[HistoryEntry]] = {key: [] for key in keys}
-    wanted = (json.dumps(list(keys)),)
+    parameters = (json.dumps(list(keys)),)
     for name in ("histories", "ends"):
-        for key, *entry in cursor.execute(DUMP[name], wanted).fetchall():
+        for key, *entry in cursor.execute(DUMP[name], parameters).fetchall():
             histories[key].append(HistoryEntry(*entry))
     return histories
 
@@ -64,10 +76,10 @@ def _load(tx: Transaction, loaded: JobRecord) -> None:
     queue, lane = _queue(tx, job.type, job.group), lane_of(job.tenant, job.limit_key)
     _insert_job(tx, loaded, queue, lane)
     if job.state is State.PENDING:
-        enter_pending(tx, [_place(job, queue, lane)])
+        enter_pending(tx, [_pending(job, queue, lane)])
     elif job.state is State.PROCESSING:
-        place = (job.key, queue, lane, -job.priority, job.run_at_ms, job.attempt, job.attempts, job.max_attempts)
-        tx.cursor.execute(LOAD["insert_leased"], (*place, job.activated_at_ms, job.lease_until_ms, job.worker))
+        row = (job.key, queue, lane, -job.priority, job.run_at_ms, job.attempt, job.attempts, job.max_attempts)
+        tx.cursor.execute(LOAD["insert_leased"], (*row, job.activated_at_ms, job.lease_until_ms, job.worker))
     else:
         _insert_finished(tx, loaded, queue)
     record(tx, [_ended(job.key, entry) for entry in loaded.past])
@@ -78,7 +90,7 @@ def _load(tx: Transaction, loaded: JobRecord) -> None:
 
 
 def _queue(tx: Transaction, type: str, group: str) -> int:
-    """The queue of a group; one that was never seen, or was dropped, is registered."""
+    """The queue of a group; a group that is new or was dropped is registered."""
     if group not in (known for _, known in tx.type(type).queues):
         add_group(tx, type, group)
     return next(queue for queue, known in tx.type(type).queues if known == group)
@@ -116,5 +128,5 @@ def _ended(key: int, entry: HistoryEntry) -> Ended:
     return Ended(key, entry.attempt, step, *entry[1:])
 
 
-def _place(job: Job, queue: int, lane: str) -> Pending:
+def _pending(job: Job, queue: int, lane: str) -> Pending:
     return Pending(queue, lane, -job.priority, job.run_at_ms, job.key, job.attempt, job.attempts, job.max_attempts)

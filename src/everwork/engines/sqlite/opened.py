@@ -1,4 +1,4 @@
-"""What exists while the engine is open: its threads, its bells, and the look at what other processes wrote."""
+"""What exists while the engine is open: threads, wake-ups, and polling for what other processes wrote."""
 
 from __future__ import annotations
 
@@ -6,67 +6,99 @@ import asyncio
 import os
 import sqlite3
 import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from everwork.engines.contract import Clock
+from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import processes
-from everwork.engines.sqlite.connections import Ask, Pause, Reader, T
-from everwork.engines.sqlite.processes import DONE, WORK, FileLock, Poker, Wakeup
+from everwork.engines.sqlite.connections import Pause, Query, Reader, T
+from everwork.engines.sqlite.processes import DONE, WORK, FileLock, ProcessNotifier, Wakeup
 from everwork.engines.sqlite.store_url import StoreUrl, connect
-from everwork.engines.sqlite.sweep import SweepState
 from everwork.engines.sqlite.writer import Writer
-from everwork.exceptions import EngineError
+from everwork.exceptions import EngineError, EngineUnavailable
 
 POLL_SECONDS = 0.1
-"""How often a waiting process looks whether another one has written: the fallback behind the sockets."""
+"""How often a waiting process checks whether another one has written: the fallback behind the sockets."""
+START = (0, 0, 0)
+FULL_SCAN_EVERY_MS = 3_600_000
+Position = tuple[int, int, int]
+"""A finished job: queue, state, key."""
+
+
+class RetentionScan(NamedTuple):
+    """How far the search for finished jobs past their retention has come.
+
+    Keys grow about as jobs age, so the first jobs of a queue in a state show whether any is old: `after` skips the
+    others. A job may finish long after younger ones, though: `full_scan_after` visits every job, slowly, once an hour.
+    """
+
+    after: Position = START
+    full_scan_after: Position = START
+    full_scan_since_ms: int = 0
+
+    def is_full_scan_done(self, now_ms: int) -> bool:
+        """Whether every job was visited within the last hour."""
+        return self.full_scan_after == START and 0 <= now_ms - self.full_scan_since_ms < FULL_SCAN_EVERY_MS
+
+
+@dataclass(slots=True)
+class SweepState:
+    """How far the sweep has come, when it last tidied up, and when it last checked the counts of running jobs."""
+
+    scan: RetentionScan = field(default_factory=RetentionScan)
+    tidied_at_ms: int = 0
+    counted_at_ms: int = 0
 
 
 class OpenStore:
-    """What exists while the engine is open: threads, bells, and the look at what other processes wrote."""
+    """Threads, connections and wake-ups of an open engine."""
 
-    def __init__(self, place: StoreUrl, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
+    def __init__(self, url: StoreUrl, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
         self.schema_version = schema_version
         self.pid = os.getpid()
-        self.broom = SweepState()
+        self.sweep_state = SweepState()
         self._loop = asyncio.get_running_loop()
         self._lock = lock
-        folder = None if place.in_memory else Path(place.path + ".wake")
+        folder = None if url.in_memory else Path(url.path + ".wake")
         self.work, self.done = Wakeup(WORK, folder), Wakeup(DONE, folder)
         self.writer = writer
-        self.writer.told = self._ring
+        self.writer.after_answers = self._notify
         self._reader: Reader | None = None
         self._probe: sqlite3.Connection | None = None
-        self._poker: Poker | None = None
+        self._notifier: ProcessNotifier | None = None
         if folder is not None:
-            self._reader = Reader(place, connect(place, read_only=True), clock)
-            self._probe = connect(place, read_only=True)
-            self._poker = Poker(folder)
-            self.writer.after_commit = self._poke
-        self._place = place
+            self._reader = Reader(url, connect(url, read_only=True), clock)
+            self._probe = connect(url, read_only=True)
+            self._notifier = ProcessNotifier(folder)
+            self.writer.after_commit = self._notify_processes
+        self._url = url
         self._probing = threading.Lock()
         self._data_version = self._read_data_version()
         self._timer: asyncio.TimerHandle | None = None
-        if not place.in_memory:
+        if not url.in_memory:
             processes.watch(self)
 
-    async def ask(self, question: Ask[T]) -> T:
-        """Ask the reader; a store in memory has its writer's connection only."""
-        answer: Any = await (self._reader or self.writer).ask(question)
+    async def query(self, query: Query[T]) -> T:
+        """Run a query on the reader; a store in memory has only its writer's connection."""
+        answer: Any = await (self._reader or self.writer).query(query)
         return answer  # type: ignore[no-any-return]
 
     def poll(self) -> None:
-        """Look for other processes' writes as long as somebody waits."""
+        """Check for other processes' writes as long as a caller waits."""
         if self._timer is None and self._probe is not None:
-            self._timer = self._loop.call_later(POLL_SECONDS, self._look)
+            self._timer = self._loop.call_later(POLL_SECONDS, self._check_data_version)
 
     async def close(self) -> None:
-        """Let go of everything, after what was accepted is done."""
+        """Finish what was accepted, then release everything."""
         processes.forget(self)
         if self._timer is not None:
             self._timer.cancel()
-        for bell in (self.work, self.done):
-            bell.close(self._loop)
+        for wakeup in (self.work, self.done):
+            wakeup.close(self._loop)
         await self.writer.close()
         if self._reader is not None:
             await self._reader.close()
@@ -74,28 +106,28 @@ class OpenStore:
             if self._probe is not None:
                 self._probe.close()
                 self._probe = None
-        if self._poker is not None:
-            self._poker.close()
+        if self._notifier is not None:
+            self._notifier.close()
         self._lock.close()
 
-    def _ring(self, woken: bool, finished: bool) -> None:
+    def _notify(self, woken: bool, finished: bool) -> None:
         if woken:
-            self.work.ring()
+            self.work.notify()
         if finished:
-            self.done.ring()
+            self.done.notify()
 
-    def _poke(self, woken: bool, finished: bool) -> None:
-        if self._poker is not None and woken:
-            self._poker.poke(WORK, self.work.name)
-        if self._poker is not None and finished:
-            self._poker.poke(DONE, self.done.name)
+    def _notify_processes(self, woken: bool, finished: bool) -> None:
+        if self._notifier is not None and woken:
+            self._notifier.notify(WORK, self.work.name)
+        if self._notifier is not None and finished:
+            self._notifier.notify(DONE, self.done.name)
 
-    def _look(self) -> None:
+    def _check_data_version(self) -> None:
         self._timer = None
         version = self._read_data_version()
         if version != self._data_version:
             self._data_version = version
-            self._ring(True, True)
+            self._notify(True, True)
         if self.work.is_awaited or self.done.is_awaited:
             self.poll()
 
@@ -103,21 +135,62 @@ class OpenStore:
         with self._probing:
             if self._probe is None:
                 return 0
-            return int(self._probe.execute("PRAGMA data_version").fetchone()[0])
+            (version,) = self._probe.execute("PRAGMA data_version").fetchone()
+            return int(version)
 
     def pause(self) -> list[Pause]:
-        """Close every connection before a fork; whoever asks meanwhile waits."""
+        """Close every connection before a fork; calls that arrive meanwhile wait."""
         self._probing.acquire()
         if self._probe is not None:
             self._probe.close()
         return [self.writer.pause(), *([self._reader.pause()] if self._reader else [])]
 
-    def go_on(self) -> None:
-        """The fork is over, in the parent."""
+    def resume(self) -> None:
+        """Reconnect in the parent after the fork."""
         try:
             if self._probe is not None:
-                self._probe = connect(self._place, read_only=True)
+                self._probe = connect(self._url, read_only=True)
         except (sqlite3.Error, EngineError):
-            self._probe = None  # The file was taken away: whoever writes is told; others must not suffer for it.
+            self._probe = None  # The file was removed: writers get an error, others must not suffer for it.
         finally:
             self._probing.release()
+
+
+def host_clock_ms() -> int:
+    """The host's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class SqliteBase:
+    """What every topic of the engine works on: the URL, the clock, and the store while it is open."""
+
+    def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+        self._url = url
+        self._own_loop = own_loop
+        self._clock = clock or host_clock_ms
+        self._opened: OpenStore | None = None
+
+    @property
+    def _store(self) -> OpenStore:
+        if self._opened is None or self._opened.pid != os.getpid():
+            raise EngineUnavailable(f"cannot use {self._url.path}: the engine is not open in this process")
+        return self._opened
+
+
+class SqliteWaits(SqliteBase, JobFlow):
+    """Waiting for work and for finished jobs."""
+
+    def mark(self) -> int:
+        return self._store.work.sequence
+
+    async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:  # noqa: ARG002
+        # A wake-up is for every type: checking for work without a lock is cheaper than telling types apart.
+        self._store.poll()
+        return await self._store.work.wait(timeout_ms, since)
+
+    def mark_finished(self) -> int:
+        return self._store.done.sequence
+
+    async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
+        self._store.poll()
+        return await self._store.done.wait(timeout_ms, since)

@@ -10,8 +10,10 @@ from typing import TypeVar
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
+from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.store_url import StoreUrl, unavailable
 from everwork.engines.sqlite.transaction import Transaction
@@ -20,39 +22,39 @@ from everwork.exceptions import EngineBusy, InvalidInput
 T = TypeVar("T")
 
 
-def create_in(place: StoreUrl, transaction: object, jobs: Sequence[NewJob], now_ms: int) -> list[Created]:
-    """Create jobs that exist only if the user commits."""
-    return _act_in(place, transaction, now_ms, lambda tx: create(tx, jobs))
+class SqliteTransactions(SqliteBase, JobFlow):
+    """Creating and completing jobs in the caller's transaction."""
+
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+        return _act_in(self._url, transaction, self._clock(), lambda tx: create(tx, jobs))
+
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+        return _act_in(self._url, transaction, self._clock(), lambda tx: settle(tx, completions))
 
 
-def complete_in(place: StoreUrl, transaction: object, completions: Sequence[Complete], now_ms: int) -> list[Judged]:
-    """Complete attempts that stay live unless the user commits."""
-    return _act_in(place, transaction, now_ms, lambda tx: settle(tx, completions))
-
-
-def _act_in(place: StoreUrl, transaction: object, now_ms: int, act: Callable[[Transaction], T]) -> T:
-    connection = _checked(place, transaction)
+def _act_in(url: StoreUrl, transaction: object, now_ms: int, act: Callable[[Transaction], T]) -> T:
+    connection = _checked(url, transaction)
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
         if not connection.in_transaction:
-            cursor.execute("BEGIN IMMEDIATE")  # Python would begin one by itself, less well.
+            cursor.execute("BEGIN IMMEDIATE")  # Python would begin a deferred one.
         return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             raise InvalidInput(
-                "tx", f"{place.path} has no tables for jobs yet: open the application before the transaction"
+                "tx", f"{url.path} has no tables for jobs yet: open the application before the transaction"
             ) from None
         if error.sqlite_errorcode & 0xFF not in BUSY:
-            raise unavailable(place.path, error) from error
+            raise unavailable(url.path, error) from error
         raise EngineBusy(
             f"tx: {error}; begin the transaction with BEGIN IMMEDIATE, so that it waits for its turn to write"
         ) from error
 
 
-def _checked(place: StoreUrl, transaction: object) -> sqlite3.Connection:
+def _checked(url: StoreUrl, transaction: object) -> sqlite3.Connection:
     if not isinstance(transaction, sqlite3.Connection):
-        raise InvalidInput("tx", f"must be a sqlite3.Connection on {place.path}, not {type(transaction).__name__}")
+        raise InvalidInput("tx", f"must be a sqlite3.Connection on {url.path}, not {type(transaction).__name__}")
     if transaction.text_factory is not str:
         raise InvalidInput("tx", "must have text_factory str")
     try:
@@ -62,9 +64,9 @@ def _checked(place: StoreUrl, transaction: object) -> sqlite3.Connection:
     except sqlite3.ProgrammingError as error:
         raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
     path = next((path for _, name, path in files if name == "main"), "")
-    if not path or os.path.realpath(path) != place.path:
-        raise InvalidInput("tx", f"must be a connection to {place.path}, not to {path or 'memory'}")
-    # Python begins a transaction by itself before a write, unless it was told not to.
+    if not path or os.path.realpath(path) != url.path:
+        raise InvalidInput("tx", f"must be a connection to {url.path}, not to {path or 'memory'}")
+    # Python begins a transaction before a write, unless it is configured not to.
     begins_none = transaction.isolation_level is None or getattr(transaction, "autocommit", None) is True
     if not transaction.in_transaction and begins_none:
         raise InvalidInput("tx", "must be in a transaction: execute BEGIN IMMEDIATE first")
@@ -72,7 +74,7 @@ def _checked(place: StoreUrl, transaction: object) -> sqlite3.Connection:
 
 
 def _all_or_none(tx: Transaction, act: Callable[[Transaction], T]) -> T:
-    """A failure in the middle must not leave half a job in the caller's transaction."""
+    """Run an action in a savepoint: a failure must not leave half a job in the caller's transaction."""
     tx.cursor.execute("SAVEPOINT everwork_step")
     try:
         answer = act(tx)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FileLock:
-    """A blocking flock. It belongs to the open file, so one thread at a time uses it."""
+    """A blocking flock. It belongs to the open file, so only one thread at a time may use it."""
 
     def __init__(self, path: str | None) -> None:
         """The lock of a database file; None: a store in memory needs none."""
@@ -33,15 +33,15 @@ class FileLock:
                 self._descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
                 raise EngineUnavailable(f"cannot use {path}: no lock beside it ({error.strerror})") from None
-            _held.add(self)
+            _open_locks.add(self)
 
     def acquire(self) -> None:
-        """Wait in the queue for the lock."""
+        """Wait for the lock."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def acquire_now(self) -> bool:
-        """Take the lock if it is free."""
+        """Take the lock if it is free; never wait."""
         try:
             if self._descriptor is not None:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +50,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
@@ -61,22 +61,22 @@ class FileLock:
         self.release()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the lock file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
-_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+_open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
+def _close_locks_in_child() -> None:
     # A forked child shares the open file: if its parent died inside a transaction, the child would keep the lock.
-    for lock in list(_held):
+    for lock in list(_open_locks):
         lock.close()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 log = get_logger("everwork.sqlite")
@@ -85,34 +85,35 @@ WORK, DONE = "work", "done"
 
 
 class Wakeup:
-    """One kind of wake-up. Those who wait are let go by a ring, from here or from another process."""
+    """One kind of wake-up. Waiting callers are notified from this process or from another one."""
 
     def __init__(self, kind: str, folder: Path | None) -> None:
         self.kind = kind
-        self.rings = 0
+        self.sequence = 0
+        """How many notifications there were."""
         self._folder = folder
         self._waiting: set[asyncio.Future[bool]] = set()
         self._socket: socket.socket | None = None
         self.name = ""
 
-    def ring(self) -> None:
-        """Let everybody go who waits."""
-        self.rings += 1
+    def notify(self) -> None:
+        """Wake all waiting callers."""
+        self.sequence += 1
         for future in self._waiting:
             if not future.done():
                 future.set_result(True)
         self._waiting.clear()
 
     async def wait(self, timeout_ms: int, since: int | None) -> bool:
-        """Wait for a ring; one that came after `since` counts."""
+        """Wait for a notification; one that came after `since` counts."""
         loop = asyncio.get_running_loop()
-        if since is not None and since != self.rings:
+        if since is not None and since != self.sequence:
             return True
         if self._socket is None and self._folder is not None:
             self._listen(loop, self._folder)
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting.add(future)
-        timer = loop.call_later(timeout_ms / 1000, _give_up, future)
+        timer = loop.call_later(timeout_ms / 1000, _time_out, future)
         try:
             return await future
         finally:
@@ -121,12 +122,12 @@ class Wakeup:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anybody waits."""
+        """Whether a caller waits."""
         return bool(self._waiting)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the socket away."""
-        self.ring()
+        """Wake all waiting callers and remove the socket."""
+        self.notify()
         if self._socket is not None and self._folder is not None:
             loop.remove_reader(self._socket)
             self._socket.close()
@@ -137,31 +138,31 @@ class Wakeup:
     def _listen(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         """Bind a socket that other processes find by listing the folder; without one, polling remains."""
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}.{self.kind}"
-        heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             folder.mkdir(exist_ok=True)
-            with _Folder(folder) as address:
-                heard.bind(f"{address}/{self.name}")
+            with _ShortPath(folder) as address:
+                listener.bind(f"{address}/{self.name}")
         except OSError as error:
-            heard.close()
+            listener.close()
             self._folder = None
             log.warning("no wake-up socket, polling instead", folder=str(folder), error=str(error))
             return
-        self._socket = heard
-        loop.add_reader(heard, self._hear)
+        self._socket = listener
+        loop.add_reader(listener, self._receive)
 
-    def _hear(self) -> None:
-        heard = self._socket
+    def _receive(self) -> None:
+        listener = self._socket
         try:
-            while heard is not None and heard.recv(16):
+            while listener is not None and listener.recv(16):
                 pass
         except BlockingIOError:
             pass
-        self.ring()
+        self.notify()
 
 
-class Poker:
-    """Pokes the sockets of other processes after a commit. Used by the writer's thread only."""
+class ProcessNotifier:
+    """Sends to the sockets of other processes after a commit. Used by the writer's thread only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -169,8 +170,8 @@ class Poker:
         self._listed_at_ns = -1
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
-    def poke(self, kind: str, own: str) -> None:
-        """Wake every process that waits for this kind; the folder is listed again only when it has changed."""
+    def notify(self, kind: str, own: str) -> None:
+        """Wake every process that waits for this kind; the folder is listed again only after it has changed."""
         try:
             changed_at_ns = self._folder.stat().st_mtime_ns
             if changed_at_ns != self._listed_at_ns:
@@ -180,26 +181,26 @@ class Poker:
             return
         names = [name for name in self._names if name != own and name.endswith(kind)]
         if names:
-            with _Folder(self._folder) as address:
+            with _ShortPath(self._folder) as address:
                 for name in names:
                     self._send(f"{address}/{name}", name)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
     def _send(self, address: str, name: str) -> None:
         try:
             self._socket.sendto(b"w", address)
         except OSError as error:
-            # A full buffer belongs to somebody who will wake anyway; a dead socket is taken away.
+            # A full buffer belongs to a process that will wake anyway; a dead socket is removed.
             if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
                 with suppress(OSError):
                     (self._folder / name).unlink(missing_ok=True)
 
 
-class _Folder:
-    """A short way to a folder: socket addresses hold 107 bytes only, paths may be longer."""
+class _ShortPath:
+    """A short path of a folder: socket addresses hold 107 bytes only, paths may be longer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -216,48 +217,48 @@ class _Folder:
             os.close(self._descriptor)
 
 
-def _give_up(future: asyncio.Future[bool]) -> None:
+def _time_out(future: asyncio.Future[bool]) -> None:
     if not future.done():
         future.set_result(False)
 
 
-_opened: weakref.WeakSet[OpenStore] = weakref.WeakSet()
+_open_stores: weakref.WeakSet[OpenStore] = weakref.WeakSet()
 _paused: list[tuple[OpenStore, list[Pause]]] = []
-_one_at_a_time = threading.Lock()
+_fork_lock = threading.Lock()
 
 
-def watch(opened: OpenStore) -> None:
-    """Take an open engine into account."""
-    _opened.add(opened)
+def watch(store: OpenStore) -> None:
+    """Close the connections of a store around forks."""
+    _open_stores.add(store)
 
 
-def forget(opened: OpenStore) -> None:
-    """An engine is being closed."""
-    with _one_at_a_time:
-        _opened.discard(opened)
+def forget(store: OpenStore) -> None:
+    """Leave a store that is being closed alone."""
+    with _fork_lock:
+        _open_stores.discard(store)
 
 
-def _before() -> None:
-    _one_at_a_time.acquire()
-    _paused.extend((opened, opened.pause()) for opened in list(_opened) if opened.pid == os.getpid())
+def _before_fork() -> None:
+    _fork_lock.acquire()
+    _paused.extend((store, store.pause()) for store in list(_open_stores) if store.pid == os.getpid())
     for _, pauses in _paused:
         for pause in pauses:
             pause.is_closed.wait()
 
 
-def _in_parent() -> None:
-    for opened, pauses in _paused:
-        opened.go_on()
+def _after_fork_in_parent() -> None:
+    for store, pauses in _paused:
+        store.resume()
         for pause in pauses:
-            pause.goes_on.set()
+            pause.is_over.set()
     _paused.clear()
-    _one_at_a_time.release()
+    _fork_lock.release()
 
 
-def _in_child() -> None:
-    _opened.clear()
+def _after_fork_in_child() -> None:
+    _open_stores.clear()
     _paused.clear()
-    _one_at_a_time.release()
+    _fork_lock.release()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

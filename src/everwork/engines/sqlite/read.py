@@ -1,10 +1,11 @@
-"""get, history, list, count, stats, measures, explain: questions, answered from a reader's connection."""
+"""get, owners, history, find, count, stats, measures, oldest, explain: queries on the reader's connection."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -14,35 +15,81 @@ from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, I
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
-from everwork.engines.portions import Filling, Hours, asks_of_attempt, asks_of_job, first_step, next_step, parted
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_sought, error_matches, explained, states_sought
+from everwork.engines.contract.questions import Questions
+from everwork.engines.portions import (
+    Hours,
+    PageBuilder,
+    filters_by_attempt,
+    filters_by_job,
+    first_step,
+    next_step,
+    parted,
+    portions,
+)
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 from everwork.engines.sqlite.capacity import is_probe_live
-from everwork.engines.sqlite.shared import Where
+from everwork.engines.sqlite.opened import SqliteBase
+from everwork.engines.sqlite.shared import FoundJob
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
 
 GET = statements("get")
-LIST = statements("find")
+FIND = statements("find")
 EXPLAIN = statements("explain")
-WHOLE = GET["job"].replace("{keys}", "json_each(?)")
-LOOK_STEP = 1_000
-"""Errors are looked at in full, and may be long."""
+JOBS = GET["job"].replace("{keys}", "json_each(?)")
+FILTER_STEP = 1_000
+"""Errors are read in full, and may be long."""
+
+
+class SqliteQuestions(SqliteBase, Questions):
+    """Queries on jobs."""
+
+    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+        return await self._store.query(lambda cursor, _: get(cursor, keys))
+
+    async def owners(self, keys: Sequence[int]) -> list[str | None]:
+        return await self._store.query(lambda cursor, _: owners(cursor, keys))
+
+    async def history(self, key: int) -> list[HistoryEntry]:
+        return await self._store.query(lambda cursor, _: history(cursor, key))
+
+    async def count(self) -> list[Count]:
+        return await self._store.query(lambda cursor, _: count(cursor))
+
+    async def stats(self, hours: int) -> Stats:
+        return await self._store.query(lambda cursor, now_ms: stats(cursor, hours, now_ms))
+
+    async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
+        found: list[Measure] = []
+        for portion in portions(hours, await self._store.query(lambda _, now_ms: now_ms)):
+            found += await self._store.query(partial(measures, portion, type))
+        return found
+
+    async def oldest(self) -> list[Oldest]:
+        return await self._store.query(oldest)
+
+    async def explain(self, key: int) -> Explanation | None:
+        return await self._store.query(lambda cursor, now_ms: explain(cursor, key, now_ms))
+
+    async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        return await self._store.query(lambda reader, now_ms: find(reader, query, (limit, cursor), now_ms))
 
 
 def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
-    """Jobs by key, in the order asked for."""
-    found = {row[0]: _job(row) for row in cursor.execute(WHOLE, (json.dumps(list(keys)),)).fetchall()}
+    """Jobs by key, in the order of the keys."""
+    jobs = [_job(row) for row in cursor.execute(JOBS, (json.dumps(list(keys)),)).fetchall()]
+    found = {job.key: job for job in jobs}
     return [found.get(key) for key in keys]
 
 
 def owners(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[str | None]:
-    """The tenants of jobs, in the order asked for."""
+    """The tenants of jobs, in the order of the keys."""
     rows = cursor.execute(statements("owners")["owners"], (json.dumps(list(keys)),)).fetchall()
     found = {key: tenant_of(lane) for key, lane in rows}
     return [found.get(key) for key in keys]
 
 
 def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
-    """The written history, and the end that stands with the finished job."""
+    """The stored history, and the end that is stored with the finished job."""
     events = [HistoryEntry._make(row) for row in cursor.execute(GET["history"], (key,)).fetchall()]
     end = cursor.execute(GET["end"], (key,)).fetchone()
     if end:
@@ -50,43 +97,43 @@ def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
     return events[-HISTORY_ENTRIES_MAX:]
 
 
-def find(cursor: sqlite3.Cursor, wanted: JobFilter, page: tuple[int, int | None], now_ms: int) -> Page:
-    """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
+def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None], now_ms: int) -> Page:
+    """Scan a bounded number of candidate keys, newest first, and keep the jobs that match."""
     limit, after = page
     below = KEY_MAX if after is None else after
-    filling = Filling(wanted, limit)
+    builder = PageBuilder(query, limit)
     seen = 0
-    step = first_step(wanted, limit)
+    step = first_step(query, limit)
     while step:
-        keys = _candidates(cursor, wanted, (below, step), now_ms)
-        for some in parted(keys, LOOK_STEP):
-            left = _looked_at(cursor, some, wanted)
+        keys = _candidates(cursor, query, (below, step), now_ms)
+        for part in parted(keys, FILTER_STEP):
+            left = _prefiltered(cursor, part, query)
             while left:
-                if filling.is_full:
-                    return filling.ended()
-                few, left = left[: filling.step], left[filling.step :]
-                filling.add(get(cursor, few), now_ms)
+                if builder.is_full:
+                    return builder.page()
+                few, left = left[: builder.step], left[builder.step :]
+                builder.add(get(cursor, few), now_ms)
         if len(keys) < step:
-            return Page(filling.jobs, None)
+            return Page(builder.jobs, None)
         below = keys[-1]
         seen += len(keys)
-        step = next_step(wanted, seen, step)  # Every step looks at the whole of the pending ones.
-    return Page(filling.jobs, below)
+        step = next_step(query, seen, step)  # Every step scans all pending jobs.
+    return Page(builder.jobs, below)
 
 
-def _looked_at(cursor: sqlite3.Cursor, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
-    """Those of the keys whose jobs may match, found out without reading what they carry."""
-    if asks_of_job(wanted):
-        tenants = json.dumps(wanted.tenants) if wanted.tenants else None
-        span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
-        asked = (json.dumps(list(keys)), tenants, wanted.correlation_id, *span, DEFAULT_TENANT)
-        keys = [key for (key,) in cursor.execute(LIST["of_job"], asked).fetchall()]
-    if asks_of_attempt(wanted):
-        rows = cursor.execute(LIST["of_attempt"], (json.dumps(list(keys)),)).fetchall()
+def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
+    """Those of the keys whose jobs may match, without reading their payloads."""
+    if filters_by_job(query):
+        tenants = json.dumps(query.tenants) if query.tenants else None
+        span = (query.created_after_ms or 0, INSTANT_MS_MAX if (end := query.created_before_ms) is None else end)
+        parameters = (json.dumps(list(keys)), tenants, query.correlation_id, *span, DEFAULT_TENANT)
+        keys = [key for (key,) in cursor.execute(FIND["of_job"], parameters).fetchall()]
+    if filters_by_attempt(query):
+        rows = cursor.execute(FIND["of_attempt"], (json.dumps(list(keys)),)).fetchall()
         keys = [
             key
             for key, worker, error in rows
-            if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
+            if query.worker in (None, worker) and error_matches(error, query.error_text)
         ]
     return keys
 
@@ -98,26 +145,28 @@ def count(cursor: sqlite3.Cursor) -> list[Count]:
 
 
 def stats(cursor: sqlite3.Cursor, hours: int, now_ms: int) -> Stats:
-    """Counts, and the hourly rows of the hours asked for."""
+    """Counts, and the hourly rows of the last `hours` hours."""
     rows = cursor.execute(statements("stats")["hours"], (now_ms // HOUR_MS - hours,)).fetchall()
     return Stats(count(cursor), [WorkerHour._make(row) for row in rows], now_ms)
 
 
 def measures(hours: Hours, type: str | None, cursor: sqlite3.Cursor, _now_ms: int) -> list[Measure]:
-    """How attempts went in some hours."""
+    """The measures of some hours."""
     sql = statements("measures")
-    asked = cursor.execute(sql["of_all"], hours) if type is None else cursor.execute(sql["of_type"], (*hours, type))
-    return [Measure._make(row) for row in asked.fetchall()]
+    found = cursor.execute(sql["of_all"], hours) if type is None else cursor.execute(sql["of_type"], (*hours, type))
+    return [Measure._make(row) for row in found.fetchall()]
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:
-    """Read what a claim would look at; what it means is said in one place for every engine."""
+    """Read what a claim checks; the explanation is made by the rules that every engine shares."""
     row = cursor.execute(GET["where"], (key,)).fetchone()
     if row is None:
         return None
-    found = Where._make(row)
+    found = FoundJob._make(row)
     worker, until_ms = cursor.execute(EXPLAIN["lease"], (key,)).fetchone() or (None, None)
-    ahead = cursor.execute(EXPLAIN["ahead"], (*found.pending[:5], AHEAD_MAX)).fetchone()[0] if found.is_ready else 0
+    ahead = 0
+    if found.is_ready:
+        (ahead,) = cursor.execute(EXPLAIN["ahead"], (*found.pending.ready_key, AHEAD_MAX)).fetchone()
     type, group, policy, paused, asked_at_ms, running, busy, full_until_ms, *state = cursor.execute(
         EXPLAIN["type"], (key, now_ms)
     ).fetchone()
@@ -129,31 +178,32 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
     return explained(facts, now_ms)
 
 
-def _candidates(cursor: sqlite3.Cursor, wanted: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
-    """The next keys below the cursor that may match: from the whole, or merged from the places that matter."""
-    states = states_sought(wanted)
-    if wanted.type is None and wanted.group is None and not states:
-        return [key for (key,) in cursor.execute(LIST["all"], window).fetchall()]
+def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
+    """The next keys below the cursor that may match: of all jobs, or merged from the matching queues and states."""
+    _, limit = window
+    states = states_to_search(query)
+    if query.type is None and query.group is None and not states:
+        return [key for (key,) in cursor.execute(FIND["all"], window).fetchall()]
     queues = [
         queue
-        for queue, type, group in cursor.execute(LIST["queues"]).fetchall()
-        if wanted.type in (None, type) and wanted.group in (None, group)
+        for queue, type, group in cursor.execute(FIND["queues"]).fetchall()
+        if query.type in (None, type) and query.group in (None, group)
     ]
-    pending = (now_ms if wanted.due else INSTANT_MS_MAX, attempts_sought(wanted))
-    parts = [
+    pending = (now_ms if query.due else INSTANT_MS_MAX, attempts_min(query))
+    found = [
         _keys_of(cursor, (queue, *window), state, pending) for queue in queues for state in sorted(states or set(State))
     ]
-    return sorted(chain.from_iterable(parts), reverse=True)[: window[1]]
+    return sorted(chain.from_iterable(found), reverse=True)[:limit]
 
 
 def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, pending: tuple[int, int]) -> list[int]:
     match state:
         case State.PENDING:
-            rows = cursor.execute(LIST["pending"], (*window, *pending))
+            rows = cursor.execute(FIND["pending"], (*window, *pending))
         case State.PROCESSING:
-            rows = cursor.execute(LIST["processing"], window)
+            rows = cursor.execute(FIND["processing"], window)
         case _:
-            rows = cursor.execute(LIST["finished"], (*window, state))
+            rows = cursor.execute(FIND["finished"], (*window, state))
     return [key for (key,) in rows.fetchall()]
 
 
@@ -177,11 +227,11 @@ def _job(row: tuple[Any, ...]) -> Job:
 
 
 OLDEST = statements("oldest")
-PAST_EVERY_MS: Final = 2**63 - 1
+AFTER_EVERY_INSTANT_MS: Final = 2**63 - 1
 
 
 def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
-    """The queues in which work waits, by type and group, and since when."""
+    """Since when work waits, for each type and group with waiting work."""
     queues = cursor.execute(OLDEST["queues"]).fetchall()
     since = [(type, group, _since_ms(cursor, queue, now_ms)) for queue, type, group in queues]
     return [Oldest(type, group, since_ms) for type, group, since_ms in since if since_ms is not None]
@@ -194,9 +244,9 @@ def _since_ms(cursor: sqlite3.Cursor, queue: int, now_ms: int) -> int | None:
 
 
 def _ready(cursor: sqlite3.Cursor, queue: int) -> Iterator[int]:
-    """The earliest instant of each lane and priority."""
+    """The earliest run_at of each lane and priority."""
     row = cursor.execute(OLDEST["first_ready"], (queue,)).fetchone()
     while row is not None:
         lane, urgency, run_at_ms = row
         yield run_at_ms
-        row = cursor.execute(OLDEST["next_ready"], (queue, lane, urgency, PAST_EVERY_MS)).fetchone()
+        row = cursor.execute(OLDEST["next_ready"], (queue, lane, urgency, AFTER_EVERY_INSTANT_MS)).fetchone()

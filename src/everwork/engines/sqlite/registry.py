@@ -1,4 +1,4 @@
-"""The registry: pauses, policies, groups, entries of any kind, turns, triggers."""
+"""Types with their policies, groups, registry entries, turns, triggers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,70 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
 from everwork.core.states import Cause, State
-from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, told_breaker
-from everwork.engines.sqlite.capacity import Limited, count_anew, is_probe_live
+from everwork.engines.contract.registry import Registry
+from everwork.engines.contract.triggers import Triggers
+from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, with_breaker
+from everwork.engines.sqlite.capacity import Limited, is_probe_live, open_breaker, recount_queue, reset_breaker
 from everwork.engines.sqlite.create import create
+from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 SQL = statements("registry")
+
+
+class SqliteRegistry(SqliteBase, Registry, Triggers):
+    """Types, policies, breakers, groups, registry entries, turns, triggers."""
+
+    async def pause(self, type: str, paused: bool) -> None:
+        await self._store.writer.submit(lambda tx: pause(tx, type, paused))
+
+    async def open_breaker(self, type: str, open_ms: int) -> None:
+        await self._store.writer.submit(lambda tx: open_breaker(tx, type, open_ms))
+
+    async def reset_breaker(self, type: str) -> bool:
+        return await self._store.writer.submit(lambda tx: reset_breaker(tx, type))
+
+    async def set_policy(self, type: str, policy: str | None) -> None:
+        await self._store.writer.submit(lambda tx: set_policy(tx, type, policy))
+
+    async def add_group(self, type: str, group: str) -> None:
+        await self._store.writer.submit(lambda tx: add_group(tx, type, group))
+
+    async def drop_group(self, type: str, group: str) -> int:
+        return await self._store.writer.submit(lambda tx: drop_group(tx, type, group))
+
+    async def types(self) -> list[TypeInfo]:
+        return await self._store.query(types)
+
+    async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
+        await self._store.writer.submit(lambda tx: register(tx, kind, name, body, ttl_ms))
+
+    async def unregister(self, kind: str, name: str) -> bool:
+        return await self._store.writer.submit(lambda tx: unregister(tx, kind, name))
+
+    async def registered(self, kind: str | None) -> list[Registered]:
+        return await self._store.query(lambda cursor, now_ms: registered(cursor, kind, now_ms))
+
+    async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:
+        return await self._store.query(lambda cursor, now_ms: last_registered(cursor, kind, limit, below, now_ms))
+
+    async def take_turn(self, name: str, holder: str, ttl_ms: int) -> bool:
+        return await self._store.writer.submit(lambda tx: take_turn(tx, name, holder, ttl_ms))
+
+    async def subscribe(self, type: str, worker: str) -> str:
+        return await self._store.writer.submit(lambda tx: subscribe(tx, type, worker))
+
+    async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
+        known = await self._store.query(lambda cursor, now_ms: known_marks(cursor, triggers, now_ms))
+        if known is not None:
+            return known
+        return await self._store.writer.submit(lambda tx: begun_marks(tx, triggers))
+
+    async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
+        return await self._store.writer.submit(lambda tx: fire(tx, fires))
 
 
 def pause(tx: Transaction, type: str, paused: bool) -> None:
@@ -39,20 +94,20 @@ def add_group(tx: Transaction, type: str, group: str) -> None:
 
 
 def drop_group(tx: Transaction, type: str, group: str) -> int:
-    """Forget a group and cancel what waits for it; the default group is not one that can be dropped."""
+    """Drop a group and cancel its pending jobs; the default group cannot be dropped."""
     if group == DEFAULT_GROUP:
         return 0
-    row = tx.cursor.execute(SQL["read_group"], (type, group)).fetchone()
-    if row is None:
+    (queue,) = tx.cursor.execute(SQL["read_group"], (type, group)).fetchone() or (None,)
+    if queue is None:
         return 0
-    keys = [key for (key,) in tx.cursor.execute(SQL["pending_of"], row).fetchall()]
-    tx.cursor.execute(SQL["drop_queue"], row)
+    keys = [key for (key,) in tx.cursor.execute(SQL["pending_of"], (queue,)).fetchall()]
+    tx.cursor.execute(SQL["drop_queue"], (queue,))
     tx.forget_type(type)
     return cancel_pending(tx, keys, Cause.CANCEL, f"group '{group}' was dropped")
 
 
 def types(cursor: sqlite3.Cursor, now_ms: int) -> list[TypeInfo]:
-    """Every type that was ever seen."""
+    """Every known type."""
     return [_type(cursor, row, now_ms) for row in cursor.execute(SQL["types"], (now_ms,)).fetchall()]
 
 
@@ -67,16 +122,16 @@ def _type(cursor: sqlite3.Cursor, row: tuple[Any, ...], now_ms: int) -> TypeInfo
         asked_at_ms,
         rate_full_until_ms=rate_full_until_ms,
     )
-    return told_breaker(info, breaker, now_ms, is_probe_live=is_probe_live(cursor, breaker))
+    return with_breaker(info, breaker, now_ms, is_probe_live=is_probe_live(cursor, breaker))
 
 
 def register(tx: Transaction, kind: str, name: str, body: str, ttl_ms: int | None) -> None:
-    """Write an entry."""
+    """Insert or replace an entry."""
     tx.cursor.execute(SQL["register"], (kind, name, body, None if ttl_ms is None else tx.now_ms + ttl_ms))
 
 
 def unregister(tx: Transaction, kind: str, name: str) -> bool:
-    """Take an entry away."""
+    """Delete an entry."""
     return tx.cursor.execute(SQL["unregister"], (kind, name, tx.now_ms)).rowcount == 1
 
 
@@ -96,18 +151,18 @@ def last_registered(cursor: sqlite3.Cursor, kind: str, limit: int, below: str | 
 
 
 def take_turn(tx: Transaction, name: str, holder: str, ttl_ms: int) -> bool:
-    """Take or prolong a turn."""
+    """Take or extend a turn."""
     parameters = (name, holder, tx.now_ms, tx.now_ms + ttl_ms)
     return tx.cursor.execute(SQL["take_turn"], parameters).rowcount == 1
 
 
 def subscribe(tx: Transaction, type: str, worker: str) -> str:
-    """The group of a worker class: the default one for the first that asks, one of its own for each other."""
-    row = tx.cursor.execute(SQL["owner"], (type,)).fetchone()
-    if row == (worker,):
+    """The group of a worker class: the default one for the first worker, a group of its own for each further one."""
+    (owner,) = tx.cursor.execute(SQL["owner"], (type,)).fetchone() or (None,)
+    if owner == worker:
         return DEFAULT_GROUP
     has_group = any(group == worker for _, group in tx.type(type).queues)
-    if row is None and not has_group:
+    if owner is None and not has_group:
         tx.cursor.execute(SQL["own"], (type, worker))
         return DEFAULT_GROUP
     if not has_group:
@@ -116,50 +171,50 @@ def subscribe(tx: Transaction, type: str, worker: str) -> str:
 
 
 def turn_left_ms(cursor: sqlite3.Cursor, name: str, holder: str, now_ms: int) -> int:
-    """How long a holder still has its turn: 0 if nobody has it, negative if somebody else does."""
-    row = cursor.execute(SQL["holder"], (name,)).fetchone()
-    if row is None or row[1] <= now_ms:
+    """How long a holder still has its turn: 0 if it is free, negative if another holder has it."""
+    current, until_ms = cursor.execute(SQL["holder"], (name,)).fetchone() or (None, 0)
+    if until_ms <= now_ms:
         return 0
-    return int(row[1] - now_ms) * (1 if row[0] == holder else -1)
+    return int(until_ms - now_ms) * (1 if current == holder else -1)
 
 
 def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
-    """Keep a type's policy."""
+    """Store a type's policy, and apply its limits."""
     tx.type(type)
-    tx.flush()  # What is counted anew below must not be added once more.
-    said = decode_policy(policy)
-    *limits, back_ms, rounds = tx.cursor.execute(SQL["limits"], (type,)).fetchone()
-    tx.cursor.execute(SQL["set_policy"], (type, policy, *_numbers(said)))
-    if (back_ms, rounds) != (said.failed_job_retry_ms, said.failed_job_retry_rounds):
+    tx.flush()  # What is recounted below must not be added again.
+    new = decode_policy(policy)
+    old_max, old_lane_max, old_back_ms, old_rounds = tx.cursor.execute(SQL["limits"], (type,)).fetchone()
+    tx.cursor.execute(SQL["set_policy"], (type, policy, *_columns(new)))
+    if (old_back_ms, old_rounds) != (new.failed_job_retry_ms, new.failed_job_retry_rounds):
         tx.cursor.execute(SQL["look_back"], (type,))
     tx.forget_type(type)
-    tx.holds.forget()
-    if limits != [said.max_running, said.max_running_per_key]:
+    tx.limits.forget()
+    if (old_max, old_lane_max) != (new.max_running, new.max_running_per_key):
         for queue, solo in tx.cursor.execute(SQL["queues_of"], (type,)).fetchall():
-            count_anew(tx, Limited(queue, solo, type, said.max_running, said.max_running_per_key))
+            recount_queue(tx, Limited(queue, solo, type, new.max_running, new.max_running_per_key))
     tx.woken = True
 
 
-def _numbers(said: TypePolicy) -> tuple[int | None, ...]:
-    breaker, rate = said.breaker, said.rate
+def _columns(policy: TypePolicy) -> tuple[int | None, ...]:
+    """The numbers of a policy that have columns of their own, because SQL decides by them."""
+    breaker, rate = policy.breaker, policy.rate
     return (
         *((breaker.failures, breaker.open_ms) if breaker else (None, None)),
-        said.max_running,
-        said.max_running_per_key,
+        policy.max_running,
+        policy.max_running_per_key,
         *((rate.jobs, rate.window_ms) if rate else (None, None)),
-        said.failed_job_retry_ms,
-        said.failed_job_retry_rounds,
-        said.keep_ms(State.COMPLETED),
-        said.keep_ms(State.FAILED),
+        policy.failed_job_retry_ms,
+        policy.failed_job_retry_rounds,
+        policy.keep_ms(State.COMPLETED),
+        policy.keep_ms(State.FAILED),
     )
 
 
 FIRE = statements("fire")
-REGISTRY = statements("registry")
 
 
 def known_marks(cursor: sqlite3.Cursor, triggers: Sequence[str], now_ms: int) -> TriggerMarks | None:
-    """Where triggers stand; None if one of them has not begun."""
+    """The marks of triggers; None if one of them has not begun."""
     marks = _marks(cursor, triggers)
     if not all(trigger in marks for trigger in triggers):
         return None
@@ -167,7 +222,7 @@ def known_marks(cursor: sqlite3.Cursor, triggers: Sequence[str], now_ms: int) ->
 
 
 def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
-    """Where triggers stand; those that have not begun do so now."""
+    """The marks of triggers; those that have not begun do so now."""
     body = mark_text(TriggerMark(tx.now_ms, tx.now_ms))
     known = _marks(tx.cursor, triggers)
     tx.cursor.executemany(FIRE["put_mark"], [(trigger, body) for trigger in triggers if trigger not in known])
@@ -176,11 +231,11 @@ def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
 
 
 def fire(tx: Transaction, fires: Sequence[Fire]) -> list[Fired]:
-    """Let time points pass that have not, and create their jobs."""
+    """Pass the time points that have not passed yet, and create their jobs."""
     judged = passages(fires, _marks(tx.cursor, {fire.trigger for fire in fires}))
     tx.cursor.executemany(FIRE["put_mark"], list(marks_passed(fires, judged).items()))
     return fired(fires, judged, create(tx, jobs_of(fires, judged)))
 
 
 def _marks(cursor: sqlite3.Cursor, triggers: Iterable[str]) -> dict[str, TriggerMark]:
-    return marks_of(cursor.execute(REGISTRY["marks"], (json.dumps(list(triggers)),)).fetchall())
+    return marks_of(cursor.execute(SQL["marks"], (json.dumps(list(triggers)),)).fetchall())

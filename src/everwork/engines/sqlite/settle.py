@@ -1,4 +1,4 @@
-"""settle: end attempts. The guard is the join with the leased rows; what must be decided, the core decides."""
+"""settle: end attempts. The guard is the join with the leased rows; the core decides what follows a failure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
-from everwork.core.leasing import Judged, Lease, LeaseStatus, Verdict
+from everwork.core.leasing import Activation, Demand, Judged, Lease, LeaseStatus, Settlement, Verdict
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import Cause, State
+from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import refused
+from everwork.engines.sqlite.activate import activate
 from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, record, where
+from everwork.engines.sqlite.opened import SqliteBase
+from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, record
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import EXECUTIONS, WAITS, Transaction, Work, measure_completed, measure_failed
 
@@ -23,8 +26,28 @@ SHARED = statements("shared")
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 
 
+class SqliteSettle(SqliteBase, JobFlow):
+    """Ending attempts; extending and checking leases."""
+
+    async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        if not outcomes:
+            return Settlement([], await self.activate(demands))
+
+        def act(tx: Transaction) -> Settlement:
+            judged = settle(tx, outcomes)
+            return Settlement(judged, activate(tx, demands) if demands else Activation([], None, tx.now_ms, ()))
+
+        return await self._store.writer.submit(act)
+
+    async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        return await self._store.writer.submit(lambda tx: extend(tx, leases, lease_ms))
+
+    async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
+        return await self._store.query(lambda cursor, _: check(cursor, leases))
+
+
 class Leased(NamedTuple):
-    """A leased row with the retries of the job's own and the policy of its type."""
+    """A leased row with the job's own retry policy and the policy of its type."""
 
     key: int
     queue: int
@@ -39,10 +62,14 @@ class Leased(NamedTuple):
     retry: str | None
     policy: str | None
 
+    def pending(self, run_at_ms: int, attempts: int, max_attempts: int) -> Pending:
+        """The row of the job when it is pending again."""
+        return Pending(self.queue, self.lane, self.urgency, run_at_ms, self.key, self.attempt, attempts, max_attempts)
+
 
 def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:
-    """Judge each outcome by itself; two outcomes for one job are judged one after the other."""
-    first = {outcome[0]: outcome for outcome in reversed(outcomes)}
+    """Judge each outcome separately; two outcomes for one job are judged one after the other."""
+    first = {outcome.key: outcome for outcome in reversed(outcomes)}
     accepted = _apply(tx, outcomes if len(first) == len(outcomes) else list(first.values()))
     if len(accepted) == len(outcomes):
         return [ACCEPTED] * len(outcomes)
@@ -57,53 +84,62 @@ def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:
 
 
 def lapse(tx: Transaction, lapsed: Sequence[Lapse]) -> int:
-    """Take leases away that ran out: each is a failed attempt."""
+    """End attempts whose lease has lapsed: each is a failed attempt."""
     return len(_fail(tx, lapsed))
 
 
 def _apply(tx: Transaction, outcomes: Sequence[Outcome]) -> set[int]:
     """Apply outcomes of different jobs; the keys of those that passed the guard."""
-    completions = [o for o in outcomes if type(o) is Complete]
+    completions = [outcome for outcome in outcomes if type(outcome) is Complete]
     if len(completions) == len(outcomes):
         return _complete(tx, completions)
-    releases = [o for o in outcomes if isinstance(o, Release)]
-    failures: list[DecidedOutcome] = [o for o in outcomes if not isinstance(o, Complete | Release)]
+    releases = [outcome for outcome in outcomes if isinstance(outcome, Release)]
+    failures: list[DecidedOutcome] = [outcome for outcome in outcomes if not isinstance(outcome, Complete | Release)]
     return _complete(tx, completions) | _release(tx, releases) | _fail(tx, failures)
 
 
-def _guard(outcomes: Sequence[Outcome | Lapse]) -> str:
-    return "{" + ",".join([f'"{o[0]}":{o[1]}' for o in outcomes]) + "}"
+def _guard(outcomes: Sequence[Outcome | Lapse | Lease]) -> str:
+    """The attempts that are to be live, as JSON: {"key": attempt, ...}."""
+    return "{" + ",".join([f'"{outcome.key}":{outcome.attempt}' for outcome in outcomes]) + "}"
 
 
 def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
     if not outcomes:
         return set()
-    guard = (_guard(outcomes), tx.now_ms)
-    passed = tx.cursor.execute(SQL["complete"], guard).rowcount
+    guard = _guard(outcomes)
+    passed = tx.cursor.execute(SQL["complete"], (guard, tx.now_ms)).rowcount
     if passed == len(outcomes):
-        # The usual case: the sums are taken in the store, no row comes here.
-        accepted = {outcome[0] for outcome in outcomes}
-        sums = tx.cursor.execute(SQL["completed_sums"], guard).fetchall()
-        tx.cursor.execute(SQL["completed_all"], guard[:1])
+        # The usual case: SQLite computes the sums, and no row is read.
+        accepted = {outcome.key for outcome in outcomes}
+        sums = tx.cursor.execute(SQL["completed_sums"], (guard, tx.now_ms)).fetchall()
+        tx.cursor.execute(SQL["completed_all"], (guard,))
     else:
-        rows = tx.cursor.execute(SQL["completed_some"], guard).fetchall()
-        accepted = {row[0] for row in rows}
-        sums = [row[1:] for row in rows]
-    for queue, lane, worker, jobs, executions_ms, waits_ms, is_held in sums:
-        if not is_held:
-            tx.holds.know_free(queue)
+        rows = tx.cursor.execute(SQL["completed_some"], (guard, tx.now_ms)).fetchall()
+        accepted = {key for key, *_ in rows}
+        sums = [row for _, *row in rows]
+    queues = set[int]()
+    for queue, lane, worker, jobs, executions_ms, waits_ms, is_limited in sums:
+        queues.add(queue)
+        if not is_limited:
+            tx.limits.mark_unlimited(queue)
         tx.move(queue, lane, State.PROCESSING, State.COMPLETED, jobs)
         execution_ms = measure_completed(tx, queue, EXECUTIONS, executions_ms)
         wait_ms = measure_completed(tx, queue, WAITS, waits_ms)
         tx.worked(queue, worker, Work(completed=jobs, execution_ms=execution_ms, wait_ms=wait_ms))
-    count_successes(tx, {row[0] for row in sums}, accepted)
-    results = [(o.key, o.result) for o in outcomes if o.result is not None and o.key in accepted]
+    count_successes(tx, queues, accepted)
+    _write_results(tx, outcomes, accepted)
+    return accepted
+
+
+def _write_results(tx: Transaction, outcomes: Sequence[Complete], accepted: set[int]) -> None:
+    results = [
+        (outcome.key, outcome.result) for outcome in outcomes if outcome.result is not None and outcome.key in accepted
+    ]
     if results:
         tx.cursor.executemany(SQL["insert_result"], results)
-    events = [event for o in outcomes if o.events and o.key in accepted for event in o.events]
+    events = [event for outcome in outcomes if outcome.events and outcome.key in accepted for event in outcome.events]
     if events:
         create(tx, events)
-    return accepted
 
 
 def _read(tx: Transaction, outcomes: Sequence[Outcome | Lapse]) -> list[Leased]:
@@ -111,24 +147,16 @@ def _read(tx: Transaction, outcomes: Sequence[Outcome | Lapse]) -> list[Leased]:
 
 
 def _release(tx: Transaction, outcomes: Sequence[Release]) -> set[int]:
-    """Back to where the job came from; the attempt is not counted, and its number is spent."""
+    """Back to pending as it was; the attempt is not counted, and its number is not used again."""
     if not outcomes:
         return set()
     rows = _read(tx, outcomes)
     tx.cursor.executemany(SHARED["delete_leased"], [(row.key,) for row in rows])
-    enter_pending(
-        tx,
-        [
-            Pending(r.queue, r.lane, r.urgency, r.run_at_ms, r.key, r.attempt, r.attempts - 1, r.max_attempts)
-            for r in rows
-        ],
-    )
+    enter_pending(tx, [row.pending(row.run_at_ms, row.attempts - 1, row.max_attempts) for row in rows])
+    kind = Cause.RELEASE.value
     record(
         tx,
-        [
-            Ended(r.key, r.attempt, ENDED, Cause.RELEASE.value, tx.now_ms, r.worker, None, r.activated_at_ms)
-            for r in rows
-        ],
+        [Ended(row.key, row.attempt, ENDED, kind, tx.now_ms, row.worker, None, row.activated_at_ms) for row in rows],
     )
     for row in rows:
         tx.move(row.queue, row.lane, State.PROCESSING, State.PENDING)
@@ -152,8 +180,8 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
         for row in rows
     ]
     tx.cursor.executemany(SHARED["delete_leased"], [(row.key,) for row in rows])
-    _retry(tx, [pair for pair in decided if pair[1].state is State.PENDING])
-    _rest(tx, [pair for pair in decided if pair[1].state is State.FAILED])
+    _retry(tx, [(row, decision) for row, decision in decided if decision.state is State.PENDING])
+    _bury(tx, [(row, decision) for row, decision in decided if decision.state is State.FAILED])
     changed = [(decision.variables, row.key) for row, decision in decided if decision.variables is not None]
     if changed:
         tx.cursor.executemany(SQL["set_variables"], changed)
@@ -167,26 +195,26 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
 
 
 def _retry(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
+    now_ms = tx.now_ms
     again = [
-        Pending(r.queue, r.lane, r.urgency, tx.now_ms + d.backoff_ms, r.key, r.attempt, r.attempts, d.max_attempts)
-        for r, d in decided
+        row.pending(now_ms + decision.backoff_ms, row.attempts, decision.max_attempts) for row, decision in decided
     ]
     enter_pending(tx, again)
-    record(tx, [_ended(tx, r, d, tx.now_ms + d.backoff_ms) for r, d in decided])
+    record(tx, [_ended(tx, row, decision, now_ms + decision.backoff_ms) for row, decision in decided])
 
 
-def _rest(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
+def _bury(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
     tx.cursor.executemany(
         SHARED["insert_finished"],
         [
             (
-                r.key, r.queue, State.FAILED, r.attempt, r.attempts, d.max_attempts, tx.now_ms, r.activated_at_ms,
-                r.worker, d.kind, d.error, d.code,
+                row.key, row.queue, State.FAILED, row.attempt, row.attempts, decision.max_attempts, tx.now_ms,
+                row.activated_at_ms, row.worker, decision.kind, decision.error, decision.code,
             )
-            for r, d in decided
+            for row, decision in decided
         ],
     )  # fmt: skip
-    record(tx, [_ended(tx, r, d, None) for r, d in decided])
+    record(tx, [_ended(tx, row, decision, None) for row, decision in decided])
 
 
 def _ended(tx: Transaction, row: Leased, decision: Decision, retry_at_ms: int | None) -> Ended:
@@ -214,12 +242,12 @@ def _work(tx: Transaction, row: Leased, decision: Decision) -> Work:
 
 
 def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
-    """Find out how the attempt ended that this outcome names; what follows is the same on every engine."""
-    found = where(tx, outcome.key)
+    """Find out how the attempt that the outcome names ended; the verdict is the same on every engine."""
+    found = find_job(tx, outcome.key)
     if found is None:
         return Judged(Verdict.NOT_FOUND)
-    row = tx.cursor.execute(SQL["past_end"], (outcome.key, outcome.attempt)).fetchone()
-    ended = row[0] if row else found.kind if outcome.attempt == found.attempt else None
+    last_end = found.kind if outcome.attempt == found.attempt else None
+    (ended,) = tx.cursor.execute(SQL["past_end"], (outcome.key, outcome.attempt)).fetchone() or (last_end,)
     return refused(outcome, State(found.state), found.attempt, ended)
 
 
@@ -228,14 +256,14 @@ CHECK = statements("check")
 
 
 def extend(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-    """Let live leases end `lease_ms` from now."""
-    rows = tx.cursor.execute(EXTEND["extend"], (_document(leases), tx.now_ms + lease_ms)).fetchall()
+    """Extend live leases to `lease_ms` from now."""
+    rows = tx.cursor.execute(EXTEND["extend"], (_guard(leases), tx.now_ms + lease_ms)).fetchall()
     return _statuses(tx.cursor, leases, set(rows))
 
 
 def check(cursor: sqlite3.Cursor, leases: Sequence[Lease]) -> list[LeaseStatus]:
-    """Look which leases hold, and change nothing."""
-    rows = cursor.execute(CHECK["held"], (_document(leases),)).fetchall()
+    """Which leases still hold; changes nothing."""
+    rows = cursor.execute(CHECK["held"], (_guard(leases),)).fetchall()
     return _statuses(cursor, leases, set(rows))
 
 
@@ -243,12 +271,8 @@ def _statuses(cursor: sqlite3.Cursor, leases: Sequence[Lease], held: set[tuple[i
     gone = [lease for lease in leases if lease not in held]
     cancelled: set[tuple[int, int]] = set()
     if gone:
-        cancelled = set(cursor.execute(CHECK["cancelled"], (_document(gone),)).fetchall())
+        cancelled = set(cursor.execute(CHECK["cancelled"], (_guard(gone),)).fetchall())
     return [
         LeaseStatus.HELD if lease in held else LeaseStatus.CANCELLED if lease in cancelled else LeaseStatus.LOST
         for lease in leases
     ]
-
-
-def _document(leases: Sequence[Lease]) -> str:
-    return "{" + ",".join([f'"{lease.key}":{lease.attempt}' for lease in leases]) + "}"

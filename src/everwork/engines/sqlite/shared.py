@@ -1,4 +1,4 @@
-"""Steps that several operations share: into pending, out of pending, into the finished ones, into the history."""
+"""Steps that several operations share: entering and leaving pending, finishing, recording history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDED, REQUEUED = 0, 1
 
 
 class Pending(NamedTuple):
-    """A job's row in ew_ready or ew_future."""
+    """A job's row in ew_ready or ew_future. `urgency` is the negated priority, because indexes ascend."""
 
     queue: int
     lane: str
@@ -29,9 +29,19 @@ class Pending(NamedTuple):
     attempts: int
     max_attempts: int
 
+    @property
+    def ready_key(self) -> tuple[int, str, int, int, int]:
+        """The primary key of the row in ew_ready."""
+        return self.queue, self.lane, self.urgency, self.run_at_ms, self.key
 
-class Where(NamedTuple):
-    """Where a job is: its state and the columns that every place has."""
+    @property
+    def future_key(self) -> tuple[int, int, int]:
+        """The primary key of the row in ew_future."""
+        return self.queue, self.run_at_ms, self.key
+
+
+class FoundJob(NamedTuple):
+    """A job that was looked up: its state and the columns that the table of every state has."""
 
     key: int
     queue: int
@@ -49,7 +59,7 @@ class Where(NamedTuple):
 
     @property
     def pending(self) -> Pending:
-        """The row as it stands in the pending places."""
+        """The row of the job while it is pending."""
         return Pending(
             self.queue,
             self.lane,
@@ -62,14 +72,14 @@ class Where(NamedTuple):
         )
 
 
-def where(tx: Transaction, key: int) -> Where | None:
-    """Find a job in whatever place it is."""
+def find_job(tx: Transaction, key: int) -> FoundJob | None:
+    """Look up a job, whatever its state."""
     row = tx.cursor.execute(GET["where"], (key,)).fetchone()
-    return Where._make(row) if row else None
+    return FoundJob._make(row) if row else None
 
 
 def enter_pending(tx: Transaction, rows: Sequence[Pending], *, rearm: bool = True) -> None:
-    """Put jobs back among the ready or the scheduled ones; their place is remembered for those who look for them."""
+    """Insert jobs as ready or scheduled, and record run_at and priority, by which lookups find the row."""
     if not rows:
         return
     cursor = tx.cursor
@@ -80,24 +90,24 @@ def enter_pending(tx: Transaction, rows: Sequence[Pending], *, rearm: bool = Tru
     cursor.executemany(SQL["revise"], [(row.key, row.run_at_ms, -row.urgency) for row in rows])
     if rearm:
         cursor.executemany(SQL["rearm_expiry"], [(row.key,) for row in rows])
-    for queue, lane in {row[:2] for row in ready}:
+    for queue, lane in {(row.queue, row.lane) for row in ready}:
         tx.open_lane(queue, lane)
     tx.woken = True
 
 
 def leave_pending(tx: Transaction, row: Pending, *, is_ready: bool) -> None:
-    """Take a job out of the ready or the scheduled ones."""
+    """Delete the row of a job that is ready or scheduled."""
     if is_ready:
-        tx.cursor.execute(SQL["delete_ready"], row[:5])
+        tx.cursor.execute(SQL["delete_ready"], row.ready_key)
     else:
-        tx.cursor.execute(SQL["delete_future"], (row.queue, row.run_at_ms, row.key))
+        tx.cursor.execute(SQL["delete_future"], row.future_key)
 
 
 def cancel_pending(tx: Transaction, keys: Sequence[int], cause: Cause, reason: str) -> int:
-    """Cancel those of the jobs that are pending; how many they were."""
+    """Cancel those of the jobs that are pending; returns how many."""
     cancelled = 0
     for key in keys:
-        found = where(tx, key)
+        found = find_job(tx, key)
         if found is not None and found.state == State.PENDING:
             leave_pending(tx, found.pending, is_ready=bool(found.is_ready))
             finish_cancelled(tx, found, cause, reason)
@@ -105,8 +115,8 @@ def cancel_pending(tx: Transaction, keys: Sequence[int], cause: Cause, reason: s
     return cancelled
 
 
-def finish_cancelled(tx: Transaction, found: Where, cause: Cause, reason: str) -> None:
-    """Write a job that has left its place among the finished ones, as cancelled."""
+def finish_cancelled(tx: Transaction, found: FoundJob, cause: Cause, reason: str) -> None:
+    """Insert the finished row of a cancelled job, whose earlier row is deleted."""
     state = State(found.state)
     tx.cursor.execute(
         SQL["insert_finished"],
@@ -119,7 +129,7 @@ def finish_cancelled(tx: Transaction, found: Where, cause: Cause, reason: str) -
 
 
 class Ended(NamedTuple):
-    """One entry to be written into the history."""
+    """A history entry to insert."""
 
     key: int
     attempt: int
@@ -133,8 +143,8 @@ class Ended(NamedTuple):
 
 
 def record(tx: Transaction, entries: Sequence[Ended]) -> None:
-    """Write history, and keep no more of it per job than the limit."""
+    """Insert history entries, and delete those over the limit per job."""
     tx.cursor.executemany(SQL["append_history"], entries)
-    old = [(e.key, e.attempt - HISTORY_ENTRIES_MAX) for e in entries if e.attempt > HISTORY_ENTRIES_MAX]
+    old = [(entry.key, entry.attempt - HISTORY_ENTRIES_MAX) for entry in entries if entry.attempt > HISTORY_ENTRIES_MAX]
     if old:
         tx.cursor.executemany(SQL["trim_history"], old)

@@ -1,4 +1,4 @@
-"""The SQL of this engine: one file per operation of the contract, each statement under its name."""
+"""The SQL of this engine, one file per operation of the contract; how lanes are stored."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 def statements(operation: str) -> dict[str, str]:
     """The statements of `sql/<operation>.sql` by name."""
     text = (files(__package__) / "sql" / f"{operation}.sql").read_text("utf-8")
-    parts = _NAME.split(text)
-    return {name: _bare(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    _, *named = _NAME.split(text)
+    return {name: _without_comments(body) for name, body in zip(named[::2], named[1::2], strict=True)}
 
 
-def _bare(body: str) -> str:
+def _without_comments(body: str) -> str:
     """A statement without its comments."""
     lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
     return "\n".join(lines).rstrip(";")

@@ -1,4 +1,4 @@
-"""Where the database file is, and whether it may be there; connections to it."""
+"""The URL of a store: its database file, whether it can be used, and connections to it."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class StoreUrl:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the store lives in this process only."""
+        """Whether the store exists in this process only."""
         return self.path == MEMORY
 
     @classmethod
     def from_url(cls, url: str) -> StoreUrl:
-        """Read `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with `?synchronous=`."""
+        """Parse `sqlite:///relative.db`, `sqlite:////absolute.db` or `sqlite:///:memory:`, with `?synchronous=`."""
         parts = urlsplit(url)
         path = unquote(parts.path)[1:]
         if "#" in url:
@@ -85,14 +85,14 @@ class StoreUrl:
         return cls(path if path == MEMORY else os.path.realpath(path), synchronous)
 
 
-def check_place(place: StoreUrl) -> None:
+def check_file(url: StoreUrl) -> None:
     """Refuse what could lose jobs or can never work, before anything is written."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         needed = ".".join(map(str, SQLITE_VERSION_MIN))
         raise EngineUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; {needed} or newer is needed")
-    if place.in_memory:
+    if url.in_memory:
         return
-    file = Path(place.path)
+    file = Path(url.path)
     if file.is_dir():
         raise EngineUnavailable(f"cannot open {file}: it is a directory; name a file")
     if file.exists() and not file.is_file():
@@ -107,7 +107,7 @@ def check_place(place: StoreUrl) -> None:
 
 
 def _require_database(file: Path) -> None:
-    """Refuse what is no database. SQLite looks itself: it loses all its locks if anybody else closes its file."""
+    """Refuse what is no database. SQLite must read it: it loses its locks if other code closes the file."""
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             connection.execute("PRAGMA schema_version")
@@ -116,34 +116,34 @@ def _require_database(file: Path) -> None:
             raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path") from None
 
 
-def identity(place: StoreUrl) -> tuple[int, int] | None:
-    """Which file stands at the path now; None for a store in memory."""
-    if place.in_memory:
+def identity(url: StoreUrl) -> tuple[int, int] | None:
+    """The file that is at the path now, as device and inode; None for a store in memory."""
+    if url.in_memory:
         return None
     try:
-        found = os.stat(place.path)  # noqa: PTH116 - once per transaction, three times as fast
+        found = os.stat(url.path)  # noqa: PTH116 - once per transaction, three times as fast
     except FileNotFoundError:
         return (0, 0)
     return found.st_dev, found.st_ino
 
 
-def require_jobs(place: StoreUrl) -> None:
+def require_jobs(url: StoreUrl) -> None:
     """Refuse a file that has never held jobs, without changing it."""
-    if place.in_memory:
+    if url.in_memory:
         raise EngineUnavailable("a store in memory is empty: name a file")
-    if not Path(place.path).exists():
-        raise EngineUnavailable(f"there is no file {place.path}: create a first job, or name another engine")
+    if not Path(url.path).exists():
+        raise EngineUnavailable(f"there is no file {url.path}: create a first job, or name another engine")
     try:
-        with closing(sqlite3.connect(f"{Path(place.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+        with closing(sqlite3.connect(f"{Path(url.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             is_ours = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ew_schema'").fetchone()
     except sqlite3.Error as error:
-        raise unavailable(place.path, error) from None
+        raise unavailable(url.path, error) from None
     if is_ours is None:
-        raise EngineUnavailable(f"{place.path} holds no jobs: create a first one in it, or name another engine")
+        raise EngineUnavailable(f"{url.path} holds no jobs: create a first one in it, or name another engine")
 
 
 def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
-    """SQLite's locks do not hold on network file systems; `mounts` are (mount point, type) pairs."""
+    """Refuse network file systems, where SQLite's locks do not work; `mounts` are (mount point, type) pairs."""
     inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
     # The deepest mount point counts, and of several on one point the last.
     point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
@@ -154,24 +154,24 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) ->
         )
 
 
-def connect(place: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(url: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection with this engine's settings; a file that is not a database is refused here."""
     try:
         connection = sqlite3.connect(
-            place.path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=5.0
+            url.path, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=5.0
         )
     except sqlite3.Error as error:
-        raise EngineUnavailable(f"cannot open {place.path}: {error}") from None
+        raise EngineUnavailable(f"cannot open {url.path}: {error}") from None
     try:
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        connection.execute(f"PRAGMA synchronous = {place.synchronous}")
+        connection.execute(f"PRAGMA synchronous = {url.synchronous}")
         connection.execute(f"PRAGMA cache_size = {-8192 if read_only else -65536}")
         connection.execute("PRAGMA temp_store = MEMORY")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
     except sqlite3.Error as error:
         connection.close()
-        raise unavailable(place.path, error) from None
+        raise unavailable(url.path, error) from None
     return connection
 
 
@@ -197,5 +197,9 @@ def _mounts() -> list[tuple[str, str]]:
         lines = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
-    fields = [line.split(" ") for line in lines]
-    return [(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), f[1]), f[2]) for f in fields if len(f) > 2]
+    mounts = [line.split(" ", 3) for line in lines]
+    return [(_OCTAL.sub(_character, mount[1]), mount[2]) for mount in mounts if len(mount) > 2]
+
+
+def _character(octal: re.Match[str]) -> str:
+    return chr(int(octal[1], 8))

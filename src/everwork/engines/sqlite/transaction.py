@@ -1,4 +1,4 @@
-"""One transaction: a cursor, the engine's now, and what must be written or told at its end."""
+"""One transaction: a cursor, the engine's now, and what must be written or notified at its end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SQL = statements("shared")
 
 
 class TypeRow(NamedTuple):
-    """A type inside one transaction: its queues (the default one first) and what new jobs take from its policy."""
+    """A type within one transaction: its queues (the default one first) and the max_attempts of new jobs."""
 
     queues: list[tuple[int, str]]
     max_attempts: int
 
 
 class Work(NamedTuple):
-    """What one worker did with one queue inside one transaction, for the hourly statistics."""
+    """What one worker did in one queue within one transaction, for the hourly statistics."""
 
     completed: int = 0
     failed: int = 0
@@ -35,10 +35,13 @@ class Work(NamedTuple):
 
 
 class Transaction:
-    """Handed to every operation. Operations only run statements; begin and commit are the writer's."""
+    """Passed to every operation. Operations only run statements; the writer begins and commits.
+
+    `woken`: work may be ready; `finished`: a job has finished.
+    """
 
     __slots__ = (
-        "_counts", "_measures", "_open_lanes", "_types", "_work", "cursor", "finished", "holds", "now_ms", "woken",
+        "_counts", "_measures", "_open_lanes", "_types", "_work", "cursor", "finished", "limits", "now_ms", "woken",
     )  # fmt: skip
 
     def __init__(self, cursor: sqlite3.Cursor, now_ms: int) -> None:
@@ -46,7 +49,7 @@ class Transaction:
         self.now_ms = now_ms
         self.woken = False
         self.finished = False
-        self.holds = RunningCounts(cursor)
+        self.limits = LimitTracker(cursor)
         self._counts: defaultdict[tuple[int, str, int], int] = defaultdict(int)
         self._types: dict[str, TypeRow] = {}
         self._open_lanes: set[tuple[int, str]] = set()
@@ -57,43 +60,43 @@ class Transaction:
         """Add to the number of jobs in a state."""
         self._counts[queue, tenant_of(lane), state] += jobs
         if state is State.PROCESSING:
-            self.holds.left(queue, lane, -jobs)
+            self.limits.end_leases(queue, lane, -jobs)
 
     def move(self, queue: int, lane: str, before: State, after: State, jobs: int = 1) -> None:
-        """Count jobs that went from one state to another."""
+        """Count jobs that changed their state."""
         tenant = tenant_of(lane)
         self._counts[queue, tenant, before] -= jobs
         self._counts[queue, tenant, after] += jobs
         if before is State.PROCESSING:
-            self.holds.left(queue, lane, jobs)
+            self.limits.end_leases(queue, lane, jobs)
         if after not in (State.PENDING, State.PROCESSING):
             self.finished = True
 
     def worked(self, queue: int, worker: str, work: Work) -> None:
         """Add to what a worker did this hour."""
-        known = self._work.get((queue, worker))
-        self._work[queue, worker] = work if known is None else Work(*map(sum, zip(known, work, strict=True)))
+        before = self._work.get((queue, worker))
+        self._work[queue, worker] = work if before is None else Work(*map(sum, zip(before, work, strict=True)))
 
     def measured(self, queue: int, what: str, jobs: int = 1) -> None:
-        """Add to the attempts that are counted this hour as `what`."""
+        """Add to the attempts that are counted as `what` this hour."""
         self._measures[queue, what] += jobs
 
     def type(self, name: str) -> TypeRow:
-        """The type's queues; a type that was never seen is made here."""
+        """The type's queues; a new type is created."""
         row = self._types.get(name)
         if row is None:
             self._types[name] = row = self._read_type(name)
         return row
 
     def forget_type(self, name: str) -> None:
-        """Read the type anew after it was changed."""
+        """Read the type again after it was changed."""
         self._types.pop(name, None)
         self._open_lanes.clear()
 
     def open_lane(self, queue: int, lane: str) -> None:
-        """Make a lane with ready work visible to claims; the second lane of a queue makes it fair."""
+        """Make a lane with ready work visible to claims; from its second lane on, a queue takes turns (`fair`)."""
         self.woken = True
-        self.holds.look_again(queue, lane)
+        self.limits.recheck(queue, lane)
         if (queue, lane) in self._open_lanes:
             return
         self._open_lanes.add((queue, lane))
@@ -109,14 +112,14 @@ class Transaction:
             self.cursor.execute(SQL["open_lane"], (queue, lane))
 
     def close_lane(self, queue: int, lane: str) -> None:
-        """Remember that a claim has closed this lane, so that later work opens it again."""
+        """Note that a claim has closed this lane, so that later work opens it again."""
         self._open_lanes.discard((queue, lane))
 
     def flush(self) -> None:
         """Write the net counts and the statistics of this transaction."""
-        if self.holds.flush():
+        if self.limits.flush():
             self.woken = True
-        deltas = [(*bucket, jobs) for bucket, jobs in self._counts.items() if jobs]
+        deltas = [(queue, tenant, state, jobs) for (queue, tenant, state), jobs in self._counts.items() if jobs]
         if deltas:
             self.cursor.executemany(SQL["append_delta"], deltas)
             self._counts.clear()
@@ -124,9 +127,11 @@ class Transaction:
             self._flush_statistics(self.now_ms // 3_600_000)
 
     def _flush_statistics(self, hour: int) -> None:
-        """Whoever worked has ended attempts: there is no measure without work."""
-        self.cursor.executemany(SQL["add_hourly"], [(hour, *who, *work) for who, work in self._work.items()])
-        self.cursor.executemany(SQL["add_measure"], [(hour, *key, jobs) for key, jobs in self._measures.items()])
+        """Measures count ended attempts: there are none without work."""
+        hourly = [(hour, queue, worker, *work) for (queue, worker), work in self._work.items()]
+        self.cursor.executemany(SQL["add_hourly"], hourly)
+        measures = [(hour, queue, what, jobs) for (queue, what), jobs in self._measures.items()]
+        self.cursor.executemany(SQL["add_measure"], measures)
         self._work.clear()
         self._measures.clear()
 
@@ -135,13 +140,13 @@ class Transaction:
         if row is None:
             self.cursor.execute(SQL["make_type"], (name,))
             self.cursor.execute(SQL["make_queue"], (name, DEFAULT_GROUP))
-            row = (None,)
+        (policy,) = row or (None,)
         queues: list[tuple[int, str]] = self.cursor.execute(SQL["read_queues"], (name,)).fetchall()
-        return TypeRow(queues, decode_policy(row[0]).retry.max_attempts if row[0] else ATTEMPTS_DEFAULT)
+        return TypeRow(queues, decode_policy(policy).retry.max_attempts if policy else ATTEMPTS_DEFAULT)
 
 
-class RunningCount(NamedTuple):
-    """The numbers of its type's policy that hold for a queue; None: no such rule."""
+class QueueLimits(NamedTuple):
+    """The limits that the policy of its type sets for a queue; None: no such limit."""
 
     type: str
     max_running: int | None
@@ -157,115 +162,120 @@ class RunningCount(NamedTuple):
         return CircuitBreaker(self.breaker_max, self.breaker_open_ms / 1000)
 
 
-class RunningCounts:
-    """Reads what holds for a queue once; counts what runs, for limited queues only, and writes it at the end."""
+class LimitTracker:
+    """Limits and breakers of queues, read once per transaction; counts running jobs of limited queues."""
 
-    __slots__ = ("_breakers", "_busy", "_cursor", "_free", "_held", "_looked_at", "_running")
+    __slots__ = ("_breakers", "_busy", "_checked", "_cursor", "_queues", "_running", "_unlimited")
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
-        self._held: dict[int, RunningCount] = {}
+        self._queues: dict[int, QueueLimits] = {}
         self._breakers: dict[str, Breaker] = {}
-        self._free: set[int] = set()
+        self._unlimited: set[int] = set()
         self._running: dict[int, int] = {}
         self._busy: dict[tuple[int, str], int] = {}
-        self._looked_at: set[tuple[int, str]] = set()
+        self._checked: set[tuple[int, str]] = set()
 
-    def of(self, queue: int) -> RunningCount:
-        """What holds for a queue."""
-        held = self._held.get(queue)
-        if held is None:
+    def of(self, queue: int) -> QueueLimits:
+        """The limits of a queue."""
+        limits = self._queues.get(queue)
+        if limits is None:
             *numbers, failures, until_ms, key, attempt = self._cursor.execute(SQL["held"], (queue,)).fetchone()
-            self._held[queue] = held = RunningCount._make(numbers)
-            is_usual = not failures and until_ms is None
-            self._breakers[held.type] = CLOSED if is_usual else Breaker(failures, until_ms, key, attempt)
-        return held
+            self._queues[queue] = limits = QueueLimits._make(numbers)
+            is_default = not failures and until_ms is None
+            self._breakers[limits.type] = CLOSED if is_default else Breaker(failures, until_ms, key, attempt)
+        return limits
 
-    def know_free(self, queue: int) -> None:
-        """Somebody has seen that nothing holds a queue back, and that its breaker has nothing to remember."""
-        self._free.add(queue)
+    def mark_unlimited(self, queue: int) -> None:
+        """Skip a queue that was found to have no limits and a closed breaker without failures."""
+        self._unlimited.add(queue)
 
     def breaker(self, queue: int) -> Breaker:
-        """The breaker of a queue's type; one that has nothing to remember is CLOSED itself."""
-        return CLOSED if queue in self._free else self._breakers[self.of(queue).type]
+        """The breaker of a queue's type; a closed one without failures is the constant CLOSED."""
+        return CLOSED if queue in self._unlimited else self._breakers[self.of(queue).type]
 
     def write_breaker(self, type: str, breaker: Breaker) -> None:
-        """Let a type's breaker stand so from now on."""
+        """Store the new state of a type's breaker."""
         self._cursor.execute(SQL["write_breaker"], (*breaker, type))
         self._breakers[type] = breaker
-        self._free.clear()
+        self._unlimited.clear()
 
     def forget(self) -> None:
-        """Read everything anew after a policy was changed."""
-        self._held.clear()
-        self._free.clear()
+        """Read everything again after a policy was changed."""
+        self._queues.clear()
+        self._unlimited.clear()
 
-    def took(self, queue: int, jobs: int) -> None:
-        """Jobs of a queue with a limit were leased; the claim itself has written it down for their lanes."""
+    def add_running(self, queue: int, jobs: int) -> None:
+        """Count leased jobs of a queue with a limit; the claim itself writes the counts of their lanes."""
         self._running[queue] = self._running.get(queue, 0) + jobs
 
-    def left(self, queue: int, lane: str, jobs: int) -> None:
-        """Leases have ended."""
-        if queue in self._free:
+    def end_leases(self, queue: int, lane: str, jobs: int) -> None:
+        """Count leases that have ended."""
+        if queue in self._unlimited:
             return
-        held = self.of(queue)
-        if held.max_running is not None:
-            self.took(queue, -jobs)
-        if held.lane_max_running is not None and limit_key_of(lane):
+        limits = self.of(queue)
+        if limits.max_running is not None:
+            self.add_running(queue, -jobs)
+        if limits.lane_max_running is not None and limit_key_of(lane):
             self._busy[queue, lane] = self._busy.get((queue, lane), 0) - jobs
-            self._looked_at.discard((queue, lane))
+            self._checked.discard((queue, lane))
 
-    def look_again(self, queue: int, lane: str) -> None:
-        """A lane got work: it may have room that the store does not know of."""
-        self._looked_at.discard((queue, lane))
+    def recheck(self, queue: int, lane: str) -> None:
+        """Check a lane that got work again: leases that ended may not be flushed yet."""
+        self._checked.discard((queue, lane))
 
-    def unwritten(self, queue: int) -> int:
-        """How many more run in a queue than the store says."""
+    def unflushed(self, queue: int) -> int:
+        """How many more jobs of a queue run than is stored."""
         return self._running.get(queue, 0)
 
-    def open_freed(self, queue: int) -> bool:
-        """Open the lanes of a queue in which leases have ended, if they have room and work; whether there are any."""
+    def open_freed_lanes(self, queue: int) -> bool:
+        """Open the lanes in which leases have ended, if they have capacity and work; returns whether there are any."""
         if not self._busy:
             return False
-        places = [place for place in self._busy if place[0] == queue]
-        self._open(places)
-        return bool(places)
+        lanes = [(owner, lane) for owner, lane in self._busy if owner == queue]
+        self._open(lanes)
+        return bool(lanes)
 
-    def unwritten_in(self, queue: int, lane: str) -> int:
-        """How many more run in a lane than the store says."""
+    def unflushed_in(self, queue: int, lane: str) -> int:
+        """How many more jobs of a lane run than is stored."""
         return self._busy.get((queue, lane), 0)
 
-    def write_with(self, queue: int, lane: str, jobs: int) -> int:
-        """The change in a lane that a claim will write: the jobs it took, and what was not written before."""
+    def take_unflushed(self, queue: int, lane: str, jobs: int) -> int:
+        """The change of a lane's count for a claim to write: the jobs it leased, and what was not flushed yet."""
         return jobs + self._busy.pop((queue, lane), 0)
 
     def flush(self) -> bool:
-        """Write what is not written; whether there is room now where there was none."""
+        """Write the counts; returns whether a queue or lane has capacity again."""
         if not self._running and not self._busy:
             return False
-        has_room = any(jobs < 0 for jobs in self._busy.values())
+        has_capacity = any(jobs < 0 for jobs in self._busy.values())
         for queue, jobs in self._running.items():
             if jobs:
                 (running,) = self._cursor.execute(SQL["add_running"], (jobs, queue)).fetchone()
-                has_room |= running < (self.of(queue).max_running or 0) <= running - jobs
+                has_capacity |= running < (self.of(queue).max_running or 0) <= running - jobs
         self._open(list(self._busy))
-        rows = [(*place, jobs, self.of(place[0]).lane_max_running) for place, jobs in self._busy.items() if jobs]
-        self._cursor.executemany(SQL["less_busy"], [row[:3] for row in rows if row[2] < 0])
-        self._cursor.executemany(SQL["more_busy"], [row for row in rows if row[2] > 0])
+        less = [(queue, lane, jobs) for (queue, lane), jobs in self._busy.items() if jobs < 0]
+        more = [
+            (queue, lane, jobs, self.of(queue).lane_max_running)
+            for (queue, lane), jobs in self._busy.items()
+            if jobs > 0
+        ]
+        self._cursor.executemany(SQL["less_busy"], less)
+        self._cursor.executemany(SQL["more_busy"], more)
         self._running.clear()
         self._busy.clear()
-        self._looked_at.clear()
-        return has_room
+        self._checked.clear()
+        return has_capacity
 
-    def _open(self, places: Sequence[tuple[int, str]]) -> None:
-        """Open lanes if they have room and work; those that were looked at need no second look."""
+    def _open(self, lanes: Sequence[tuple[int, str]]) -> None:
+        """Open lanes if they have capacity and work; those that were checked need no second check."""
         rows = [
-            (*place, self._busy[place], self.of(place[0]).lane_max_running)
-            for place in places
-            if self._busy[place] < 0 and place not in self._looked_at
+            (queue, lane, self._busy[queue, lane], self.of(queue).lane_max_running)
+            for queue, lane in lanes
+            if self._busy[queue, lane] < 0 and (queue, lane) not in self._checked
         ]
         self._cursor.executemany(SQL["open_freed"], rows)
-        self._looked_at.update(places)
+        self._checked.update(lanes)
 
 
 EXECUTIONS: Final = tuple(execution(bucket) for bucket in range(BUCKETS))
@@ -273,7 +283,7 @@ WAITS: Final = tuple(wait(bucket) for bucket in range(BUCKETS))
 
 
 def measure_completed(tx: Transaction, queue: int, names: Sequence[str], durations_ms: str) -> int:
-    """Count completed attempts by durations that the store has put together with commas; the sum of these."""
+    """Count completed attempts by their durations, which SQLite has joined with commas; returns the sum."""
     sum_ms, found = 0, dict[int, int]()
     for text, jobs in _counted(durations_ms):
         duration_ms = int(text)
@@ -287,15 +297,15 @@ def measure_completed(tx: Transaction, queue: int, names: Sequence[str], duratio
 
 
 def _counted(texts: str) -> Iterable[tuple[str, int]]:
-    """Each text with how often it stands there."""
-    first, jobs = texts.partition(",")[0], texts.count(",") + 1
-    if texts == ",".join([first] * jobs):  # A batch that came and went together: not even taken apart.
+    """Each text and how often it occurs."""
+    (first, _, _), jobs = texts.partition(","), texts.count(",") + 1
+    if texts == ",".join([first] * jobs):  # A batch that was leased and completed together needs no split.
         return ((first, jobs),)
     return Counter(texts.split(",")).items()
 
 
-def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int, sort: str) -> None:
-    """Count an attempt that failed by its duration, its wait, and the sort of its failure."""
+def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int, category: str) -> None:
+    """Count a failed attempt by its duration, its wait, and the category of its failure."""
     tx.measured(queue, EXECUTIONS[bucket_of(execution_ms)])
     tx.measured(queue, WAITS[bucket_of(wait_ms)])
-    tx.measured(queue, failure(sort))
+    tx.measured(queue, failure(category))

@@ -15,18 +15,18 @@ from typing import Any
 from everwork.engines.contract import Clock
 from everwork.engines.sqlite.connections import (
     BUSY,
-    Act,
+    Action,
     Answer,
-    Ask,
     Call,
-    Look,
     Pause,
+    Peek,
+    Query,
     T,
     in_daemon,
     join,
-    look_at,
     reconnected,
     resolve,
+    try_peek,
 )
 from everwork.engines.sqlite.processes import FileLock
 from everwork.engines.sqlite.store_url import StoreUrl, identity, unavailable
@@ -36,8 +36,8 @@ from everwork.logs import get_logger
 
 log = get_logger("everwork.sqlite")
 
-Told = Callable[[bool, bool], None]
-"""Told after a commit: work may be ready; a job may have finished."""
+AfterCommit = Callable[[bool, bool], None]
+"""Called after a commit: whether work may be ready, whether a job may have finished."""
 
 CALLS_PER_COMMIT_MAX = 1_000
 WAL_BYTES_MAX = 8 * 2**20
@@ -47,38 +47,38 @@ BUSY_MS = 5_000
 class Writer(ABC):
     """Runs calls inside transactions; those that arrive while one commits share the next one."""
 
-    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
-        self._place = place
+    def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        self._url = url
         self._connection = connection
         self._cursor = connection.cursor()
         self._lock = lock
         self._clock = clock
-        self._file = identity(place)
+        self._file = identity(url)
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self.after_commit: Told = lambda *_: None
-        """Told where the transaction ran, for other processes."""
-        self.told: Told = lambda *_: None
-        """Told in the event loop."""
+        self.after_commit: AfterCommit = lambda *_: None
+        """Called in the thread of the transaction; notifies other processes."""
+        self.after_answers: AfterCommit = lambda *_: None
+        """Called in the event loop, once the callers have their answers."""
 
-    def submit(self, act: Act[T], look: Look[T] | None = None) -> asyncio.Future[T]:
-        """Run an operation inside a transaction."""
-        return self._take(act, look)
+    def submit(self, action: Action[T], peek: Peek[T] | None = None) -> asyncio.Future[T]:
+        """Run an action inside a transaction, unless its peek already has the answer."""
+        return self._enqueue(action, peek)
 
-    def ask(self, ask: Ask[T]) -> asyncio.Future[T]:
-        """Run a question outside any transaction (the only way to read a store in memory)."""
-        return self._take(None, lambda cursor, now_ms: (ask(cursor, now_ms),))
+    def query(self, query: Query[T]) -> asyncio.Future[T]:
+        """Run a query outside any transaction (the only way to read a store in memory)."""
+        return self._enqueue(None, lambda cursor, now_ms: (query(cursor, now_ms),))
 
-    def _take(self, act: Act[Any] | None, look: Look[Any] | None) -> asyncio.Future[Any]:
+    def _enqueue(self, action: Action[Any] | None, peek: Peek[Any] | None) -> asyncio.Future[Any]:
         if self._closing:
-            raise EngineUnavailable(f"cannot use {self._place.path}: the engine is closed; open a new one")
+            raise EngineUnavailable(f"cannot use {self._url.path}: the engine is closed; open a new one")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._put(Call(future, act, look))
+        self._put(Call(future, action, peek))
         return future
 
     @abstractmethod
     def _put(self, call: Call) -> None:
-        """Let a call run, soon."""
+        """Schedule a call."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -86,27 +86,27 @@ class Writer(ABC):
 
     @abstractmethod
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause ends. From any thread."""
+        """Close the connection between two transactions, until the pause is over. Thread-safe."""
 
     def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
-        answers, to_do = self._look_first(calls)
-        done, woken, finished = self._do(to_do) if to_do else ([], False, False)
+        answers, left = self._peek_first(calls)
+        done, woken, finished = self._do(left) if left else ([], False, False)
         return answers + done, woken, finished
 
-    def _look_first(self, calls: Sequence[Call]) -> tuple[list[Answer], list[Call]]:
-        """Answer what a look without transaction can answer; the rest is to be done."""
+    def _peek_first(self, calls: Sequence[Call]) -> tuple[list[Answer], list[Call]]:
+        """Answer what a peek without transaction can answer; the other calls are left."""
         answers: list[Answer] = []
-        to_do: list[Call] = []
+        left: list[Call] = []
         for call in calls:
-            answer = look_at(call, self._cursor, self._clock, self._place.path)
+            answer = try_peek(call, self._cursor, self._clock, self._url.path)
             if answer is not None:
                 answers.append(answer)
-            elif call.act is not None:
-                to_do.append(call)
-        return answers, to_do
+            elif call.action is not None:
+                left.append(call)
+        return answers, left
 
     def _do(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Answer], bool, bool]:
-        """Run calls in one transaction; if one of them spoils it, each gets a transaction of its own."""
+        """Run calls in one transaction; if one of them fails, each is run again in a transaction of its own."""
         try:
             values, woken, finished = self._transact(calls, has_begun=has_begun)
             return [(c.future, value, None) for c, value in zip(calls, values, strict=True)], woken, finished
@@ -124,33 +124,33 @@ class Writer(ABC):
                 self._refuse_another_file()
                 self._begin()
             tx = Transaction(self._cursor, self._clock())
-            values = [call.act(tx) for call in calls if call.act is not None]
+            values = [call.action(tx) for call in calls if call.action is not None]
             tx.flush()
             self._cursor.execute("COMMIT")
         except BaseException as error:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                raise unavailable(self._place.path, error) from error
+                raise unavailable(self._url.path, error) from error
             raise
         finally:
             self._lock.release()
         try:
             self.after_commit(tx.woken, tx.finished)
         except OSError as error:
-            # What is committed is committed: a wake-up that fails must not look like a refusal.
-            log.warning("other processes were not woken", path=self._place.path, error=str(error))
+            # What is committed is committed: a wake-up that fails must not look like a failed call.
+            log.warning("other processes were not woken", path=self._url.path, error=str(error))
         return values, tx.woken, tx.finished
 
     def _refuse_another_file(self) -> None:
-        """A file that was removed or replaced still takes writes, and nobody would ever find them."""
-        if self._file is not None and identity(self._place) != self._file:
+        """Refuse to write to a file that was removed or replaced: the writes would be lost."""
+        if self._file is not None and identity(self._url) != self._file:
             raise EngineUnavailable(
-                f"cannot use {self._place.path}: the file was removed or replaced while it was open; start again"
+                f"cannot use {self._url.path}: the file was removed or replaced while it was open; start again"
             )
 
     def _begin(self) -> None:
-        """Wait as long as it takes: somebody without our lock (the user's own transaction) may be writing."""
+        """Wait as long as it takes: a writer without our lock (the user's own transaction) may be active."""
         while True:
             try:
                 self._cursor.execute("BEGIN IMMEDIATE")
@@ -158,17 +158,17 @@ class Writer(ABC):
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in BUSY or self._closing:
                     raise
-                log.warning("waiting for another program's write transaction", path=self._place.path)
+                log.warning("waiting for another program's write transaction", path=self._url.path)
 
     def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
         for answer in answers:
             resolve(answer)
-        self.told(woken, finished)
+        self.after_answers(woken, finished)
 
     def truncate_wal(self) -> None:
-        """Cut the write-ahead log when a long reader has let it grow. Runs in the writer's thread."""
-        wal = Path(self._place.path + "-wal")
-        if self._place.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
+        """Truncate the write-ahead log when a long read has let it grow. Runs in the writer's thread."""
+        wal = Path(self._url.path + "-wal")
+        if self._url.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
             return
         with self._lock:
             self._cursor.execute("PRAGMA busy_timeout = 50")
@@ -178,15 +178,15 @@ class Writer(ABC):
                 self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def _pause_here(self, pause: Pause) -> None:
-        self._connection = reconnected(self._connection, self._place, pause)
+        self._connection = reconnected(self._connection, self._url, pause)
         self._cursor = self._connection.cursor()
 
 
 class ThreadWriter(Writer):
-    """Writes in a thread of its own: the event loop goes on while the disk is busy."""
+    """Writes in a thread of its own: the disk does not block the event loop."""
 
-    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
-        super().__init__(place, connection, lock, clock)
+    def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        super().__init__(url, connection, lock, clock)
         self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="everwork-sqlite-writer", daemon=True)
         self._thread.start()
@@ -199,10 +199,10 @@ class ThreadWriter(Writer):
         if not self._closing:
             self._closing = True
             self._inbox.put(None)
-        await in_daemon(lambda: join(self._thread, self._place.path))
+        await in_daemon(lambda: join(self._thread, self._url.path))
 
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause ends."""
+        """Close the connection between two transactions, until the pause is over."""
         pause = Pause()
         self._inbox.put(pause)
         return pause
@@ -220,7 +220,7 @@ class ThreadWriter(Writer):
         self._connection.close()
 
     def _next_calls(self) -> tuple[list[Call], Call | Pause | None]:
-        """What has come in, and what ended the collecting: nothing more, a pause, or None for the end."""
+        """The next batch of calls, and the item that ended it: a call, a pause, or None to stop."""
         calls: list[Call] = []
         item = self._inbox.get()
         while isinstance(item, Call):
@@ -241,28 +241,28 @@ class ThreadWriter(Writer):
 
 
 class LoopWriter(ThreadWriter):
-    """Writes in the event loop itself as long as nobody else writes: no hop to a thread and back.
+    """Writes in the event loop itself while no other process writes: no hop to a thread and back.
 
-    For loops that serve nothing but the engine. What is asked in one turn of the loop shares a transaction. When
-    the lock is not free at once, the calls go to the thread, which may wait for it while the loop goes on.
+    For event loops that serve nothing but the engine. Calls of one loop iteration share a transaction. When the
+    lock is not free immediately, the calls go to the thread, which may wait for it without blocking the loop.
     """
 
-    def __init__(self, place: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+    def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._calls: list[Call] = []
         self._loop_thread = threading.get_ident()
         self._in_thread = 0
-        """Calls and pauses that the thread has not finished: it has the connection meanwhile."""
-        super().__init__(place, connection, lock, clock)
+        """Calls and pauses that the thread has not finished: until then the connection is the thread's."""
+        super().__init__(url, connection, lock, clock)
 
     def _put(self, call: Call) -> None:
         if not self._calls:
-            self._loop.call_soon(self._run_turn)
+            self._loop.call_soon(self._run_iteration)
         self._calls.append(call)
 
-    def _run_turn(self) -> None:
+    def _run_iteration(self) -> None:
         calls, self._calls = self._calls, []
         if not self._in_thread:
-            answers, calls = self._look_first(calls)
+            answers, calls = self._peek_first(calls)
             if answers:
                 self._answer(answers, False, False)
             if calls and self._begin_now():
@@ -273,7 +273,7 @@ class LoopWriter(ThreadWriter):
             self._inbox.put(call)
 
     def _begin_now(self) -> bool:
-        """Begin a transaction if that takes no waiting."""
+        """Begin a transaction if that needs no waiting."""
         if not self._lock.acquire_now():
             return False
         try:
@@ -284,7 +284,7 @@ class LoopWriter(ThreadWriter):
             finally:
                 self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         except (sqlite3.Error, EngineUnavailable):
-            # Busy, or worse: the thread waits for it, or tells what is wrong.
+            # Busy, or worse: the thread waits for it, or reports the error.
             self._lock.release()
             return False
         return True
@@ -294,7 +294,7 @@ class LoopWriter(ThreadWriter):
         self._hand_back(len(answers))
 
     def _hand_back(self, finished: int) -> None:
-        with suppress(RuntimeError):  # The loop is closed: nobody counts any more.
+        with suppress(RuntimeError):  # The loop is closed: the count is no longer used.
             self._loop.call_soon_threadsafe(self._take_back, finished)
 
     def _take_back(self, finished: int) -> None:
@@ -303,11 +303,11 @@ class LoopWriter(ThreadWriter):
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
         if self._calls:
-            self._run_turn()
+            self._run_iteration()
         await super().close()
 
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause ends. From any thread."""
+        """Close the connection between two transactions, until the pause is over. Thread-safe."""
         pause = Pause()
         if threading.get_ident() == self._loop_thread:
             self._pause_in_thread(pause)

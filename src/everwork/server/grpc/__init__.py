@@ -1,1 +1,1 @@
-"""The gRPC doors: the jobs API, the Zeebe gateway, and the stream for fast workers."""
+"""The gRPC APIs: the jobs API, the Zeebe gateway, and the stream for fast workers."""

@@ -1,7 +1,7 @@
-"""Where every gRPC call comes in: who calls, may he, is it a message at all; and what an error becomes.
+"""The entry of every gRPC call: authenticates, authorises and parses it, and maps errors to statuses.
 
-Requests arrive as bytes and are parsed here, so that nonsense is INVALID_ARGUMENT and never UNKNOWN. No interceptors:
-they would cost every call what this costs, once more.
+Requests arrive as bytes and are parsed here, so that malformed ones are INVALID_ARGUMENT and never UNKNOWN. No
+interceptors: they would double the cost per call.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from everwork.service.service import JobService
 
 DETAILS_CHARS_MAX: Final = 1_000
 DETAILS_BYTES_MAX: Final = 4_096
-"""Details travel in a header, percent-encoded, and clients refuse headers that are over 8 KiB together."""
+"""Details are sent in a header, percent-encoded, and clients refuse headers of more than 8 KiB in total."""
 CODE: Final = "everwork-code"
 """The trailing metadata with the error's stable code: several errors share one status."""
-DEFECT: Final = "a defect of the server; its log tells more"
+INTERNAL_ERROR: Final = "a defect of the server; its log tells more"
 
 log = get_logger("everwork")
 
@@ -43,21 +43,21 @@ T = TypeVar("T")
 
 
 class Rpc(NamedTuple):
-    """One call of a service: its door is the name under which it is counted."""
+    """One call of a service; `api` is the name under which it is counted."""
 
-    door: str
+    api: str
     service: str
     name: str
     permission: Permission
 
     @property
     def path(self) -> str:
-        """The call as it is written on the wire."""
+        """The full name of the call."""
         return f"/{self.service}/{self.name}"
 
 
 class Gateway:
-    """What all calls of a door share."""
+    """What all gRPC calls share."""
 
     def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics) -> None:
         self.service = service
@@ -69,17 +69,17 @@ class Gateway:
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
-        """A call with one question and one answer."""
-        return self._unary(rpc, request_type, lambda desk, _, request: handle(desk, request))
+        """A call with one request and one response."""
+        return self._unary(rpc, request_type, lambda jobs, _, request: handle(jobs, request))
 
-    def administering(
+    def unary_admin(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Admin, Request], Awaitable[Message]]
     ) -> Handler:
-        """The same for what is written to the audit log."""
+        """The same for calls that are written to the audit log."""
 
-        def act(desk: Jobs, context: Context, request: Request) -> Awaitable[Message]:
+        def act(jobs: Jobs, context: Context, request: Request) -> Awaitable[Message]:
             origin = origin_of(context.peer())
-            return handle(Admin(self.service, self.keys, self._audit, desk.principal, origin), request)
+            return handle(Admin(self.service, self.keys, self._audit, jobs.principal, origin), request)
 
         return self._unary(rpc, request_type, act)
 
@@ -88,86 +88,86 @@ class Gateway:
     ) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
             try:
-                desk = self.admit(rpc, context)
-                answer = await handle(desk, context, parsed(request_type, raw))
-                self.metrics.called(rpc.door, rpc.name, "OK")
-                return answer.SerializeToString()
+                jobs = self.admit(rpc, context)
+                response = await handle(jobs, context, parsed(request_type, raw))
+                self.metrics.called(rpc.api, rpc.name, "OK")
+                return response.SerializeToString()
             except (grpc.aio.BaseError, asyncio.CancelledError):
-                self.metrics.called(rpc.door, rpc.name, "CANCELLED")
+                self.metrics.called(rpc.api, rpc.name, "CANCELLED")
                 raise
-            except Exception as error:  # noqa: BLE001 - the last resort of the door
+            except Exception as error:  # noqa: BLE001 - the last resort
                 await self.refuse(rpc, context, error)
 
         return grpc.unary_unary_rpc_method_handler(call)
 
-    def answering_stream(
+    def server_stream(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request, Context], Awaitable[None]]
     ) -> Handler:
-        """A call with one question, to which `handle` writes as many answers as it has, as bytes."""
+        """A call with one request, to which `handle` writes any number of responses, as bytes."""
 
         async def call(raw: bytes, context: Context) -> None:
-            async def answer(desk: Jobs) -> None:
-                await handle(desk, parsed(request_type, raw), context)
+            async def respond(jobs: Jobs) -> None:
+                await handle(jobs, parsed(request_type, raw), context)
 
-            await self._serve(rpc, context, answer)
+            await self._serve(rpc, context, respond)
 
         return grpc.unary_stream_rpc_method_handler(call)
 
-    def stream(self, rpc: Rpc, handle: Callable[[Jobs, Context], Awaitable[None]]) -> Handler:
-        """A call in which both sides talk: `handle` reads and writes bytes; see `parsed`."""
+    def bidirectional(self, rpc: Rpc, handle: Callable[[Jobs, Context], Awaitable[None]]) -> Handler:
+        """A call in which both sides send messages: `handle` reads and writes bytes; see `parsed`."""
 
         async def call(_requests: object, context: Context) -> None:
-            async def talk(desk: Jobs) -> None:
-                await handle(desk, context)
+            async def converse(jobs: Jobs) -> None:
+                await handle(jobs, context)
 
-            await self._serve(rpc, context, talk)
+            await self._serve(rpc, context, converse)
 
         return grpc.stream_stream_rpc_method_handler(call)
 
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
-        """The caller's desk, if the key is good, has not called too often, and allows such calls."""
+        """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
         principal.require(rpc.permission)
         return Jobs(self.service, principal)
 
-    def require_live(self, desk: Jobs) -> None:
-        """Refuse whoever's key was revoked or ran out while he waited."""
-        if not self.keys.is_live(desk.principal):
+    def require_live(self, jobs: Jobs) -> None:
+        """Refuse a caller whose key was revoked or expired while it waited."""
+        if not self.keys.is_live(jobs.principal):
             raise Unauthenticated("the API key is no longer valid")
 
-    def while_live(self, desk: Jobs, messages: Iterable[T]) -> Iterator[T]:
-        """The messages, unless the key has ended when the first of them is wanted."""
-        self.require_live(desk)
+    def while_live(self, jobs: Jobs, messages: Iterable[T]) -> Iterator[T]:
+        """The messages, unless the key has become invalid before the first of them."""
+        self.require_live(jobs)
         yield from messages
 
     async def refuse(self, rpc: Rpc, context: Context, error: Exception) -> NoReturn:
-        """End the call with the status that the error has in the one table."""
+        """End the call with the error's status; see `everwork.server.errors`."""
         trailing: tuple[tuple[str, str], ...] = ()
         if isinstance(error, EverworkError):
             code, details = wire(error).grpc, str(error)
             trailing = ((CODE, wire(error).code),)
         else:
-            code, details = grpc.StatusCode.INTERNAL, DEFECT
+            code, details = grpc.StatusCode.INTERNAL, INTERNAL_ERROR
             log.error("a call failed by a defect", call=rpc.path, exc_info=error)
         if isinstance(error, TooManyRequests):
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
-        self.metrics.called(rpc.door, rpc.name, code.name)
+        self.metrics.called(rpc.api, rpc.name, code.name)
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
         try:
             await serve(self.admit(rpc, context))
-            self.metrics.called(rpc.door, rpc.name, "OK")
+            self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
-            self.metrics.called(rpc.door, rpc.name, "CANCELLED")
+            self.metrics.called(rpc.api, rpc.name, "CANCELLED")
             raise
-        except Exception as error:  # noqa: BLE001 - the last resort of the door
+        except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error)
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
-    """Finds the handler of a call: one look-up for all services together."""
+    """Finds the handler of a call: one lookup for all services together."""
 
     def __init__(self, methods: Methods) -> None:
         self._methods = methods
@@ -178,7 +178,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
 
 
 def parsed(request_type: type[Request], raw: bytes) -> Request:
-    """A message from its bytes, if they are one."""
+    """Parse a message."""
     try:
         return request_type.FromString(raw)
     except DecodeError:
@@ -187,13 +187,13 @@ def parsed(request_type: type[Request], raw: bytes) -> Request:
 
 
 def cut_to_fit(details: str) -> str:
-    """Details as far as a client takes them: other scripts than Latin are several times as long on the way."""
+    """Cut details to what clients accept: non-Latin scripts are several times as long when encoded."""
     kept = details[:DETAILS_CHARS_MAX]
     size = 0
-    for at, sign in enumerate(kept):
+    for index, sign in enumerate(kept):
         size += 1 if " " <= sign <= "~" and sign != "%" else 3 * len(sign.encode(errors="replace"))
         if size > DETAILS_BYTES_MAX:
-            return kept[:at]
+            return kept[:index]
     return kept
 
 
@@ -204,7 +204,7 @@ def origin_of(peer: str) -> str:
 
 
 def key_in(metadata: Any) -> str | None:
-    """The API key that came with a call; more than one is none."""
+    """The API key of a call; more than one is refused."""
     found: list[str] = []
     for name, value in metadata:
         if name == "x-api-key":

@@ -1,4 +1,4 @@
-"""Health and reflection: the services that ask for no key, because they tell nothing of jobs."""
+"""Health and reflection: the services that need no key, because they reveal nothing of jobs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from everwork.server.readiness import Readiness
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTIONS: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-"""The same messages under two names: newer clients ask for the first."""
+"""The same messages under two names: newer clients use the first."""
 WATCH_SECONDS: Final = 2.0
-"""How often the server looks whether it is ready, for those who watch."""
-OURS: Final = tuple(
+"""How often the readiness is checked for watching clients."""
+OWN_SERVICES: Final = tuple(
     service.full_name
     for file in (jobs_pb2, gateway_pb2, work_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
@@ -37,10 +37,10 @@ class Health:
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._stopping = asyncio.Event()
-        self._known = {"", HEALTH, *OURS}
+        self._known = {"", HEALTH, *OWN_SERVICES}
 
     def stop(self) -> None:
-        """Say NOT_SERVING from now on."""
+        """Report NOT_SERVING from now on."""
         self._stopping.set()
 
     def methods(self) -> Methods:
@@ -51,69 +51,69 @@ class Health:
         }
 
     async def _check(self, raw: bytes, context: Context) -> bytes:
-        service = (await _understood(health_pb2.HealthCheckRequest, raw, context)).service
+        service = (await _parsed_or_abort(health_pb2.HealthCheckRequest, raw, context)).service
         if service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service is called {service[:100]!r}")
-        return await self._told(service)
+        return await self._response(service)
 
     async def _watch(self, raw: bytes, context: Context) -> None:
-        service = (await _understood(health_pb2.HealthCheckRequest, raw, context)).service
-        before = b""
+        service = (await _parsed_or_abort(health_pb2.HealthCheckRequest, raw, context)).service
+        previous = b""
         while True:
             is_last = self._stopping.is_set()
-            if (told := await self._told(service)) != before:
-                await context.write(told)
+            if (response := await self._response(service)) != previous:
+                await context.write(response)
             if is_last:
                 return
-            before = told
+            previous = response
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), WATCH_SECONDS)
 
-    async def _told(self, service: str) -> bytes:
-        response = health_pb2.HealthCheckResponse
-        status = response.SERVICE_UNKNOWN
+    async def _response(self, service: str) -> bytes:
+        response_type = health_pb2.HealthCheckResponse
+        status = response_type.SERVICE_UNKNOWN
         if service in self._known:
-            serves = not self._stopping.is_set() and await self._readiness.judge() is None
-            status = response.SERVING if serves else response.NOT_SERVING
-        told: bytes = response(status=status).SerializeToString()
-        return told
+            is_serving = not self._stopping.is_set() and await self._readiness.check() is None
+            status = response_type.SERVING if is_serving else response_type.NOT_SERVING
+        response: bytes = response_type(status=status).SerializeToString()
+        return response
 
 
 def reflection_methods() -> Methods:
-    """Reflection, from a pool that knows our files and those of the open services."""
-    names = (*OURS, HEALTH, *REFLECTIONS)
-    servicer = reflection.aio.ReflectionServicer(names, pool=_pool())  # type: ignore[attr-defined]  # Its stubs forget.
+    """Reflection, from a pool with our own files and those of health and reflection."""
+    names = (*OWN_SERVICES, HEALTH, *REFLECTIONS)
+    servicer = reflection.aio.ReflectionServicer(names, pool=_pool())  # type: ignore[attr-defined]  # Missing in its stubs.
     handler = _reflection(servicer)
     return {f"/{name}/ServerReflectionInfo": handler for name in REFLECTIONS}
 
 
 def _reflection(servicer: Any) -> Handler:
     async def call(requests: AsyncIterator[bytes], context: Context) -> None:
-        async def understood() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+        async def parsed_requests() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
             async for raw in requests:
-                yield await _understood(reflection_pb2.ServerReflectionRequest, raw, context)
+                yield await _parsed_or_abort(reflection_pb2.ServerReflectionRequest, raw, context)
 
-        async for answer in servicer.ServerReflectionInfo(understood(), context):
-            await context.write(answer.SerializeToString())
+        async for response in servicer.ServerReflectionInfo(parsed_requests(), context):
+            await context.write(response.SerializeToString())
 
     return grpc.stream_stream_rpc_method_handler(call)
 
 
 def _pool() -> DescriptorPool:
     pool = DescriptorPool()
-    alpha = _copied([reflection_pb2.DESCRIPTOR])[0]
+    alpha = _serialized([reflection_pb2.DESCRIPTOR])[0]
     for file in (
-        *_copied([jobs_pb2.DESCRIPTOR, gateway_pb2.DESCRIPTOR, work_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR]),
+        *_serialized([jobs_pb2.DESCRIPTOR, gateway_pb2.DESCRIPTOR, work_pb2.DESCRIPTOR, health_pb2.DESCRIPTOR]),
         alpha,
     ):
         pool.AddSerializedFile(file)
-    # The newer one differs by its names only.
+    # The newer one differs only by its names.
     newer = text_format.MessageToString(FileDescriptorProto.FromString(alpha)).replace("v1alpha", "v1")
     pool.AddSerializedFile(text_format.Parse(newer, FileDescriptorProto()).SerializeToString())
     return pool
 
 
-def _copied(files: Iterable[Any]) -> list[bytes]:
+def _serialized(files: Iterable[Any]) -> list[bytes]:
     copies = []
     for file in files:
         copy = FileDescriptorProto()
@@ -122,7 +122,7 @@ def _copied(files: Iterable[Any]) -> list[bytes]:
     return copies
 
 
-async def _understood(request_type: Any, raw: bytes, context: Context) -> Any:
+async def _parsed_or_abort(request_type: Any, raw: bytes, context: Context) -> Any:
     try:
         return parsed(request_type, raw)
     except InvalidInput as error:

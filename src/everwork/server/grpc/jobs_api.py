@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from everwork.codec.proto_replies import portions
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.job import LeasedJob
@@ -14,20 +15,20 @@ from everwork.core.outcome import Outcome
 from everwork.core.states import State
 from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
-from everwork.server.grpc import jobs_requests as intake
-from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc import jobs_requests as requests
+from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
 from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 
-DOOR: Final = "jobs"
+API: Final = "jobs"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["JobsService"].full_name
 
 
 class JobsApi:
-    """What the eleven calls do."""
+    """Handles the eleven calls of the service."""
 
     def __init__(self, gateway: Gateway, long_poll_seconds: float) -> None:
         self._gateway = gateway
@@ -37,7 +38,7 @@ class JobsApi:
     def methods(self) -> Methods:
         """The handlers of the calls."""
         unary, reads = self._gateway.unary, Permission.JOBS_READ
-        streams = self._gateway.answering_stream
+        streams = self._gateway.server_stream
         handlers = {
             (rpc := _rpc("CreateJob")): unary(rpc, pb.CreateJobRequest, self.create),
             (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
@@ -53,125 +54,125 @@ class JobsApi:
         }
         return {rpc.path: handler for rpc, handler in handlers.items()}
 
-    # A job's way --------------------------------------------------------------------------------
+    # Work ---------------------------------------------------------------------------------------
 
-    async def create(self, desk: Jobs, request: pb.CreateJobRequest) -> pb.CreateJobResponse:
+    async def create(self, jobs: Jobs, request: pb.CreateJobRequest) -> pb.CreateJobResponse:
         """Accept one job."""
-        [created] = await desk.create([intake.new_job(request, desk.principal)])
-        [job] = await desk.get_many([created.key])
-        told = "existed before, by its dedupe key" if created.deduplicated else "created"
+        [created] = await jobs.create([requests.new_job(request, jobs.principal)])
+        [job] = await jobs.get_many([created.key])
+        done = "existed before, by its dedupe key" if created.deduplicated else "created"
         return pb.CreateJobResponse(
             success=True,
-            message=f"Job '{created.key}' {told}",
+            message=f"Job '{created.key}' {done}",
             job_key=str(created.key),
             # It may be done and deleted by now.
             created_at="" if job is None else utc_text(job.created_at_ms),
             deduplicated=created.deduplicated,
         )
 
-    async def activate(self, desk: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
-        """Wait for jobs and send them; with none to the end, say so only if the whole type is stopped."""
-        demand = intake.demand(request)
+    async def activate(self, jobs: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
+        """Wait for jobs and send them; if there are none, report why only if the whole type is blocked."""
+        demand = requests.demand(request)
         fetched = frozenset(request.fetch_variable)
-        with self._metrics.polling(DOOR):
-            jobs = await desk.activate(demand, wait_ms(context, self._long_poll_seconds))
-        if jobs:
-            messages = self._gateway.while_live(desk, _messages(jobs, demand, fetched))
-            await deliver(self._gateway.service, context, jobs, messages)
-        elif not self._gateway.stopping.is_set() and (told := await self._gateway.service.blockade(demand.type)):
-            await context.write(pb.ActivateJobsResponse(success=False, error_message=told).SerializeToString())
+        with self._metrics.polling(API):
+            leased = await jobs.activate(demand, wait_ms(context, self._long_poll_seconds))
+        if leased:
+            messages = self._gateway.while_live(jobs, _messages(leased, demand, fetched))
+            await deliver(self._gateway.service, context, leased, messages)
+        elif not self._gateway.stopping.is_set() and (reason := await self._gateway.service.blockade(demand.type)):
+            await context.write(pb.ActivateJobsResponse(success=False, error_message=reason).SerializeToString())
 
-    async def complete(self, desk: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
-        """End an attempt well."""
-        outcome = intake.completion(request)
-        refused = await self._settle(desk, outcome)
+    async def complete(self, jobs: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
+        """Complete an attempt."""
+        outcome = requests.completion(request)
+        refused = await self._settle(jobs, outcome)
         return pb.CompleteJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' completed")
 
-    async def fail(self, desk: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
-        """End an attempt badly; whether there is another one is said by the worker, or by the policy."""
-        outcome = intake.failure(request)
+    async def fail(self, jobs: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
+        """Fail an attempt; the worker or the policy decides whether it is retried."""
+        outcome = requests.failure(request)
         if request.variables_json:
-            more = intake.one_of_two({}, request.variables_json)
-            merged = await desk.merged_variables(outcome.key, more, "variables_json")
+            given = requests.one_of_two({}, request.variables_json)
+            merged = await jobs.merged_variables(outcome.key, given, "variables_json")
             outcome = outcome._replace(variables=merged)
-        refused = await self._settle(desk, outcome)
+        refused = await self._settle(jobs, outcome)
         return pb.FailJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' failed")
 
-    async def throw(self, desk: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
-        """Fail a job for good, with a code. There is no process that could catch it."""
-        outcome = intake.throw(request)
-        if more := intake.one_of_two(request.variables, request.variables_json):
+    async def throw(self, jobs: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
+        """Fail a job for good, with a code. No process could catch it."""
+        outcome = requests.throw(request)
+        if given := requests.one_of_two(request.variables, request.variables_json):
             field = "variables_json" if request.variables_json else "variables"
-            outcome = outcome._replace(variables=await desk.merged_variables(outcome.key, more, field))
-        refused = await self._settle(desk, outcome)
+            outcome = outcome._replace(variables=await jobs.merged_variables(outcome.key, given, field))
+        refused = await self._settle(jobs, outcome)
         done = f"Job '{outcome.key}' failed with error code '{outcome.code}'"
         return pb.ThrowErrorResponse(success=not refused, message=refused or done, error_caught=False)
 
-    async def _settle(self, desk: Jobs, outcome: Outcome) -> str:
-        """Why the outcome was refused; empty if it was not."""
+    async def _settle(self, jobs: Jobs, outcome: Outcome) -> str:
+        """Settle an outcome; returns why it was refused, or an empty text."""
         if not outcome.attempt:
-            self._metrics.unfenced(DOOR)
-        [judged] = await desk.settle([outcome])
+            self._metrics.unfenced(API)
+        [judged] = await jobs.settle([outcome])
         return "" if judged.ok else refusal(outcome.key, judged)
 
     # Changes ------------------------------------------------------------------------------------
 
-    async def update_retries(self, desk: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
+    async def update_retries(self, jobs: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
         """Change how many attempts are left."""
         key = checks.job_key(request.job_key, "job_key")
         retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
         try:
-            previous = await desk.set_retries(key, retries)
+            previous = await jobs.set_retries(key, retries)
         except (WrongState, LeaseLost) as error:
-            return pb.UpdateJobRetriesResponse(success=False, message=await _explained(desk, error))
+            return pb.UpdateJobRetriesResponse(success=False, message=await _explained(jobs, error))
         done = f"Job '{key}' has {retries} retries"
         return pb.UpdateJobRetriesResponse(success=True, message=done, previous_retries=previous)
 
-    async def update_timeout(self, desk: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
-        """Let a lease end at another time."""
+    async def update_timeout(self, jobs: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
+        """Change when a lease ends."""
         key = checks.job_key(request.job_key, "job_key")
         lease_ms = checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX)
         if not request.attempt:
-            self._metrics.unfenced(DOOR)
-        judged = await desk.extend(key, request.attempt, lease_ms)
+            self._metrics.unfenced(API)
+        judged = await jobs.extend(key, request.attempt, lease_ms)
         if not judged.ok:
             return pb.UpdateJobTimeoutResponse(success=False, message=refusal(key, judged))
         return pb.UpdateJobTimeoutResponse(success=True, message=f"Job '{key}' is leased for {lease_ms} ms from now")
 
-    async def cancel(self, desk: Jobs, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
+    async def cancel(self, jobs: Jobs, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
         """Cancel a job that is not finished."""
         key = checks.job_key(request.job_key, "job_key")
         reason = checks.text("reason", request.reason, ERROR_CHARS_MAX)
         try:
-            found = await desk.cancel(key, reason)
+            found = await jobs.cancel(key, reason)
         except WrongState as error:
-            return pb.CancelJobResponse(success=False, message=await _explained(desk, error))
+            return pb.CancelJobResponse(success=False, message=await _explained(jobs, error))
         return pb.CancelJobResponse(success=True, message=f"Job '{key}' cancelled", previous_state=found.name)
 
-    # Questions ----------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------
 
-    async def get(self, desk: Jobs, request: pb.GetJobRequest) -> pb.GetJobResponse:
-        """A job as it stands."""
-        job = await desk.get(checks.job_key(request.job_key, "job_key"))
+    async def get(self, jobs: Jobs, request: pb.GetJobRequest) -> pb.GetJobResponse:
+        """Return a job with everything that is known of it."""
+        job = await jobs.get(checks.job_key(request.job_key, "job_key"))
         view, message = job_view(job), f"Job '{job.key}' found"
         if not view.variables and job.variables != "{}":
             message += "; it is large: its variables stand in variables_json only"
         return pb.GetJobResponse(success=True, message=message, job=view)
 
-    async def stats(self, desk: Jobs, request: pb.GetJobStatsRequest) -> pb.GetJobStatsResponse:
-        """Counts, and what workers did lately."""
+    async def stats(self, jobs: Jobs, request: pb.GetJobStatsRequest) -> pb.GetJobStatsResponse:
+        """Counts by state, and what workers did recently."""
         type = checks.name("job_type", request.job_type) if request.job_type else ""
         worker = checks.name("worker", request.worker) if request.worker else ""
-        stats = await desk.stats(intake.hours(request))
+        stats = await jobs.stats(requests.hours(request))
         message = "counts are of all workers" if worker else ""
         return pb.GetJobStatsResponse(success=True, message=message, stats=stats_view(stats, type, worker))
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 
-    async def list(self, desk: Jobs, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        """Matching jobs; a message that would be too large ends early, and says so."""
-        limit, offset = intake.page(request)
-        listed = await list_jobs(desk, intake.job_filter(request), limit, offset, intake.order(request))
+    async def list(self, jobs: Jobs, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
+        """Matching jobs; a list that would be too large for one message is cut, and the reply says so."""
+        limit, offset = requests.page(request)
+        listed = await list_jobs(jobs, requests.job_filter(request), limit, offset, requests.order(request))
         shown = next(portions(job_view(job) for job in listed.jobs), [])
         message = f"{len(shown)} jobs"
         if len(shown) < len(listed.jobs):
@@ -190,14 +191,14 @@ def _messages(jobs: Sequence[LeasedJob], demand: Demand, fetched: frozenset[str]
         yield pb.ActivateJobsResponse(jobs=portion, success=True).SerializeToString(), len(portion)
 
 
-async def _explained(desk: Jobs, error: JobError) -> str:
-    """The error, or the words that callers know where the job is finished."""
-    [job] = await desk.get_many([error.key])
+async def _explained(jobs: Jobs, error: JobError) -> str:
+    """The error's message, or the API's own text for a finished job."""
+    [job] = await jobs.get_many([error.key])
     if job is None:
         raise JobNotFound(error.key)
-    is_known = job.state in (State.COMPLETED, State.CANCELLED)
-    return of_state(error.key, job.state) if is_known else str(error)
+    is_finished = job.state in (State.COMPLETED, State.CANCELLED)
+    return of_state(error.key, job.state) if is_finished else str(error)
 
 
 def _rpc(name: str, permission: Permission = Permission.JOBS) -> Rpc:
-    return Rpc(DOOR, SERVICE, name, permission)
+    return Rpc(API, SERVICE, name, permission)

@@ -1,4 +1,4 @@
-"""Jobs and figures as the jobs API shows them."""
+"""Replies of the jobs API: jobs and statistics as messages, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ PROCESS_FIELDS: Final = (
     "element_id",
     "element_instance_key",
 )
-"""What a process engine says of its jobs: kept, and given back as it came."""
+"""What a process engine attaches to its jobs: stored, and returned unchanged."""
 VIEW_BYTES_MAX: Final = 3_000_000
 """A job with large variables and a large result still fits into one message."""
 MAP_BYTES_MAX: Final = 1024 * 1024
 NUMBER_BYTES_MAX: Final = 12
-"""What a number costs in a map, beside its name."""
+"""What a number in a map costs in addition to its name."""
 INT32_MAX: Final = 2**31 - 1
 
 
 def activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> jobs_pb2.ActivatedJob:
-    """A job as it is handed to a worker."""
+    """A leased job as its worker gets it."""
     return jobs_pb2.ActivatedJob(
         job_key=str(job.key),
         type=job.type,
@@ -52,7 +52,7 @@ def activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> jobs_pb2
 
 
 def job_view(job: Job) -> jobs_pb2.Job:
-    """A job as anyone can see it."""
+    """A job with everything that is known of it."""
     view = jobs_pb2.Job(
         job_key=str(job.key),
         job_type=job.type,
@@ -66,14 +66,14 @@ def job_view(job: Job) -> jobs_pb2.Job:
         **process_fields(job.extra),
     )
     _add_times(view, job)
-    _add_ours(view, job)
+    _add_own_fields(view, job)
     if view.ByteSize() > VIEW_BYTES_MAX:
-        view.ClearField("variables")  # They stand in variables_json, too.
+        view.ClearField("variables")  # They are in variables_json, too.
     return view
 
 
 def stats_view(stats: Stats, type: str, worker: str) -> jobs_pb2.JobStats:
-    """Counts as they stand, and what workers did, of one type or worker if one is named."""
+    """Current counts, and what workers did, of one type or worker if one is named."""
     counts = [count for count in stats.counts if type in ("", count.type)]
     hours = [row for row in stats.hours if type in ("", row.type) and worker in ("", row.worker)]
     by_state: defaultdict[str, int] = defaultdict(int)
@@ -95,14 +95,14 @@ def stats_view(stats: Stats, type: str, worker: str) -> jobs_pb2.JobStats:
 
 
 def texts(text: str | None) -> dict[str, str]:
-    """A JSON object as a map of texts: what is no text is written as JSON."""
+    """A JSON object as a map of texts: other values are written as JSON."""
     if text is None or text == "{}":
         return {}
     return {name: shown(value) for name, value in decode(text).items()}
 
 
 def chosen(variables: str, fetched: Collection[str]) -> str:
-    """A JSON object, of which only some names are wanted; all, if none is named."""
+    """A JSON object, reduced to the requested names; all of it if none is named."""
     if not fetched:
         return variables
     kept = {name: value for name, value in decode(variables).items() if name in fetched}
@@ -110,11 +110,11 @@ def chosen(variables: str, fetched: Collection[str]) -> str:
 
 
 def process_fields(extra: str | None) -> dict[str, Any]:
-    """What a process engine said of a job, so far as it said anything."""
+    """The fields that a process engine attached to a job."""
     if extra is None:
         return {}
-    said = decode(extra)
-    return {field: shown(said[field]) for field in PROCESS_FIELDS if said.get(field) is not None}
+    attached = decode(extra)
+    return {field: shown(attached[field]) for field in PROCESS_FIELDS if attached.get(field) is not None}
 
 
 def shown(value: object) -> str:
@@ -131,7 +131,7 @@ def _add_times(view: jobs_pb2.Job, job: Job) -> None:
     view.expires_at = _time(job.expires_at_ms)
 
 
-def _add_ours(view: jobs_pb2.Job, job: Job) -> None:
+def _add_own_fields(view: jobs_pb2.Job, job: Job) -> None:
     view.attempt = job.attempt
     view.attempts = job.attempts
     view.max_attempts = job.max_attempts
@@ -167,12 +167,12 @@ def _time(instant_ms: int | None) -> str:
 
 
 def int32(number: int) -> int:
-    """A count where the message has no room for larger ones."""
+    """A count, capped at what the field can hold."""
     return min(number, INT32_MAX)
 
 
 def _largest(numbers: Mapping[str, int]) -> dict[str, int]:
-    """The largest numbers, as many as fit into a message together with others of their kind."""
+    """The largest numbers, as many as fit into a message with other maps."""
     kept: dict[str, int] = {}
     size = 0
     for name, number in sorted(numbers.items(), key=lambda one: -one[1]):
@@ -188,7 +188,7 @@ def _int32s(numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def refusal(key: int, judged: Judged) -> str:
-    """Why an outcome was not accepted; that there is no such job is an error."""
+    """Why an outcome was not accepted; a job that does not exist is an error."""
     if judged.verdict is Verdict.NOT_FOUND:
         raise JobNotFound(key)
     if judged.verdict is Verdict.LEASE_LOST:
@@ -197,7 +197,7 @@ def refusal(key: int, judged: Judged) -> str:
 
 
 def of_state(key: int, state: State | None) -> str:
-    """What keeps a job in this state from taking an outcome."""
+    """Why a job in this state accepts no outcome."""
     match state:
         case State.CANCELLED:
             return f"Job '{key}' was cancelled"

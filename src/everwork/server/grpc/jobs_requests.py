@@ -1,4 +1,4 @@
-"""What comes in by the jobs API: messages become checked values, and errors name the field of the message."""
+"""Requests of the jobs API: messages become checked values, and errors name the field of the message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from everwork.codec.json import decode_json, decode_object, encode, encode_object
 from everwork.codec.new_job import wire_job
+from everwork.codec.proto_requests import tenant_names
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import (
-    API_KEYS_TENANTS_MAX,
     ATTEMPTS_MAX,
     DEFAULT_GROUP,
     DELAY_MS_MAX,
@@ -39,7 +39,7 @@ OFFSET_MAX: Final = 10_000
 HOURS_OF: Final[Mapping[str, int]] = {"1h": 1, "24h": 24, "7d": 7 * 24, "30d": 30 * 24}
 HOURS_DEFAULT: Final = "24h"
 
-_CALLED: Final[Mapping[str, str]] = {
+_FIELD_NAMES: Final[Mapping[str, str]] = {
     "type": "job_type",
     "max_attempts": "retries",
     "headers": "custom_headers",
@@ -47,24 +47,24 @@ _CALLED: Final[Mapping[str, str]] = {
     "timeout_ms": "timeout",
     "expires_at_ms": "expires_at",
 }
-"""What the service calls a value, and what the message calls it."""
+"""The service's name of a field, and the message's."""
 
 
 @contextmanager
-def called_as_here(variables: str) -> Iterator[None]:
-    """Let errors name the field as the message does."""
+def message_field_names(variables: str) -> Iterator[None]:
+    """Make errors name the field as the message does."""
     try:
         yield
     except InvalidInput as error:
-        called = {**_CALLED, "variables": variables}
-        raise InvalidInput(called.get(error.field, error.field), error.problem) from None
+        names = {**_FIELD_NAMES, "variables": variables}
+        raise InvalidInput(names.get(error.field, error.field), error.problem) from None
 
 
 def new_job(request: jobs_pb2.CreateJobRequest, principal: Principal) -> NewJob:
-    """The job that is to be created, of a tenant that the caller may act for."""
+    """A checked job, of a tenant that the caller may act for."""
     extra = {field: _extra(field, getattr(request, field)) for field in PROCESS_FIELDS}
     kept = {field: text for field, text in extra.items() if text}
-    with called_as_here("variables_json" if request.variables_json else "variables"):
+    with message_field_names("variables_json" if request.variables_json else "variables"):
         return wire_job(
             request.job_type,
             one_of_two(request.variables, request.variables_json) or {},
@@ -83,7 +83,7 @@ def new_job(request: jobs_pb2.CreateJobRequest, principal: Principal) -> NewJob:
 
 
 def demand(request: jobs_pb2.ActivateJobsRequest) -> Demand:
-    """What a worker asks for."""
+    """A checked demand."""
     return Demand(
         checks.name("type", request.type),
         checks.name("worker", request.worker),
@@ -95,7 +95,7 @@ def demand(request: jobs_pb2.ActivateJobsRequest) -> Demand:
 
 
 def completion(request: jobs_pb2.CompleteJobRequest) -> Complete:
-    """A job that is done."""
+    """A completed attempt."""
     key = checks.job_key(request.job_key, "job_key")
     result = None
     if request.variables_json:
@@ -108,7 +108,7 @@ def completion(request: jobs_pb2.CompleteJobRequest) -> Complete:
 
 
 def failure(request: jobs_pb2.FailJobRequest) -> Failed:
-    """A job that failed, without the variables that it may bring."""
+    """A failed attempt, without the variables that it may have."""
     key = checks.job_key(request.job_key, "job_key")
     # A long error is cut and not refused: a failure must get through.
     error = error_text(request.error_message)
@@ -120,7 +120,7 @@ def failure(request: jobs_pb2.FailJobRequest) -> Failed:
 
 
 def throw(request: jobs_pb2.ThrowErrorRequest) -> Throw:
-    """A business error, without the variables that it may bring."""
+    """A business error, without the variables that it may have."""
     key = checks.job_key(request.job_key, "job_key")
     return Throw(key, request.attempt, checks.name("error_code", request.error_code), error_text(request.error_message))
 
@@ -144,16 +144,16 @@ def page(request: jobs_pb2.ListJobsRequest) -> tuple[int, int]:
 
 
 def order(request: jobs_pb2.ListJobsRequest) -> Order:
-    """How a list is sorted: newest first, if nothing is said."""
+    """How a list is sorted: newest first by default."""
     return Order(sort_named(request.sort_by), request.sort_desc) if request.sort_by else Order()
 
 
 def hours(request: jobs_pb2.GetJobStatsRequest) -> int:
-    """The stretch of time that statistics are about."""
-    asked = request.time_range or HOURS_DEFAULT
-    if asked not in HOURS_OF:
-        raise InvalidInput("time_range", f"must be one of {', '.join(HOURS_OF)}, not {checks.shown(asked)}")
-    return HOURS_OF[asked]
+    """The period of the statistics, in hours."""
+    period = request.time_range or HOURS_DEFAULT
+    if period not in HOURS_OF:
+        raise InvalidInput("time_range", f"must be one of {', '.join(HOURS_OF)}, not {checks.shown(period)}")
+    return HOURS_OF[period]
 
 
 def one_of_two(variables: Mapping[str, str], variables_json: str) -> dict[str, Any]:
@@ -165,17 +165,9 @@ def one_of_two(variables: Mapping[str, str], variables_json: str) -> dict[str, A
 
 
 def tenants(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The tenants that a caller names; none means all of his."""
+    """The tenants that a caller names; none means all that its key allows."""
     stripped = (name.strip() for name in names)
     return tenant_names(field, (name for name in stripped if name))
-
-
-def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Tenants, each once and not too many; an empty name is none."""
-    found = tuple(dict.fromkeys(checks.name(field, name) for name in names))
-    if len(found) > API_KEYS_TENANTS_MAX:
-        raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants, not {len(found):,}")
-    return found
 
 
 def _require_one(variables: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Pages of jobs by offset, with totals and sorts: for doors whose callers do not know cursors."""
+"""Pages of jobs by offset, with totals and sorting: for APIs without cursors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REACH_MAX: Final = 10_000
 SORTED_MAX: Final = 100_000
 STEP: Final = 100
 GET_STEP: Final = 20
-"""Jobs come with their variables: few are held at a time, and those that are got by key may all be large."""
+"""Jobs come with their variables: few are held at a time, and those read by key may all be large."""
 PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
 """A page of large jobs ends early: it would fit into no message."""
 
@@ -34,7 +34,7 @@ class Sort(Enum):
 
 
 class Order(NamedTuple):
-    """How a list is sorted; newest first unless said otherwise."""
+    """How a list is sorted; newest first by default."""
 
     sort: Sort = Sort.CREATED_AT
     descending: bool = True
@@ -58,27 +58,27 @@ class _Found:
         self._chars = 0
 
     def add(self, job: Job) -> None:
-        """Take one more, unless there is no room for it."""
+        """Add a job, unless the page would be too large."""
         self._chars += len(job.variables) + len(job.result or "")
         self.is_cut = self.is_cut or (bool(self.jobs) and self._chars > PAGE_CHARS_MAX)
         if not self.is_cut:
             self.jobs.append(job)
 
 
-async def list_jobs(desk: Jobs, wanted: JobFilter, limit: int, offset: int, order: Order) -> Listed:
+async def list_jobs(jobs: Jobs, filter_: JobFilter, limit: int, offset: int, order: Order) -> Listed:
     """The matching jobs of the caller's tenants from `offset` on."""
     if offset + limit > REACH_MAX:
         raise InvalidInput("offset", f"must be at most {REACH_MAX:,} together with limit, not {offset + limit:,}")
     note = ""
     if order.sort is not Sort.CREATED_AT:
-        keys, note = await _sorted(desk, wanted, offset + limit + 1, order)
-        found = await _existing(desk, keys[offset:])
+        keys, note = await _sorted(jobs, filter_, offset + limit + 1, order)
+        found = await _existing(jobs, keys[offset:])
     elif order.descending:
-        found = await _from_newest(desk, wanted, offset, limit + 1)
+        found = await _from_newest(jobs, filter_, offset, limit + 1)
     else:
-        found = await _existing(desk, await _from_oldest(desk, wanted, offset, limit + 1))
+        found = await _existing(jobs, await _from_oldest(jobs, filter_, offset, limit + 1))
     page, has_more = found.jobs[:limit], found.is_cut or len(found.jobs) > limit
-    total = await _total(desk, wanted)
+    total = await _total(jobs, filter_)
     return Listed(page, max(total, offset + len(page)) if page else total, has_more, note)
 
 
@@ -91,14 +91,14 @@ def sort_named(text: str, field: str = "sort_by") -> Sort:
         raise InvalidInput(field, f"must be one of {allowed}, not {text[:80]!r}") from None
 
 
-async def matching(desk: Jobs, wanted: JobFilter, most: int, below: int | None = None) -> AsyncIterator[Job]:
-    """At most so many matching jobs, newest first."""
+async def matching(jobs: Jobs, filter_: JobFilter, limit: int, below: int | None = None) -> AsyncIterator[Job]:
+    """Up to `limit` matching jobs, newest first."""
     cursor = below
-    while most > 0:
-        page = await desk.find(wanted, min(STEP, most), cursor)
+    while limit > 0:
+        page = await jobs.find(filter_, min(STEP, limit), cursor)
         for job in page.jobs:
             yield job
-        cursor, most = page.next, most - len(page.jobs)
+        cursor, limit = page.next, limit - len(page.jobs)
         if cursor is None:
             return
 
@@ -106,53 +106,53 @@ async def matching(desk: Jobs, wanted: JobFilter, most: int, below: int | None =
 # By creation ------------------------------------------------------------------------------------------
 
 
-async def _from_newest(desk: Jobs, wanted: JobFilter, offset: int, limit: int) -> _Found:
+async def _from_newest(jobs: Jobs, filter_: JobFilter, offset: int, limit: int) -> _Found:
     found = _Found()
-    at = 0
-    async for job in matching(desk, wanted, offset + limit):
-        if at >= offset:
+    index = 0
+    async for job in matching(jobs, filter_, offset + limit):
+        if index >= offset:
             found.add(job)
         if found.is_cut:
             break
-        at += 1
+        index += 1
     return found
 
 
-async def _from_oldest(desk: Jobs, wanted: JobFilter, offset: int, limit: int) -> list[int]:
+async def _from_oldest(jobs: Jobs, filter_: JobFilter, offset: int, limit: int) -> list[int]:
     needed = offset + limit
-    keys = await _keys(desk, wanted, None, needed + 1)
+    keys = await _keys(jobs, filter_, None, needed + 1)
     if len(keys) > needed:
-        keys = await _oldest_keys(desk, wanted, needed)
+        keys = await _oldest_keys(jobs, filter_, needed)
     return sorted(keys)[offset:needed]
 
 
-async def _oldest_keys(desk: Jobs, wanted: JobFilter, needed: int) -> list[int]:
-    """Lists go downwards only: find a key below which there are enough matches, but not too many to read."""
-    too_low, too_high = await _lowest_key(desk, wanted), None
+async def _oldest_keys(jobs: Jobs, filter_: JobFilter, needed: int) -> list[int]:
+    """Lists are descending only: find a key below which there are enough matches, but not too many to read."""
+    too_low, too_high = await _lowest_key(jobs, filter_), None
     span = needed
     while True:
         below = too_low + span if too_high is None else (too_low + too_high) // 2
-        keys = await _keys(desk, wanted, below, 4 * needed)
+        keys = await _keys(jobs, filter_, below, 4 * needed)
         if len(keys) < needed:
             too_low, span = below, span * 2
         elif len(keys) == 4 * needed:
             too_high = below
         else:
             return keys
-        if too_high is not None and too_high - too_low <= 1:  # Jobs have come or gone meanwhile.
+        if too_high is not None and too_high - too_low <= 1:  # Jobs were created or deleted meanwhile.
             return keys
 
 
-async def _keys(desk: Jobs, wanted: JobFilter, below: int | None, limit: int) -> list[int]:
-    return [job.key async for job in matching(desk, wanted, limit, below)]
+async def _keys(jobs: Jobs, filter_: JobFilter, below: int | None, limit: int) -> list[int]:
+    return [job.key async for job in matching(jobs, filter_, limit, below)]
 
 
-async def _lowest_key(desk: Jobs, wanted: JobFilter) -> int:
-    """The key of the oldest match, by halving the range in which it must lie."""
+async def _lowest_key(jobs: Jobs, filter_: JobFilter) -> int:
+    """The key of the oldest match, by bisection."""
     lowest, empty_below = KEY_MAX, 1
     while empty_below < lowest:
         middle = (empty_below + lowest) // 2
-        found = (await desk.find(wanted, 1, middle + 1)).jobs
+        found = (await jobs.find(filter_, 1, middle + 1)).jobs
         if found:
             lowest = found[0].key
         else:
@@ -160,14 +160,14 @@ async def _lowest_key(desk: Jobs, wanted: JobFilter) -> int:
     return lowest
 
 
-# By anything else ---------------------------------------------------------------------------------------
+# By other fields ----------------------------------------------------------------------------------------
 
 
-async def _sorted(desk: Jobs, wanted: JobFilter, limit: int, order: Order) -> tuple[list[int], str]:
-    """The keys of the first matches in an order, and a note if not all matches were looked at."""
+async def _sorted(jobs: Jobs, filter_: JobFilter, limit: int, order: Order) -> tuple[list[int], str]:
+    """The keys of the first matches in an order, and a note if not all matches were considered."""
     ranked: list[tuple[float, int]] = []
     seen = 0
-    async for job in matching(desk, wanted, SORTED_MAX + 1):
+    async for job in matching(jobs, filter_, SORTED_MAX + 1):
         if seen == SORTED_MAX:
             note = f"sorted by {order.sort.value} among the newest {SORTED_MAX:,} matches only"
             return _first(ranked, limit), note
@@ -185,7 +185,7 @@ def _first(ranked: list[tuple[float, int]], limit: int) -> list[int]:
 
 
 def _rank(job: Job, order: Order) -> float:
-    """Lower comes first; a job that has no such value comes last, either way."""
+    """Lower comes first; a job without the value comes last in either direction."""
     value = {
         Sort.ACTIVATED_AT: job.activated_at_ms,
         Sort.RETRIES: job.retries,
@@ -196,11 +196,11 @@ def _rank(job: Job, order: Order) -> float:
     return -value if order.descending else value
 
 
-async def _existing(desk: Jobs, keys: list[int]) -> _Found:
+async def _existing(jobs: Jobs, keys: list[int]) -> _Found:
     """The jobs of these keys, in this order; those that were deleted meanwhile are left out."""
     found = _Found()
     for start in range(0, len(keys), GET_STEP):
-        for job in await desk.get_many(keys[start : start + GET_STEP]):
+        for job in await jobs.get_many(keys[start : start + GET_STEP]):
             if job is not None:
                 found.add(job)
         if found.is_cut:
@@ -211,19 +211,19 @@ async def _existing(desk: Jobs, keys: list[int]) -> _Found:
 # Totals -----------------------------------------------------------------------------------------------
 
 
-async def _total(desk: Jobs, wanted: JobFilter) -> int:
-    """Exact for type, state and tenants; otherwise counted one by one, so far as that goes."""
-    if wanted.worker is not None or wanted.due:
-        return await _bounded_count(desk, wanted, REACH_MAX)
-    counts = await desk.count()
+async def _total(jobs: Jobs, filter_: JobFilter) -> int:
+    """Exact for type, state and tenants; otherwise counted one by one, up to a limit."""
+    if filter_.worker is not None or filter_.due:
+        return await _bounded_count(jobs, filter_, REACH_MAX)
+    counts = await jobs.count()
     return sum(
         count.jobs
         for count in counts
-        if wanted.type in (None, count.type)
-        and (not wanted.states or count.state in wanted.states)
-        and (not wanted.tenants or count.tenant in wanted.tenants)
+        if filter_.type in (None, count.type)
+        and (not filter_.states or count.state in filter_.states)
+        and (not filter_.tenants or count.tenant in filter_.tenants)
     )
 
 
-async def _bounded_count(desk: Jobs, wanted: JobFilter, limit: int) -> int:
-    return len(await _keys(desk, wanted, None, limit))
+async def _bounded_count(jobs: Jobs, filter_: JobFilter, limit: int) -> int:
+    return len(await _keys(jobs, filter_, None, limit))

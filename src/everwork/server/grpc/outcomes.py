@@ -1,4 +1,4 @@
-"""How the outcomes that a worker sends are judged: each by itself, and what is refused says why."""
+"""Settles the outcomes that a worker's stream sends: each is judged on its own, and refusals say why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode
-from everwork.codec.work_intake import outcome as checked_outcome
+from everwork.codec.proto_requests import outcome_of
 from everwork.core.leasing import Judged, Verdict, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
@@ -16,33 +16,33 @@ from everwork.service.jobs import Jobs, foreign_job
 from everwork.service.service import JobService
 
 MESSAGE_CHARS_MAX: Final = 200
-"""So much of a refusal's text travels: one message may carry many."""
-_OF_VERDICT: Final = {
+"""A refusal's text is cut to this length: one message may carry many."""
+_VERDICT_REASONS: Final = {
     Verdict.NOT_FOUND: work_pb2.NOT_FOUND,
     Verdict.WRONG_STATE: work_pb2.WRONG_STATE,
     Verdict.LEASE_LOST: work_pb2.LEASE_LOST,
 }
-_OF_ERROR: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work_pb2.PERMISSION_DENIED}
+_ERROR_REASONS: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work_pb2.PERMISSION_DENIED}
 
 
 class Batch(NamedTuple):
-    """Outcomes that can be settled, under their numbers, and refusals of the others."""
+    """Outcomes that can be settled, with their numbers, and refusals of the others."""
 
     numbers: list[int]
     outcomes: list[Outcome]
     refusals: list[work_pb2.Refusal]
 
 
-async def settled(
-    service: JobService, desk: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
+async def settle_messages(
+    service: JobService, jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
 ) -> list[work_pb2.Refusal]:
-    """Settle outcomes; those that were refused, by number.
+    """Settle outcomes; returns those that were refused, by number.
 
-    An `EngineError` says that not all are settled. Each outcome names its attempt: repeating it all is safe.
+    An `EngineError` means that not all are settled. Each outcome names its attempt: repeating them all is safe.
     """
     refusals: list[work_pb2.Refusal] = []
     for start in range(0, len(messages), SETTLE_BATCH_MAX):
-        batch = await _checked(desk, messages[start : start + SETTLE_BATCH_MAX], first + start)
+        batch = await _checked(jobs, messages[start : start + SETTLE_BATCH_MAX], first + start)
         judged = await service.settle(batch.outcomes) if batch.outcomes else []
         refusals += batch.refusals
         for number, outcome, one in zip(batch.numbers, batch.outcomes, judged, strict=True):
@@ -51,32 +51,32 @@ async def settled(
     return sorted(refusals, key=lambda refusal: refusal.number)
 
 
-async def _checked(desk: Jobs, messages: Sequence[work_pb2.Outcome], first: int) -> Batch:
+async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int) -> Batch:
     batch = Batch([], [], [])
     for number, message in enumerate(messages, first):
         try:
-            batch.outcomes.append(await _outcome(desk, message))
+            batch.outcomes.append(await _outcome(jobs, message))
             batch.numbers.append(number)
         except EngineError:
             raise
         except EverworkError as error:
-            batch.refusals.append(_nonsense(number, message, error))
-    foreign = await desk.foreign([outcome.key for outcome in batch.outcomes])
-    return _without(batch, foreign) if foreign else batch
+            batch.refusals.append(_invalid(number, message, error))
+    foreign = await jobs.foreign([outcome.key for outcome in batch.outcomes])
+    return _without_foreign(batch, foreign) if foreign else batch
 
 
-async def _outcome(desk: Jobs, message: work_pb2.Outcome) -> Outcome:
+async def _outcome(jobs: Jobs, message: work_pb2.Outcome) -> Outcome:
     if not message.attempt:
         raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
-    outcome = checked_outcome(message, desk.principal)
+    outcome = outcome_of(message, jobs.principal.tenant_for_create)
     if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
-        merged = await desk.merged_variables(outcome.key, decode(outcome.variables))
+        merged = await jobs.merged_variables(outcome.key, decode(outcome.variables))
         return outcome._replace(variables=merged)
     return outcome
 
 
-def _without(batch: Batch, foreign: set[int]) -> Batch:
-    """The same without other tenants' jobs, which are refused."""
+def _without_foreign(batch: Batch, foreign: set[int]) -> Batch:
+    """The batch without other tenants' jobs, which are refused."""
     kept = Batch([], [], batch.refusals)
     for number, outcome in zip(batch.numbers, batch.outcomes, strict=True):
         if outcome.key in foreign:
@@ -94,15 +94,15 @@ def _refused(number: int, outcome: Outcome, judged: Judged) -> work_pb2.Refusal:
         accepted(outcome.key, judged, "ended so")
     except JobError as error:
         message = str(error)
-    refusal = _refusal(number, outcome, _OF_VERDICT[judged.verdict], message)
+    refusal = _refusal(number, outcome, _VERDICT_REASONS[judged.verdict], message)
     refusal.state = "" if judged.state is None else judged.state.label
     return refusal
 
 
-def _nonsense(number: int, message: work_pb2.Outcome, error: EverworkError) -> work_pb2.Refusal:
-    return _refusal(number, message, _OF_ERROR.get(type(error), work_pb2.INVALID), str(error))
+def _invalid(number: int, message: work_pb2.Outcome, error: EverworkError) -> work_pb2.Refusal:
+    return _refusal(number, message, _ERROR_REASONS.get(type(error), work_pb2.INVALID), str(error))
 
 
-def _refusal(number: int, named: Outcome | work_pb2.Outcome, reason: int, message: str) -> work_pb2.Refusal:
-    lease = work_pb2.Lease(key=named.key, attempt=named.attempt)
+def _refusal(number: int, outcome: Outcome | work_pb2.Outcome, reason: int, message: str) -> work_pb2.Refusal:
+    lease = work_pb2.Lease(key=outcome.key, attempt=outcome.attempt)
     return work_pb2.Refusal(number=number, lease=lease, reason=reason, message=message[:MESSAGE_CHARS_MAX])

@@ -23,25 +23,25 @@ from everwork.service.service import JobService
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-    # Calls that wait for their turn: beyond the first number gRPC drops some at random, as CANCELLED. Workers come in
+    # Calls that are queued: beyond the first number gRPC drops some at random, as CANCELLED. Workers connect in
     # bursts, after a restart of the server for example.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
-    # A second server on the same port would get a part of the calls, silently.
+    # A second server on the same port would silently get a share of the calls.
     ("grpc.so_reuseport", 0),
-    # A connection whose other end has vanished is noticed within 15 s, also while a long poll waits on it.
+    # A half-open connection is noticed within 15 s, also while a long poll waits on it.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # gRPC's core never sets the timer of the line above (seen in 1.85); what ends the wait is this one, else a minute.
+    # gRPC's core never sets the timer of the line above (seen in 1.85); this one ends the wait, else a minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Clients may do the same; who pings every 10 s must not be taken for an attacker.
+    # Clients may do the same; one that pings every 10 s must not be taken for an attacker.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
 Extra = Callable[[Gateway], Methods]
-"""Further calls for the same port, which come in by the same gateway."""
+"""Further calls on the same port, through the same gateway."""
 
 
 class GrpcServer:
@@ -58,7 +58,7 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Listen; the port that was bound."""
+        """Start listening; returns the bound port."""
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers([Router(self._methods())])
         port = self._bind(server)
@@ -68,13 +68,13 @@ class GrpcServer:
         return port
 
     async def stop(self, grace_seconds: float) -> None:
-        """Let everybody go who waits for jobs, finish what is in flight, and close."""
+        """End long polls, finish what is in flight, and close."""
         if (server := self._server) is None:
             return
         self.gateway.stopping.set()
         self._health.stop()
         self.gateway.service.end_polls()
-        await server.stop(grace_seconds)  # Whoever is in more of a hurry may call it meanwhile.
+        await server.stop(grace_seconds)  # It may be called again meanwhile, with less grace.
         self._server = None
 
     def _methods(self) -> Methods:

@@ -1,4 +1,4 @@
-"""One worker's stream: credits, outcomes and heartbeats come in, jobs and judgements go out, all in batches."""
+"""One worker's stream: credits, outcomes and heartbeats come in, jobs and verdicts go out, all in batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from everwork.aio.retrying import pauses
+from everwork.aio.retrying import backoff_delays
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Lease, LeaseStatus
@@ -18,23 +18,23 @@ from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.outbox import Outbox, Send
-from everwork.server.grpc.outcomes import settled
+from everwork.server.grpc.outcomes import settle_messages
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
-"""How many jobs one step brings to one worker, whatever credit it has."""
+"""How many jobs are leased per step for one worker, whatever its credit."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 100_000
 """How many attempts one message may name."""
 OUTCOMES_MAX: Final = 10_000
 """How many outcomes one message may carry."""
-PLACES_MAX: Final = 1_000
+FEEDS_MAX: Final = 1_000
 UNJUDGED_MAX: Final = 20_000
-"""A worker that reports faster than the engine judges is not read from for a while."""
+"""A worker that reports faster than the engine settles is not read from for a while."""
 HEARTBEAT_MS_MAX: Final = 10_000
-SILENT_BEATS: Final = 3
+MISSED_HEARTBEATS: Final = 3
 
 T = TypeVar("T")
 
@@ -48,21 +48,21 @@ class CreditKey(NamedTuple):
 
 
 class Streams(Protocol):
-    """What streams do to one another, and what a stream leaves behind for others to do."""
+    """What a stream does to other streams, and what it leaves to be finished."""
 
-    def adopted(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
-        """Attempts of earlier streams run on here; with `by`, only those that were leased with the same key."""
+    def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
+        """Take over attempts of earlier streams; with `by`, only those that were leased with the same key."""
 
-    def finish(self, desk: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Outcomes that came before the stream ended are still settled."""
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
+        """Settle outcomes that arrived before the stream ended."""
 
 
 class WorkStream:
-    """The state of one stream. `run` is its life; the tick of all streams looks after it."""
+    """The state of one stream, served by `run`; `WorkStreams` ends it when its key or its worker is gone."""
 
-    def __init__(self, service: JobService, desk: Jobs, streams: Streams, send: Send) -> None:
+    def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send) -> None:
         self._service = service
-        self.jobs = desk
+        self.jobs = jobs
         self._streams = streams
         self._outbox = Outbox(send, self._hold)
         self._loop = asyncio.get_running_loop()
@@ -74,25 +74,25 @@ class WorkStream:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._unjudged: list[work_pb2.Outcome] = []
-        self._in_hand: list[work_pb2.Outcome] = []
+        self._settling: list[work_pb2.Outcome] = []
         self._ending: set[Lease] = set()
         self._received = 0
         self._judged = 0
         self._wakeup = asyncio.Event()
-        self._room = asyncio.Event()
+        self._capacity = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.heard_at = self._loop.time()
-        """When the worker was last heard; infinite while it is we who keep it waiting."""
+        """When the worker was last heard; infinite while the server keeps it waiting."""
 
     @property
     def silence_seconds_max(self) -> float:
-        """A worker that says nothing for so long is taken for gone, whatever answers its pings."""
-        return SILENT_BEATS * self._heartbeat_ms / 1000
+        """A worker that is silent for longer is considered gone, even if its pings are answered."""
+        return MISSED_HEARTBEATS * self._heartbeat_ms / 1000
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
         """Serve the worker until it closes its side, or something ends the stream."""
         try:
-            self._start(self._judge_all())
+            self._start(self._settle_all())
             self._start(self._outbox.run())
             await self._done_or_ended(self._start(self._read(messages)))
             self.stop_feeding()
@@ -101,11 +101,11 @@ class WorkStream:
             await self._end()
 
     def stop_feeding(self, *, closing: bool = False) -> None:
-        """Send no more jobs; what is leased at this moment and not yet on its way goes back."""
+        """Send no more jobs; what is leased and not being written yet is released."""
         for feed in self._feeds.values():
             feed.task.cancel()
         self._feeds.clear()
-        self._service.hand_back(self._outbox.waiting())
+        self._service.hand_back(self._outbox.take_waiting())
         if closing:
             self._is_closing = True
             self._outbox.closing()
@@ -116,72 +116,72 @@ class WorkStream:
             self.ended.set_exception(error)
 
     def lose(self, lease: Lease, status: LeaseStatus) -> None:
-        """Tell the worker that an attempt is no longer its own."""
+        """Tell the worker that the lease of an attempt is lost."""
         if lease in self.held:
             del self.held[lease]
             self._outbox.lost(lease, status)
 
-    # What comes in ------------------------------------------------------------------------------
+    # Incoming -----------------------------------------------------------------------------------
 
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         async for raw in messages:
             self.heard_at = math.inf
             message = _parsed(raw)
             if message.HasField("hello"):
-                await self._begin(message.hello)
+                await self._welcome(message.hello)
             elif not self.worker:
                 raise InvalidInput("hello", "must be in the first message")
-            await self._hear(message)
+            await self._receive(message)
             self.heard_at = self._loop.time()
 
-    async def _hear(self, message: work_pb2.FromWorker) -> None:
+    async def _receive(self, message: work_pb2.FromWorker) -> None:
         if len(message.outcomes) > OUTCOMES_MAX:
             problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
             raise InvalidInput("outcomes", problem)
         for grant in message.grants:
             self._grant(grant)
         if message.outcomes:
-            self._take(message.outcomes)
+            self._accept(message.outcomes)
         if message.heartbeats:
-            await self._beat(_leases("heartbeats", message.heartbeats))
+            await self._heartbeat(_leases("heartbeats", message.heartbeats))
         if message.draining:
             self.stop_feeding()
         while len(self._unjudged) > UNJUDGED_MAX:
-            self._room.clear()
-            await self._room.wait()
+            self._capacity.clear()
+            await self._capacity.wait()
 
-    async def _begin(self, hello: work_pb2.Hello) -> None:
+    async def _welcome(self, hello: work_pb2.Hello) -> None:
         if self.worker:
             raise InvalidInput("hello", "must be in the first message only")
         if hello.lease_ms:
             self.lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
-        # At once: the time in which their worker may come back runs on while the engine is asked.
-        self._streams.adopted(resumed, self.jobs)
+        # Right away: the time in which their worker may return passes while the engine is asked.
+        self._streams.adopt(resumed, self.jobs)
         statuses = await self._extended(resumed)
         self.worker = worker
         kept = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
-        self._streams.adopted(kept)
+        self._streams.adopt(kept)
         self.held |= dict.fromkeys(kept, self._loop.time())
         lost = [(lease, status) for lease, status in statuses.items() if lease not in self.held]
         self._outbox.welcome(self._service.holder, self._heartbeat_ms, lost)
 
     def _grant(self, grant: work_pb2.Grant) -> None:
-        """More credit for a place; the first brings a feed into being."""
+        """Add credit; the first for a key starts its feed."""
         tenants = self.jobs.principal.tenants_for(checked_tenants("tenants", grant.tenants))
-        place = CreditKey(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
+        key = CreditKey(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
         if self._is_closing:
             return
-        feed = self._feeds.get(place)
+        feed = self._feeds.get(key)
         if feed is None:
-            if len(self._feeds) >= PLACES_MAX:
-                raise InvalidInput("grants", f"must name at most {PLACES_MAX:,} types in one stream")
-            self._feeds[place] = feed = _Feed(self._start(self._feed(place)))
+            if len(self._feeds) >= FEEDS_MAX:
+                raise InvalidInput("grants", f"must name at most {FEEDS_MAX:,} types in one stream")
+            self._feeds[key] = feed = _Feed(self._start(self._feed(key)))
         feed.add(checks.whole_number("credits", grant.credits + feed.credits, 0, CREDITS_MAX) - feed.credits)
 
-    def _take(self, outcomes: Iterable[work_pb2.Outcome]) -> None:
-        """Outcomes wait to be judged; what they end is no longer held."""
+    def _accept(self, outcomes: Iterable[work_pb2.Outcome]) -> None:
+        """Queue outcomes to be settled; their attempts are no longer held."""
         for outcome in outcomes:
             lease = Lease(outcome.key, outcome.attempt)
             self._received += 1
@@ -190,8 +190,8 @@ class WorkStream:
             self.held.pop(lease, None)
         self._wakeup.set()
 
-    async def _beat(self, leases: Sequence[Lease]) -> None:
-        """Prolong leases; of an attempt whose outcome is under way nothing is said."""
+    async def _heartbeat(self, leases: Sequence[Lease]) -> None:
+        """Extend leases; attempts whose outcome is being settled are left out."""
         statuses = await self._extended([lease for lease in leases if lease not in self._ending])
         for lease, status in statuses.items():
             if lease in self._ending:
@@ -201,76 +201,76 @@ class WorkStream:
                 self._outbox.lost(lease, status)
             else:
                 if lease not in self.held:
-                    self._streams.adopted([lease])
+                    self._streams.adopt([lease])
                 self.held[lease] = self._loop.time()
 
     async def _extended(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
-        """The statuses of leases, those prolonged that are the caller's own and hold."""
+        """Extend the leases that are the caller's own; returns the statuses of all."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
-            found |= await self._patiently(lambda batch=batch: self._extend(batch))  # type: ignore[misc]
+            found |= await self._until_available(lambda batch=batch: self._extend(batch))  # type: ignore[misc]
         return found
 
     async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
         foreign = await self.jobs.foreign([lease.key for lease in leases if lease not in self.held])
-        mine = [lease for lease in leases if lease.key not in foreign]
-        return dict(zip(mine, await self._service.extend_all(mine, self.lease_ms), strict=True))
+        own = [lease for lease in leases if lease.key not in foreign]
+        return dict(zip(own, await self._service.extend_all(own, self.lease_ms), strict=True))
 
-    # What ends attempts -------------------------------------------------------------------------
+    # Outcomes -----------------------------------------------------------------------------------
 
-    async def _judge_all(self) -> None:
+    async def _settle_all(self) -> None:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
             while self._unjudged:
-                await self._outbox.has_room()
-                self._in_hand, self._unjudged = self._unjudged, []
-                self._room.set()
-                await self._judge(self._in_hand)
+                await self._outbox.has_capacity()
+                self._settling, self._unjudged = self._unjudged, []
+                self._capacity.set()
+                await self._settle(self._settling)
 
-    async def _judge(self, messages: list[work_pb2.Outcome]) -> None:
-        """While the engine is away the worker is kept waiting: each outcome names its attempt and may be repeated."""
+    async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
+        """Settle outcomes, retrying while the engine is unavailable: each names its attempt and may be repeated."""
         first = self._judged + 1
-        refusals = await self._patiently(lambda: settled(self._service, self.jobs, messages, first))
+        refusals = await self._until_available(lambda: settle_messages(self._service, self.jobs, messages, first))
         self._judged += len(messages)
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
-        self._in_hand = []
+        self._settling = []
         self._outbox.judged(self._judged, refusals)
 
-    # What goes out ------------------------------------------------------------------------------
+    # Outgoing -----------------------------------------------------------------------------------
 
-    async def _feed(self, place: CreditKey) -> None:
-        """Lease jobs as long as there is credit for them and the worker takes what it gets."""
-        feed = self._feeds[place]
-        demand = Demand(place.type, self.worker, 0, self.lease_ms, place.group, place.tenants)
-        delays = pauses()
+    async def _feed(self, key: CreditKey) -> None:
+        """Lease jobs while there is credit for them and the worker reads what it gets."""
+        feed = self._feeds[key]
+        demand = Demand(key.type, self.worker, 0, self.lease_ms, key.group, key.tenants)
+        delays = backoff_delays()
         while True:
             await feed.has_credits()
-            await self._outbox.has_room()
+            await self._outbox.has_capacity()
             try:
                 jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue
-            delays = pauses()
+            delays = backoff_delays()
             feed.credits -= len(jobs)
             self._outbox.jobs(jobs)
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
-        """From now on the worker may have them."""
+        """Note jobs as held: from now on the worker may have them."""
         now = self._loop.time()
         for job in jobs:
             self.held[Lease(job.key, job.attempt)] = now
 
-    # The end ------------------------------------------------------------------------------------
+    # Lifecycle ----------------------------------------------------------------------------------
 
     @property
     def _heartbeat_ms(self) -> int:
-        return max(min(self.lease_ms // SILENT_BEATS, HEARTBEAT_MS_MAX), 1)
+        return max(min(self.lease_ms // MISSED_HEARTBEATS, HEARTBEAT_MS_MAX), 1)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin a part of the stream's work; if it fails, the stream ends."""
+        """Start a task of the stream; if it fails, the stream ends."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._stopped)
@@ -289,9 +289,9 @@ class WorkStream:
         if self.ended.done():
             self.ended.result()
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The answer of a call that may be repeated, whenever the engine gives it; the stream may end before."""
-        delays = pauses()
+    async def _until_available(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Retry a call until the engine is available; the stream may end before."""
+        delays = backoff_delays()
         while True:
             try:
                 return await call()
@@ -299,29 +299,29 @@ class WorkStream:
                 await asyncio.sleep(next(delays))
 
     async def _drained(self) -> None:
-        """The worker has closed its side: what it sent is judged, and the judgement written."""
+        """The worker has closed its side: wait until its outcomes are settled and the verdicts written."""
         while self._judged < self._received or not self._outbox.is_empty:
-            await self._outbox.turn()
+            await self._outbox.next_write()
 
     async def _end(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._outbox.quiet()
+        await self._outbox.wait_written()
         if not self.ended.done():
             self.ended.set_result(None)
         elif not self.ended.cancelled():
-            self.ended.exception()  # It has been seen, whoever else saw another one first.
+            self.ended.exception()  # Retrieved, even if another error was raised first.
         unwritten = self._outbox.unwritten()
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.hand_back(unwritten)
-        self._streams.finish(self.jobs, [*self._in_hand, *self._unjudged])
+        self._streams.finish(self.jobs, [*self._settling, *self._unjudged])
 
 
 class _Feed:
-    """The credit of one place, and the task that uses it up."""
+    """The credit for one key, and the task that uses it."""
 
     __slots__ = ("_more", "credits", "task")
 
@@ -331,7 +331,7 @@ class _Feed:
         self._more = asyncio.Event()
 
     def add(self, credits: int) -> None:
-        """More credit."""
+        """Add credit."""
         self.credits += credits
         if self.credits:
             self._more.set()

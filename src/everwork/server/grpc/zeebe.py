@@ -1,4 +1,4 @@
-"""The Zeebe gateway, so far as it is about jobs: existing Zeebe workers run unchanged."""
+"""The job calls of the Zeebe gateway: existing Zeebe workers run unchanged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode_object, encode_object
+from everwork.codec.proto_replies import portions
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Judged
@@ -23,35 +24,35 @@ from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
-from everwork.server.grpc.delivery import deliver, portions, wait_ms
+from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
 from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 
-DOOR: Final = "zeebe"
+API: Final = "zeebe"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Gateway"].full_name
 VERSION: Final = "8.6.0"
 """The Zeebe whose protocol this is; clients compare it with what they need."""
 WAIT_SECONDS: Final = 10.0
-"""How long an empty poll lasts if the caller does not say."""
+"""How long an empty poll lasts by default."""
 WORKER_DEFAULT: Final = "default"
 STREAM_BATCH: Final = 10
-"""How many jobs a stream holds that are not written yet."""
+"""How many jobs a stream leases at a time."""
 STREAM_WAIT_SECONDS: Final = 1.0
-"""How often a stream that has nothing to send looks whether its key still holds."""
+"""How often an idle stream checks whether its key is still valid."""
 
 
 class Address(NamedTuple):
-    """Where clients find this server."""
+    """The address at which clients reach this server."""
 
     host: str
     port: int
 
 
 class ZeebeGateway:
-    """What the gateway's calls do."""
+    """Handles the gateway's calls."""
 
     def __init__(self, gateway: Gateway, long_poll_seconds: float) -> None:
         self._gateway = gateway
@@ -61,7 +62,7 @@ class ZeebeGateway:
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
-        unary, streams = self._gateway.unary, self._gateway.answering_stream
+        unary, streams = self._gateway.unary, self._gateway.server_stream
         handlers = {
             (rpc := _rpc("Topology", Permission.JOBS_READ)): unary(rpc, pb.TopologyRequest, self.topology),
             (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
@@ -74,7 +75,7 @@ class ZeebeGateway:
         }
         return {rpc.path: handler for rpc, handler in handlers.items()}
 
-    async def topology(self, _desk: Jobs, _request: pb.TopologyRequest) -> pb.TopologyResponse:
+    async def topology(self, _jobs: Jobs, _request: pb.TopologyRequest) -> pb.TopologyResponse:
         """One broker with one partition: this server."""
         partition = pb.Partition(partitionId=1, role=pb.Partition.LEADER, health=pb.Partition.HEALTHY)
         host, port = self.address
@@ -83,30 +84,30 @@ class ZeebeGateway:
             brokers=[broker], clusterSize=1, partitionsCount=1, replicationFactor=1, gatewayVersion=VERSION
         )
 
-    # Jobs out -------------------------------------------------------------------------------------
+    # Jobs -----------------------------------------------------------------------------------------
 
-    async def activate(self, desk: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
+    async def activate(self, jobs: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
         """Wait for jobs as long as the caller wants, and send them."""
-        asked = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
-        demand = _demand(request, min(asked, ACTIVATE_MAX))
-        with self._metrics.polling(DOOR):
-            jobs = await desk.activate(demand, wait_ms(context, self._seconds(request.requestTimeout)))
-        if jobs:
-            messages = _messages(jobs, demand.worker, frozenset(request.fetchVariable))
-            await deliver(self._gateway.service, context, jobs, self._gateway.while_live(desk, messages))
+        limit = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
+        demand = _demand(request, min(limit, ACTIVATE_MAX))
+        with self._metrics.polling(API):
+            leased = await jobs.activate(demand, wait_ms(context, self._seconds(request.requestTimeout)))
+        if leased:
+            messages = _messages(leased, demand.worker, frozenset(request.fetchVariable))
+            await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))
 
-    async def stream(self, desk: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
-        """Send jobs as they come, until the caller goes away. A slow caller is waited for, at each message."""
+    async def stream(self, jobs: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
+        """Send jobs as they become due, until the caller disconnects; each message waits for a slow caller."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
         # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
         while not self._gateway.stopping.is_set() and (wait := wait_ms(context, STREAM_WAIT_SECONDS)):
-            self._gateway.require_live(desk)
-            with self._metrics.polling(DOOR):
-                jobs = await desk.activate(demand, wait)
-            if jobs:
-                messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in jobs)
-                await deliver(self._gateway.service, context, jobs, self._gateway.while_live(desk, messages))
+            self._gateway.require_live(jobs)
+            with self._metrics.polling(API):
+                leased = await jobs.activate(demand, wait)
+            if leased:
+                messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in leased)
+                await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))
 
     def _seconds(self, request_timeout_ms: int) -> float:
         if request_timeout_ms < 0:
@@ -115,60 +116,60 @@ class ZeebeGateway:
             return min(WAIT_SECONDS, self._long_poll_seconds)
         return min(request_timeout_ms / 1000, self._long_poll_seconds)
 
-    # Outcomes in ----------------------------------------------------------------------------------
+    # Outcomes -------------------------------------------------------------------------------------
 
-    async def complete(self, desk: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
-        """End an attempt well."""
+    async def complete(self, jobs: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
+        """Complete an attempt."""
         found = _variables(request.variables)
         result = encode_object("variables", found, PAYLOAD_BYTES_MAX) if found else None
-        await self._settle(desk, Complete(checks.job_key(request.jobKey, "jobKey"), 0, result))
+        await self._settle(jobs, Complete(checks.job_key(request.jobKey, "jobKey"), 0, result))
         return pb.CompleteJobResponse()
 
-    async def fail(self, desk: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
-        """End an attempt badly; the worker says how many are left."""
+    async def fail(self, jobs: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
+        """Fail an attempt; the worker decides how many are left."""
         key = checks.job_key(request.jobKey, "jobKey")
-        # To Zeebe, less than none is none.
+        # Zeebe treats negative retries as none.
         retries = checks.whole_number("retries", max(request.retries, 0), 0, ATTEMPTS_MAX)
         backoff_ms = checks.whole_number("retryBackOff", request.retryBackOff, 0, DELAY_MS_MAX)
-        variables = await _merged(desk, key, request.variables)
+        variables = await _merged(jobs, key, request.variables)
         error = error_text(request.errorMessage)
-        await self._settle(desk, Failed(key, 0, error, retries, backoff_ms, variables=variables))
+        await self._settle(jobs, Failed(key, 0, error, retries, backoff_ms, variables=variables))
         return pb.FailJobResponse()
 
-    async def throw(self, desk: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
+    async def throw(self, jobs: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
         """Fail a job for good, with a code, which may be empty."""
         key = checks.job_key(request.jobKey, "jobKey")
         code = checks.text("errorCode", request.errorCode, NAME_CHARS_MAX)
-        variables = await _merged(desk, key, request.variables)
-        await self._settle(desk, Throw(key, 0, code, error_text(request.errorMessage), variables))
+        variables = await _merged(jobs, key, request.variables)
+        await self._settle(jobs, Throw(key, 0, code, error_text(request.errorMessage), variables))
         return pb.ThrowErrorResponse()
 
-    async def update_retries(self, desk: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
+    async def update_retries(self, jobs: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
         """Change how many attempts are left."""
         key = checks.job_key(request.jobKey, "jobKey")
         retries = checks.whole_number("retries", request.retries, 1, ATTEMPTS_MAX)
         try:
-            await desk.set_retries(key, retries)
-        except WrongState:  # It is completed or cancelled: to Zeebe, such a job is gone.
+            await jobs.set_retries(key, retries)
+        except WrongState:  # It is completed or cancelled: for Zeebe such a job does not exist.
             raise JobNotFound(key) from None
         return pb.UpdateJobRetriesResponse()
 
-    async def update_timeout(self, desk: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
-        """Let a lease end at another time."""
+    async def update_timeout(self, jobs: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
+        """Change when a lease ends."""
         key = checks.job_key(request.jobKey, "jobKey")
         lease_ms = checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX)
-        self._metrics.unfenced(DOOR)
-        _require_accepted(key, await desk.extend(key, 0, lease_ms))
+        self._metrics.unfenced(API)
+        _require_accepted(key, await jobs.extend(key, 0, lease_ms))
         return pb.UpdateJobTimeoutResponse()
 
-    async def _settle(self, desk: Jobs, outcome: Outcome) -> None:
-        self._metrics.unfenced(DOOR)
-        [judged] = await desk.settle([outcome])
+    async def _settle(self, jobs: Jobs, outcome: Outcome) -> None:
+        self._metrics.unfenced(API)
+        [judged] = await jobs.settle([outcome])
         _require_accepted(outcome.key, judged)
 
 
 def _require_accepted(key: int, judged: Judged) -> None:
-    """A finished job is gone, to Zeebe; one that is not activated is there, but in the wrong state."""
+    """For Zeebe a finished job does not exist; one that is not activated is in the wrong state."""
     if judged.ok:
         return
     if judged.state in FINISHED_STATES:
@@ -213,7 +214,7 @@ def _activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> pb.Acti
 
 
 def _number(text: str | None, bits: int) -> int:
-    """A number where Zeebe has one; what a creator has written otherwise is 0."""
+    """A field that is a number in Zeebe; 0 if its text is not one."""
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
         return 0
     return int(text) if int(text) < 2**bits else 0
@@ -223,11 +224,11 @@ def _variables(text: str) -> dict[str, Any]:
     return decode_object("variables", text, PAYLOAD_BYTES_MAX) if text else {}
 
 
-async def _merged(desk: Jobs, key: int, text: str) -> str | None:
-    """The job's variables with those that the worker brings; None if it brings none."""
+async def _merged(jobs: Jobs, key: int, text: str) -> str | None:
+    """The job's variables merged with the worker's; None if it sent none."""
     found = _variables(text)
-    return await desk.merged_variables(key, found) if found else None
+    return await jobs.merged_variables(key, found) if found else None
 
 
 def _rpc(name: str, permission: Permission = Permission.JOBS) -> Rpc:
-    return Rpc(DOOR, SERVICE, name, permission)
+    return Rpc(API, SERVICE, name, permission)

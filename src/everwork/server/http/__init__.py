@@ -1,1 +1,1 @@
-"""The REST door."""
+"""The HTTP server: REST API and dashboard."""

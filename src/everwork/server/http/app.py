@@ -1,4 +1,4 @@
-"""The REST door as an ASGI application."""
+"""The ASGI application: the REST API and the dashboard."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from everwork.server.http.api import activate, admin, changes, dead_letters, fle
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.middleware import ResponseMiddleware
 from everwork.server.http.framework.openapi import describe
-from everwork.server.http.framework.operations import Answer, Call, Operation, PathHandler, SegmentRoute
+from everwork.server.http.framework.operations import Call, Operation, PathHandler, ResponseSpec, SegmentRoute
 from everwork.server.http.framework.problems import Refusal, problem, problem_of
 from everwork.server.http.ui import live
-from everwork.server.http.ui.dashboard import Dashboard, is_under
+from everwork.server.http.ui.dashboard import Dashboard, is_dashboard_path
 from everwork.server.http.ui.pages import ACTIONS, PAGES
 
 _ROWS: Final = (
@@ -36,30 +36,30 @@ _ROWS: Final = (
 )
 
 
-def make_app(parts: AppContext) -> FastAPI:
-    """The application: every operation, one description of them all, and problems for whatever goes wrong."""
+def make_app(context: AppContext) -> FastAPI:
+    """Build the application: all operations, the dashboard, and problem documents for errors."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for path, operations in _by_path(OPERATIONS).items():
-        app.router.routes.append(SegmentRoute(path, PathHandler(parts, operations)))
-    dashboard = Dashboard(parts, PAGES, ACTIONS)
+        app.router.routes.append(SegmentRoute(path, PathHandler(context, operations)))
+    dashboard = Dashboard(context, PAGES, ACTIONS)
     app.router.routes += [SegmentRoute(live.PATH, live.Live(dashboard)), *dashboard.routes()]
     app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
 
-    async def stray(request: Request, error: Exception) -> Response:
-        """What no route knows: people are shown a page, programs are told a problem."""
-        is_peoples = is_under(request.scope["path"])
-        return await dashboard.missing(request) if is_peoples else _http_problem(error)
+    async def not_found(request: Request, error: Exception) -> Response:
+        """Respond where no route matches: with a page under /ui, with a problem document elsewhere."""
+        is_dashboard = is_dashboard_path(request.scope["path"])
+        return await dashboard.not_found(request) if is_dashboard else _http_problem(error)
 
-    app.add_exception_handler(HTTPException, stray)
+    app.add_exception_handler(HTTPException, not_found)
     app.add_exception_handler(RequestValidationError, _validation_problem)
-    app.add_exception_handler(EverworkError, _own_problem)
-    app.add_middleware(ResponseMiddleware, parts=parts)
+    app.add_exception_handler(EverworkError, _everwork_problem)
+    app.add_middleware(ResponseMiddleware, context=context)
     return app
 
 
 async def openapi(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
-    """The API's description for programs."""
-    return Response(_DUMPED, media_type="application/json")
+    """The OpenAPI document."""
+    return Response(_DOCUMENT_JSON, media_type="application/json")
 
 
 OPERATIONS: Final = (
@@ -70,17 +70,17 @@ OPERATIONS: Final = (
         "/openapi.json",
         openapi,
         "This description, for programs",
-        {200: Answer("The document.", {"type": "object"})},
+        {200: ResponseSpec("The document.", {"type": "object"})},
         tag="server",
     ),
 )
-"""Everything that the door can do."""
+"""Every operation of the REST API."""
 DOCUMENT: Final = describe(OPERATIONS)
-_DUMPED: Final = orjson.dumps(DOCUMENT)
+_DOCUMENT_JSON: Final = orjson.dumps(DOCUMENT)
 
 
 def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operation]]:
-    """The operations by path; fixed paths first, so that no key is looked for under the name of one."""
+    """Group operations by path; fixed paths first, so that none is matched as a path parameter."""
     found: dict[str, dict[str, Operation]] = {}
     for operation in sorted(operations, key=lambda one: "{" in one.path):
         found.setdefault(operation.path, {})[operation.method] = operation
@@ -100,6 +100,6 @@ async def _validation_problem(_request: Request, error: Exception) -> Response:
     return problem_of(InvalidInput(".".join(str(part) for part in first["loc"]), first["msg"]))
 
 
-async def _own_problem(_request: Request, error: Exception) -> Response:
+async def _everwork_problem(_request: Request, error: Exception) -> Response:
     assert isinstance(error, EverworkError | Refusal)  # noqa: S101 - it is registered for nothing else
     return problem_of(error)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from everwork.aio.loops import to_the_end
+from everwork.aio.loops import shielded
 from everwork.core import checks
 from everwork.core.limits import AUDIT_DETAIL_BYTES_MAX, AUDIT_KEEP_MS, INSTANT_MS_MAX, LIST_LIMIT_MAX, NAME_CHARS_MAX
 from everwork.engines.contract import Clock, Engine
@@ -144,7 +144,7 @@ class AuditedCaller:
             await self._record(action, target, detail)
             return result
 
-        return await to_the_end(act_and_record())
+        return await shielded(act_and_record())
 
     async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
         await self._audit.record(self.principal, action, target, self.origin, detail)

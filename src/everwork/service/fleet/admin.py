@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from everwork.aio.loops import to_the_end
+from everwork.aio.loops import shielded
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.engines.contract import Engine
@@ -141,7 +141,7 @@ class FleetAdmin(AuditedCaller):
             await self._record("triggers.fire", entry.name, {**_title(entry), "key": str(key)})
             return key
 
-        return entry, await to_the_end(fire())
+        return entry, await shielded(fire())
 
     async def _meant_worker(self, reference: str) -> WorkerEntry:
         self._may_change()

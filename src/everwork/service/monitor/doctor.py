@@ -14,7 +14,7 @@ from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Stats, TypeInfo
 from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
-from everwork.engines.rules import ASKED_LATELY_MS
+from everwork.engines.rules import REQUESTED_RECENTLY_MS
 from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
@@ -165,7 +165,7 @@ async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
 
 
 def _is_asked_for(info: TypeInfo, now_ms: int) -> bool:
-    return info.last_asked_ms is not None and now_ms - info.last_asked_ms < ASKED_LATELY_MS
+    return info.last_asked_ms is not None and now_ms - info.last_asked_ms < REQUESTED_RECENTLY_MS
 
 
 def _of_unasked(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:

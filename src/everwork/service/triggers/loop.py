@@ -77,7 +77,7 @@ class TriggerLoop(BackgroundLoop):
         super().__init__("triggers", self._step, LOOK_MS / 1000)
         self._engine = engine
         self._off = off
-        self._standings = {one.name: _Standing(one, self.hurry) for one in triggers}
+        self._standings = {one.name: _Standing(one, self.wake) for one in triggers}
         self._expected = list(self._standings)
         self._now_ms = 0
         self._seconds_left: float | None = None
@@ -128,7 +128,7 @@ class TriggerLoop(BackgroundLoop):
 
     async def _hear(self, due: Sequence[_Standing], now_ms: int) -> None:
         """Wait a little for what schedules of users have just been asked."""
-        asked = [question.answer for one in due if (question := one.question) is not None and not question.is_known]
+        asked = [question.answer for one in due if (question := one.question) is not None and not question.is_awaited]
         if asked:
             await asyncio.wait(asked, timeout=PATIENCE_SECONDS)
         for one in due:
@@ -164,7 +164,7 @@ class TriggerLoop(BackgroundLoop):
             await super()._sleep(seconds)
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), max(self._seconds_left, 0.0) + 0.001)
+            await asyncio.wait_for(self._woken.wait(), max(self._seconds_left, 0.0) + 0.001)
 
 
 class _Standing:
@@ -226,14 +226,14 @@ class _Standing:
         if question is None:
             return
         if not question.answer.done():
-            question.is_known = True
+            question.is_awaited = True
             if question.is_late:
                 self._fail(now_ms, TimeoutError(f"its schedule takes longer than {ANSWER_SECONDS_MAX:g} seconds"))
             return
         self.question, found = None, question.answer.result()
         if isinstance(found, Exception):
             self._fail(now_ms, found)
-        elif not question.is_void:
+        elif not question.is_stale:
             self._take(found)
             self._leave_old(now_ms)
 
@@ -255,7 +255,7 @@ class _Standing:
 
     def _look(self) -> None:
         """An answer has come: be looked at, if nobody waits for it."""
-        if self.question is not None and self.question.is_known:
+        if self.question is not None and self.question.is_awaited:
             self.look_ms = 0
             self._hurry()
 
@@ -267,7 +267,7 @@ class _Standing:
     def _forget_points(self) -> None:
         self._points.clear()
         if self.question is not None:
-            self.question.is_void = True
+            self.question.is_stale = True
 
     def _return(self, now_ms: int) -> None:
         """Switched on again: what was missed while it was off is not caught up with.
@@ -326,7 +326,7 @@ class _Standing:
 
     def _fail(self, now_ms: int, error: Exception) -> None:
         """It is broken: it waits, ever longer."""
-        self._breakage.tell(error)
+        self._breakage.report(error)
         self._points.clear()
         self.look_ms = self._broken_until_ms = now_ms + self._broken_ms
         self._broken_ms = min(2 * self._broken_ms, BROKEN_MS_MAX)

@@ -9,9 +9,9 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.server.http.ui.chart import UNKNOWN
-from everwork.server.http.ui.flow import Past
+from everwork.server.http.ui.flow import HourlyCounts
 from everwork.service.monitor.minutes import MINUTE_TYPES_MAX
-from tests.server.http.ui.watched import watched
+from tests.server.http.ui.timed_dashboard import timed_dashboard
 from tests.stores import HOUR_MS, MINUTE_MS
 
 
@@ -26,7 +26,7 @@ def titles(page: str) -> list[str]:
 
 
 async def test_an_hour_is_drawn_by_minutes_and_those_that_nobody_watched_are_no_zeros(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         await world.work("mail", None, None, "busy", run_ms=2_000)
         await world.minutes_later(2)
         world.clock.advance(ms=3 * MINUTE_MS)  # Nobody watches.
@@ -43,7 +43,7 @@ async def test_an_hour_is_drawn_by_minutes_and_those_that_nobody_watched_are_no_
 
 
 async def test_longer_ranges_come_from_the_engine_whoever_watched(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         await world.work("mail", None, run_ms=40)
         world.clock.advance(ms=30 * HOUR_MS)
         await world.log_in_again()
@@ -62,7 +62,7 @@ async def test_longer_ranges_come_from_the_engine_whoever_watched(tmp_path: Path
 
 
 async def test_a_type_has_charts_of_its_own_and_knows_when_it_was_lost_among_many(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         await world.work("rare", None)
         await world.minutes_later(6)
         await world.work("rare", None)
@@ -78,20 +78,20 @@ async def test_a_type_has_charts_of_its_own_and_knows_when_it_was_lost_among_man
 
 
 async def test_hours_that_are_over_are_read_once_and_none_is_lost_or_counted_twice(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
-        past, service = Past(None), world.visitor.rest.service
+    async with timed_dashboard(tmp_path) as world:
+        hourly, service = HourlyCounts(None), world.visitor.rest.service
         for hours in (24, 24, 720, 24, 720):
             await world.work("mail", None)
-            await past.read(service, hours, world.clock.now_ms)
+            await hourly.read(service, hours, world.clock.now_ms)
             world.clock.advance(ms=HOUR_MS)
         await world.work("mail", None)
         before = (await service.stats(1)).generated_at_ms
         world.clock.advance(ms=40 * HOUR_MS)  # Nobody looks at the chart for long, and the last reading is old.
         await world.work("mail", None)
-        await past.read(service, 24, before)
-        await past.read(service, 720, world.clock.now_ms)
+        await hourly.read(service, 24, before)
+        await hourly.read(service, 720, world.clock.now_ms)
         told = await service.stats(720)
-        assert {hour: counts["completed"] for hour, counts in past.counts.items()} == {
+        assert {hour: counts["completed"] for hour, counts in hourly.counts.items()} == {
             row.hour: row.completed for row in told.hours
         }
-        assert len(past.counts) == 7
+        assert len(hourly.counts) == 7

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from everwork.exceptions import EngineUnavailable
-from everwork.server.http.ui.dashboard import UNKNOWN
+from everwork.server.http.ui.dashboard import OUTCOME_UNKNOWN
 from everwork.server.http.ui.render import asset_url
 from everwork.service.access.audit import Audit
 from everwork.service.access.principal import ANYBODY
@@ -84,7 +84,7 @@ async def test_a_deed_that_got_no_answer_is_not_called_undone(visitor: Visitor) 
 
     visitor.rest.engine.cancel = silent  # type: ignore[assignment,method-assign]
     said = await visitor.done(f"/ui/jobs/{job['key']}/cancel")
-    assert (said["text"], said["is_good"]) == (UNKNOWN, False)
+    assert (said["text"], said["is_good"]) == (OUTCOME_UNKNOWN, False)
 
 
 async def test_secrets_stay_out_of_the_names_of_a_job(visitor: Visitor) -> None:

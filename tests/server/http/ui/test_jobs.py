@@ -10,8 +10,8 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.core.queries import JobFilter
-from everwork.server.http.ui.pages.changes import meant
-from everwork.server.http.ui.pages.dead_letters import Failing
+from everwork.server.http.ui.pages.dead_letters import RecentFailures
+from everwork.server.http.ui.pages.jobs import count_text
 from everwork.server.http.ui.render import render
 from everwork.service import bulk
 from everwork.service.access.principal import ANYBODY
@@ -91,9 +91,11 @@ async def test_what_lies_far_below_others_is_looked_for_and_found(local: Rest) -
 
 
 def test_that_none_was_found_so_far_is_not_told_as_none() -> None:
-    told = render("failing.html", {"failing": Failing([], 0, True), "totals": {"failed": 3}, "further": "/ui/dead"})
+    told = render(
+        "failures.html", {"failures": RecentFailures([], 0, True), "totals": {"failed": 3}, "further": "/ui/dead"}
+    )
     assert "None is among the newest jobs" in told
-    assert [meant(Counted(*one)) for one in ((0, False), (0, True), (1, True), (2_000, False))] == [
+    assert [count_text(Counted(*one)) for one in ((0, False), (0, True), (1, True), (2_000, False))] == [
         "the jobs that match",
         "0 jobs",
         "1 job",

@@ -12,8 +12,8 @@ from everwork.core.leasing import Demand
 from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, WorkerEntry
 from everwork.service.fleet.fleet import Fleet
+from tests.server.http.ui.timed_dashboard import timed_dashboard
 from tests.server.http.ui.visiting import Visitor, visiting
-from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS
 
 
@@ -34,7 +34,7 @@ def tiles(page: str) -> dict[str, str]:
 
 
 async def test_a_sentence_says_how_work_flows(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         assert glance(await world.page("/ui")) == "Nothing to do right now."
         await world.engine.create([NewJob("mail", delay_ms=HOUR_MS)])
         assert glance(await world.page("/ui")) == "Nothing is due: all waiting jobs are scheduled for later."
@@ -51,7 +51,7 @@ async def test_a_sentence_says_how_work_flows(tmp_path: Path) -> None:
 
 
 async def test_when_all_fails_the_sentence_says_so(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         await world.minutes_later(2)
         await world.work("mail", *["busy"] * 4, retries=2)
         page = await world.page("/ui")
@@ -60,7 +60,7 @@ async def test_when_all_fails_the_sentence_says_so(tmp_path: Path) -> None:
 
 
 async def test_what_needs_somebody_is_said_with_a_way_to_it(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         engine = world.engine
         assert needs(await world.page("/ui")) == {}
         await engine.create([NewJob(type) for type in ("held", "broken", "lonely", "taken")])

@@ -8,8 +8,8 @@ from pathlib import Path
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Failed
+from tests.server.http.ui.timed_dashboard import timed_dashboard
 from tests.server.http.ui.visiting import Visitor, visiting
-from tests.server.http.ui.watched import watched
 from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS
 
 LATER = "2099-01-01T00:00:00Z"
@@ -36,7 +36,7 @@ def _text(html: str) -> str:
 
 
 async def test_the_list_tells_what_waits_runs_and_fails_of_each_type_and_at_what_rate(tmp_path: Path) -> None:
-    async with watched(tmp_path) as world:
+    async with timed_dashboard(tmp_path) as world:
         await world.minutes_later(2)
         await world.work("mail", None, None, None, "busy", run_ms=40)
         await world.engine.create([NewJob("mail"), NewJob("later", delay_ms=HOUR_MS)])
@@ -165,7 +165,7 @@ async def test_groups_and_workers_of_a_type_are_shown(visitor: Visitor) -> None:
 
 
 async def test_a_breaker_is_shown_opened_and_closed_and_that_is_noted(tmp_path: Path) -> None:
-    async with watched(tmp_path, [NewJob("card")] * 4) as world:
+    async with timed_dashboard(tmp_path, [NewJob("card")] * 4) as world:
         visitor = world.visitor
         await visitor.done("/ui/type/policy", type="card", policy='{"breaker_failures": 2, "breaker_seconds": 90}')
         assert "All breakers are closed" in await world.page("/ui/breakers")

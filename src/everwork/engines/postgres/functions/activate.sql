@@ -1,18 +1,26 @@
--- Purpose: promote what is due and lease the first jobs of each lane in the order of G9; and, first, settle: one step for both.
--- Inputs: one document {"now": instant or null, "v": 2 from clients that understand the notes 'room' and 'due', "done", "back", "ended", "lapsed", "events": see complete.sql and settle.sql,
---   "claims": [{"t": type, "g": group, "n": limit, "w": workers, "l": leases, "d": how many jobs are for each of these, in their order,
---     or null when they are one, "i": tenants or null, "c": the lane after which turns begin,
---     "m": [rank, run_at, key] to begin behind, or null, "o": its number}, ...]}.
--- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` says what they are:
---   'refused' (key), 'room' (others may find work now), 'due' (lease_until_ms: when asking again may find what is held back), 'claim' (max_attempts: its number, key: last lane visited, lease_until_ms: when asking again may find more, created_at_ms: how many
---   index entries the claim read), and at the end 'now' (key: the engine's now, attempts: 1 if somebody waits for
---   results, max_attempts: 1 if a worker waits for work).
+-- Purpose: in one step, settle, promote what is due, and lease the first jobs of each lane in the order of G9.
+-- Inputs: one document {
+--   "now": instant or null,
+--   "v": 2 from clients that understand the notes 'room' and 'due',
+--   "done", "back", "ended", "lapsed", "events": see complete.sql and settle.sql,
+--   "claims": [{"t": type, "g": group, "n": limit, "w": workers, "l": their lease_ms,
+--     "d": how many jobs each worker gets, in their order; null if there is one worker,
+--     "i": tenants or null, "c": the lane after which turns begin,
+--     "m": [rank, run_at, key] to begin behind, or null, "o": the claim's number}, ...]}.
+-- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` is their kind:
+--   'refused': key is a key that did not pass the guard.
+--   'room': other workers may find work now.
+--   'due': lease_until_ms is when the next claim may find what is held back.
+--   'claim': ends a claim; max_attempts is its number, key the last lane visited, lease_until_ms when the next claim
+--     may find more, created_at_ms how many index entries the claim read.
+--   'now': the last row; key is the engine's now, attempts 1 if a process waits for results, max_attempts 1 if a worker
+--     waits for work.
 
-CREATE OR REPLACE FUNCTION {schema}.note(what text, number bigint, one int DEFAULT NULL, other int DEFAULT NULL, due_ms bigint DEFAULT NULL,
-  entries bigint DEFAULT NULL)
+CREATE OR REPLACE FUNCTION {schema}.note(what text, number bigint, one int DEFAULT NULL, other int DEFAULT NULL,
+  due_ms bigint DEFAULT NULL, entries bigint DEFAULT NULL)
 RETURNS SETOF {schema}.leased LANGUAGE sql IMMUTABLE AS $$
-  SELECT number, NULL::int, one::smallint, other::smallint, what, NULL, NULL, due_ms, NULL, NULL, NULL::smallint, NULL::bigint, entries, NULL::bigint,
-    NULL, NULL, NULL
+  SELECT number, NULL::int, one::smallint, other::smallint, what, NULL, NULL, due_ms, NULL, NULL, NULL::smallint,
+    NULL::bigint, entries, NULL::bigint, NULL, NULL, NULL
 $$;
 
 CREATE OR REPLACE FUNCTION {schema}.step(given jsonb)
@@ -35,7 +43,8 @@ DECLARE
   found_queue record;
 BEGIN
   IF given ? 'done' THEN
-    SELECT c.accepted, c.queues, c.is_watched, c.is_limited INTO done, done_queues, is_watched, is_roomy FROM complete_jobs(given->'done', at_ms) c;
+    SELECT c.accepted, c.queues, c.is_watched, c.is_limited INTO done, done_queues, is_watched, is_roomy
+    FROM complete_jobs(given->'done', at_ms) c;
     accepted := done;
     PERFORM create_events(given, accepted, at_ms);
   END IF;
@@ -43,19 +52,22 @@ BEGIN
     accepted := accepted || release_jobs(given->'back', at_ms);
   END IF;
   IF given ? 'ended' THEN
-    SELECT e.accepted, e.failed, e.queues INTO ended, failed, failed_queues FROM end_attempts(given->'ended', given ? 'lapsed', at_ms) e;
+    SELECT e.accepted, e.failed, e.queues INTO ended, failed, failed_queues
+    FROM end_attempts(given->'ended', given ? 'lapsed', at_ms) e;
     accepted := accepted || ended;
   END IF;
-  -- After every job of this step is locked: nobody who holds a breaker waits for a job.
+  -- After every job of this step is locked: no transaction that holds a breaker waits for a job.
   IF is_watched OR failed <> '{}' THEN
     is_roomy := tell_breakers(done, done_queues, failed, failed_queues, at_ms) OR is_roomy;
   END IF;
   IF is_roomy AND given ? 'v' THEN
     RETURN QUERY SELECT * FROM note('room', 0);
   END IF;
-  keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
+  keys := ARRAY(SELECT k::bigint FROM jsonb_object_keys(
+    coalesce(given->'done', '{}') || coalesce(given->'back', '{}') || coalesce(given->'ended', '{}')) k);
   IF cardinality(keys) > cardinality(accepted) THEN
-    RETURN QUERY SELECT n.* FROM (SELECT unnest(keys) AS k EXCEPT SELECT unnest(accepted)) r CROSS JOIN LATERAL note('refused', r.k) n;
+    RETURN QUERY SELECT n.* FROM (SELECT unnest(keys) AS k EXCEPT SELECT unnest(accepted)) r
+      CROSS JOIN LATERAL note('refused', r.k) n;
   END IF;
 
   FOR claim IN SELECT * FROM jsonb_to_recordset(given->'claims')
@@ -63,38 +75,44 @@ BEGIN
     FOR round IN 1..2 LOOP
       SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused,
         coalesce(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL AS held
-      INTO found_queue FROM queue q JOIN type t ON t.name = q.type WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped;
+      INTO found_queue FROM queue q JOIN type t ON t.name = q.type
+      WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped;
       EXIT WHEN FOUND OR round = 2;
       PERFORM make_type(claim.t);
     END LOOP;
-    CONTINUE WHEN found_queue.id IS NULL;  -- A group that nobody has registered is empty.
+    CONTINUE WHEN found_queue.id IS NULL;  -- A group that is not registered is empty.
     IF found_queue.asked_at_ms IS NULL OR at_ms - found_queue.asked_at_ms NOT BETWEEN 0 AND {asked_every_ms} THEN
-      -- Whoever is a moment late need not wait to say the same.
-      UPDATE queue q SET asked_at_ms = at_ms WHERE q.id = (SELECT q.id FROM queue q WHERE q.id = found_queue.id FOR UPDATE SKIP LOCKED);
+      -- A concurrent claim writes the same instant: there is no need to wait for its lock.
+      UPDATE queue q SET asked_at_ms = at_ms
+      WHERE q.id = (SELECT q.id FROM queue q WHERE q.id = found_queue.id FOR UPDATE SKIP LOCKED);
     END IF;
     CONTINUE WHEN found_queue.paused;
     IF EXISTS (SELECT 1 FROM live j WHERE j.state = 0 AND j.queue_id = found_queue.id AND j.run_at_ms <= at_ms) THEN
       PERFORM promote_jobs(found_queue.id, at_ms);
     END IF;
-    -- Whose each job is, by its place among those claimed; NULL: all are the first worker's.
+    -- The number of the worker that gets each job, by the job's position among those claimed; NULL: all go to the
+    -- first.
     whom := NULL;
     IF claim.d IS NOT NULL THEN
-      whom := ARRAY(SELECT d.number FROM unnest(claim.d) WITH ORDINALITY AS d(jobs, number) CROSS JOIN LATERAL generate_series(1, d.jobs)
-        ORDER BY d.number);
+      whom := ARRAY(SELECT d.number FROM unnest(claim.d) WITH ORDINALITY AS d(jobs, number)
+        CROSS JOIN LATERAL generate_series(1, d.jobs) ORDER BY d.number);
     END IF;
     IF found_queue.held THEN
-      RETURN QUERY SELECT * FROM claim_held(found_queue.id, found_queue.solo_lane, found_queue.fair, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c,
-        claim.m, claim.o, at_ms, given->>'now' IS NULL) x
-        -- Clients of version 1 take every note that they do not know for a claim's end.
+      RETURN QUERY SELECT * FROM claim_held(found_queue.id, found_queue.solo_lane, found_queue.fair, claim.t, claim.g,
+        claim.w, claim.l, whom, claim.n, claim.i, claim.c, claim.m, claim.o, at_ms, given->>'now' IS NULL) x
+        -- Clients of version 1 read every note that they do not know as a claim's end.
         WHERE x.attempt IS NOT NULL OR x.type <> 'due' OR given ? 'v';
     ELSIF found_queue.fair THEN
-      RETURN QUERY SELECT * FROM claim_by_turns(found_queue.id, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.c, claim.o, at_ms);
+      RETURN QUERY SELECT * FROM claim_by_turns(found_queue.id, claim.t, claim.g, claim.w, claim.l, whom, claim.n,
+        claim.i, claim.c, claim.o, at_ms);
     ELSE
-      RETURN QUERY SELECT * FROM claim_straight(found_queue.id, found_queue.solo_lane, claim.t, claim.g, claim.w, claim.l, whom, claim.n, claim.i, claim.m, claim.o, at_ms);
+      RETURN QUERY SELECT * FROM claim_straight(found_queue.id, found_queue.solo_lane, claim.t, claim.g, claim.w,
+        claim.l, whom, claim.n, claim.i, claim.m, claim.o, at_ms);
     END IF;
   END LOOP;
 
-  RETURN QUERY SELECT * FROM note('now', at_ms, EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms)::int,
+  RETURN QUERY SELECT * FROM note('now', at_ms,
+    EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms)::int,
     EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms)::int);
 END $$;
 
@@ -104,14 +122,18 @@ CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURN
     ORDER BY j.run_at_ms, j.key LIMIT {promote_max} FOR UPDATE SKIP LOCKED))
 $$;
 
--- Two statements that overlap have each its now: an attempt never begins before the job's run_at, nor before the end of the
--- attempt before it, which a pending row keeps in activated_at_ms. A clock that was set back does not lengthen leases, though.
-CREATE OR REPLACE FUNCTION {schema}.begin_ms(at_ms bigint, run_at_ms bigint, ended_ms bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN greatest(run_at_ms, ended_ms) > at_ms + 60000 THEN at_ms ELSE greatest(at_ms, run_at_ms, ended_ms) END
+-- Each of two concurrent statements has its own now: an attempt never begins before the job's run_at, nor before the
+-- end of the previous attempt, which a pending row keeps in activated_at_ms. A clock that was set back does not
+-- lengthen leases, though.
+CREATE OR REPLACE FUNCTION {schema}.begin_ms(at_ms bigint, run_at_ms bigint, ended_ms bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN greatest(run_at_ms, ended_ms) > at_ms + 60000 THEN at_ms
+    ELSE greatest(at_ms, run_at_ms, ended_ms) END
 $$;
 
--- One lane was ever seen: straight down the ready index, from the front, or from behind a mark (see marks.py).
-CREATE OR REPLACE FUNCTION {schema}.claim_straight(queue int, lane int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], mark jsonb, number smallint, at_ms bigint)
+-- For queues with one lane: straight down the ready index, from the front, or from behind a mark (see claims.py).
+CREATE OR REPLACE FUNCTION {schema}.claim_straight(queue int, lane int, t text, g text, w text[], l bigint[],
+  whom int[], n int, tenants text[], mark jsonb, number smallint, at_ms bigint)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
@@ -137,13 +159,15 @@ BEGIN
     got := cardinality(ids);
   END IF;
   IF got > 0 AND whom IS NULL THEN
-    -- The usual case: to find rows by a list of places is a tenth cheaper than to join them with their numbers.
+    -- The usual case: finding rows by a list of ctids is a tenth cheaper than joining them with their numbers.
     RETURN QUERY WITH taken AS (
       UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w[1],
-        activated_at_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms), lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l[1]
-      WHERE j.ctid = ANY(ids) RETURNING j.key, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms)
-    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
-      k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
+        activated_at_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms),
+        lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l[1]
+      WHERE j.ctid = ANY(ids)
+      RETURNING j.key, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms)
+    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers,
+      (-k.rank)::smallint, k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
     FROM taken k JOIN job j ON j.key = k.key ORDER BY k.rank, k.run_at_ms, k.key;
     GET DIAGNOSTICS got = ROW_COUNT;
   ELSIF got > 0 THEN
@@ -153,8 +177,8 @@ BEGIN
         lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l[whom[p.place]]
       FROM unnest(ids) WITH ORDINALITY AS p(id, place) WHERE j.ctid = p.id
       RETURNING p.place, j.key, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms)
-    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
-      k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
+    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, whose.tenant, k.lease_until_ms, j.variables, j.headers,
+      (-k.rank)::smallint, k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, whose.limit_key, j.extra
     FROM taken k JOIN job j ON j.key = k.key ORDER BY k.place;
     GET DIAGNOSTICS got = ROW_COUNT;
   END IF;
@@ -165,11 +189,12 @@ BEGIN
     (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1), entries);
 END $$;
 
--- Many lanes: rounds over those that have ready work, from behind the lane that this caller visited last. Nothing
--- shared is written but the jobs; no note of which lane has work can be stale, because the index itself is asked.
+-- For queues with many lanes: rounds over those that have ready work, from behind the lane that this caller visited
+-- last. Only the jobs are written, nothing shared; which lanes have work is read from the index, so it is never stale.
 -- rooms: see limits.sql, running; NULL: lanes have no limit.
-CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int, number smallint, at_ms bigint,
-  rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL, rounds int DEFAULT 1000000)
+CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int,
+  tenants text[], visited int, number smallint, at_ms bigint, rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL,
+  rounds int DEFAULT 1000000)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
@@ -189,27 +214,34 @@ BEGIN
     EXIT WHEN cardinality(lanes) = 0;
     share := greatest(1, rest / cardinality(lanes));
     RETURN QUERY WITH taken AS (
-      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1, worker = w[coalesce(whom[n - rest + p.place], 1)],
+      UPDATE live j SET state = 2, attempt = j.attempt + 1, attempts = j.attempts + 1,
+        worker = w[coalesce(whom[n - rest + p.place], 1)],
         activated_at_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms),
         lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l[coalesce(whom[n - rest + p.place], 1)]
       FROM unnest(ARRAY(SELECT p.id FROM unnest(lanes) AS r(lane) CROSS JOIN LATERAL (
         SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
           AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
-        ORDER BY j.rank, j.run_at_ms, j.key LIMIT CASE WHEN rooms IS NULL THEN share ELSE least(share, coalesce((rooms->>(r.lane::text))::int,
-          CASE WHEN share > lane_max THEN (SELECT lane_max FROM lane x WHERE x.id = r.lane AND x.limit_key <> '') END)) END FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
+        ORDER BY j.rank, j.run_at_ms, j.key
+        LIMIT CASE WHEN rooms IS NULL THEN share ELSE least(share, coalesce((rooms->>(r.lane::text))::int,
+          CASE WHEN share > lane_max THEN (SELECT lane_max FROM lane x WHERE x.id = r.lane AND x.limit_key <> '') END))
+          END
+        FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
       WHERE j.ctid = p.id
-      RETURNING p.place, j.key, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank, j.run_at_ms),
+      RETURNING p.place, j.key, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank,
+        j.run_at_ms),
     counted AS (
       INSERT INTO count_delta (queue_id, tenant, pending, processing)
-      SELECT queue, x.tenant, -sum(s.n), sum(s.n) FROM (SELECT lane_id, count(*) AS n FROM taken GROUP BY 1) s JOIN lane x ON x.id = s.lane_id GROUP BY 2)
-    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, x.tenant, k.lease_until_ms, j.variables, j.headers, (-k.rank)::smallint,
-      k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, nullif(x.limit_key, ''), j.extra
+      SELECT queue, x.tenant, -sum(s.n), sum(s.n) FROM (SELECT lane_id, count(*) AS n FROM taken GROUP BY 1) s
+      JOIN lane x ON x.id = s.lane_id GROUP BY 2)
+    SELECT k.key, k.attempt, k.attempts, k.max_attempts, t, g, x.tenant, k.lease_until_ms, j.variables, j.headers,
+      (-k.rank)::smallint, k.run_at_ms, j.created_at_ms, j.timeout_ms, j.correlation_id, nullif(x.limit_key, ''),
+      j.extra
     FROM taken k JOIN job j ON j.key = k.key JOIN lane x ON x.id = k.lane_id
     ORDER BY k.place;
     GET DIAGNOSTICS got = ROW_COUNT;
     visited := lanes[cardinality(lanes)];
     rest := rest - got;
-    -- Others hold what these lanes have: asking again at once finds the lanes behind them.
+    -- Other claims hold what these lanes have: the next claim, due immediately, finds the lanes behind them.
     is_cut_short := got = 0;
     rounds := rounds - 1;
     EXIT WHEN is_cut_short OR rest = 0 OR rounds = 0;
@@ -226,30 +258,36 @@ CREATE OR REPLACE FUNCTION {schema}.has_room(rooms jsonb, lane int) RETURNS int 
   SELECT CASE WHEN rooms->>(lane::text) = '0' THEN 0 ELSE 1 END
 $$;
 
--- The next lanes that have ready work and room, behind `visited` and round: one probe of the index for each. A lane without room is
--- a step on the way to the next, and no more: none of its jobs but the first is read.
-CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint, rooms jsonb) RETURNS int[] LANGUAGE sql {plan} AS $$
+-- The next lanes that have ready work and are below their limit, starting behind `visited` and wrapping around: one
+-- probe of the index for each. Of a lane at its limit only the first job is read, to get to the next lane.
+CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint,
+  rooms jsonb)
+RETURNS int[] LANGUAGE sql {plan} AS $$
   WITH RECURSIVE behind AS (
-    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id > visited
+    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j
+     WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id > visited
       AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
     UNION ALL
     SELECT x.lane_id, b.i + has_room(rooms, x.lane_id) FROM behind b CROSS JOIN LATERAL (
       SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
   before AS (
-    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id <= visited
+    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j
+     WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id <= visited
       AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
     UNION ALL
     SELECT x.lane_id, b.i + has_room(rooms, x.lane_id) FROM before b CROSS JOIN LATERAL (
-      SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane AND j.lane_id <= visited
+      SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane
+        AND j.lane_id <= visited
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
   named AS (
-    -- Not EXISTS, which a plan may turn round: it would read every ready job of the queue.
+    -- Not EXISTS, which the planner may invert: it would read every ready job of the queue.
     SELECT m.lane FROM unnest(mine) AS m(lane) CROSS JOIN LATERAL (
       SELECT 1 FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = m.lane
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) LIMIT 1) w
     ORDER BY m.lane <= visited, m.lane)
   SELECT coalesce(array_agg(a.lane), '{}') FROM (
-    SELECT w.lane FROM ((SELECT lane FROM behind) UNION ALL (SELECT lane FROM before) UNION ALL (SELECT lane FROM named)) w
+    SELECT w.lane FROM ((SELECT lane FROM behind) UNION ALL (SELECT lane FROM before)
+      UNION ALL (SELECT lane FROM named)) w
     WHERE rooms IS NULL OR has_room(rooms, w.lane) = 1 LIMIT most) a
 $$;

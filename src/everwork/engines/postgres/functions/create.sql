@@ -1,9 +1,12 @@
--- Purpose: accept jobs, all or none, in whatever transaction the caller is.
+-- Purpose: accept jobs, all or none, in the caller's transaction.
 -- Inputs: one document {"now": instant or null, "heads": [[type, tenant, limit key or ""], ...],
---   "jobs": [{"h": number of its head, from 1, "v": variables, ...}, ...], "dedupe": true if any job has a dedupe key ("k")}.
--- Returns: the keys given to the jobs; the keys to answer, an earlier job's where the dedupe key is known; whether a worker waits.
+--   "jobs": [{"h": number of its head, from 1, "v": variables, ...: see create.py}, ...],
+--   "dedupe": true if any job has a dedupe key ("k")}.
+-- Returns: the new keys of the jobs; the keys to return, an earlier job's where the dedupe key is known; whether a
+--   worker waits for work.
 
-CREATE OR REPLACE FUNCTION {schema}.create_jobs(given jsonb, OUT fresh bigint[], OUT keys bigint[], OUT is_awaited boolean)
+CREATE OR REPLACE FUNCTION {schema}.create_jobs(given jsonb, OUT fresh bigint[], OUT keys bigint[],
+  OUT is_awaited boolean)
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
   at_ms bigint := now_ms((given->>'now')::bigint);
@@ -13,7 +16,7 @@ DECLARE
   lane int;
   types text[] := '{}';
   tenants text[] := '{}';
-  attempts smallint[] := '{}';  -- For each head: what its jobs may try,
+  attempts smallint[] := '{}';  -- For each head: the max_attempts of its jobs,
   firsts int[] := '{}';         -- and where its lanes begin and end in the two arrays below: one for each group.
   lasts int[] := '{}';
   queues int[] := '{}';
@@ -30,7 +33,8 @@ BEGIN
     attempts := attempts || coalesce(found_type.max_attempts, {attempts_default}::smallint);
     firsts := firsts || cardinality(queues) + 1;
     FOR found_queue IN SELECT q.id FROM queue q WHERE q.type = head->>0 AND NOT q.dropped ORDER BY q.grp LOOP
-      SELECT l.id INTO lane FROM lane l WHERE l.queue_id = found_queue.id AND l.tenant = head->>1 AND l.limit_key = head->>2;
+      SELECT l.id INTO lane FROM lane l
+      WHERE l.queue_id = found_queue.id AND l.tenant = head->>1 AND l.limit_key = head->>2;
       IF NOT FOUND THEN
         lane := make_lane(found_queue.id, head->>1, head->>2);
       END IF;
@@ -48,31 +52,36 @@ BEGIN
 
   WITH one AS MATERIALIZED (
     SELECT fresh[x.n] AS key, x.*
-    FROM ROWS FROM (jsonb_to_recordset(given->'jobs') AS (h int, v text, p smallint, d bigint, r bigint, m smallint, k text,
-      c text, e bigint, t bigint, b text, y text, x text)) WITH ORDINALITY AS x(h, v, p, d, r, m, k, c, e, t, b, y, x, n)
+    FROM ROWS FROM (jsonb_to_recordset(given->'jobs') AS (h int, v text, p smallint, d bigint, r bigint, m smallint,
+      k text, c text, e bigint, t bigint, b text, y text, x text))
+      WITH ORDINALITY AS x(h, v, p, d, r, m, k, c, e, t, b, y, x, n)
     WHERE fresh[x.n] = keys[x.n]),
   copy AS MATERIALIZED (
-    SELECT CASE WHEN g.n = firsts[o.h] THEN o.key ELSE nextval('job_key') END AS key, CASE WHEN g.n > firsts[o.h] THEN o.key END AS copy_of,
+    SELECT CASE WHEN g.n = firsts[o.h] THEN o.key ELSE nextval('job_key') END AS key,
+      CASE WHEN g.n > firsts[o.h] THEN o.key END AS copy_of,
       queues[g.n] AS queue_id, lanes[g.n] AS lane_id, (-coalesce(o.p, 0))::smallint AS rank,
       coalesce(o.r, at_ms + coalesce(o.d, 0)) AS run_at_ms, coalesce(o.m, attempts[o.h]) AS max_attempts,
       o.v, o.k, o.c, o.e, o.t, o.b, o.y, o.x
     FROM one o CROSS JOIN LATERAL generate_series(firsts[o.h], lasts[o.h]) AS g(n)),
   kept AS (
-    INSERT INTO job (key, created_at_ms, expires_at_ms, timeout_ms, copy_of, queue_id, lane_id, max_attempts, variables, headers,
-      dedupe_key, correlation_id, retry, extra)
+    INSERT INTO job (key, created_at_ms, expires_at_ms, timeout_ms, copy_of, queue_id, lane_id, max_attempts, variables,
+      headers, dedupe_key, correlation_id, retry, extra)
     SELECT c.key, at_ms, c.e, c.t, c.copy_of, c.queue_id, c.lane_id, c.max_attempts, c.v, c.b,
       CASE WHEN c.copy_of IS NULL THEN c.k END, c.c, c.y, c.x FROM copy c),
   placed AS (
     INSERT INTO live (key, run_at_ms, expires_at_ms, queue_id, lane_id, state, rank, max_attempts)
-    SELECT c.key, c.run_at_ms, c.e, c.queue_id, c.lane_id, CASE WHEN c.run_at_ms > at_ms THEN 0 ELSE 1 END, c.rank, c.max_attempts
+    SELECT c.key, c.run_at_ms, c.e, c.queue_id, c.lane_id,
+      CASE WHEN c.run_at_ms > at_ms THEN 0 ELSE 1 END, c.rank, c.max_attempts
     FROM copy c RETURNING lane_id)
   INSERT INTO count_delta (queue_id, tenant, pending)
-  SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
+  SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p
+  JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
   is_awaited := EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms);
 END $$;
 
--- The first writer of (type, tenant, dedupe key) wins; a writer that has not committed yet is waited for.
-CREATE OR REPLACE FUNCTION {schema}.claim_dedupe(jobs jsonb, types text[], tenants text[], fresh bigint[]) RETURNS bigint[]
+-- The first writer of (type, tenant, dedupe key) wins; this waits for one that has not committed yet.
+CREATE OR REPLACE FUNCTION {schema}.claim_dedupe(jobs jsonb, types text[], tenants text[], fresh bigint[])
+RETURNS bigint[]
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
   keys bigint[];
@@ -84,7 +93,8 @@ BEGIN
     WHERE x.k IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 ON CONFLICT DO NOTHING;
     keys := ARRAY(
       SELECT CASE WHEN x.k IS NULL THEN fresh[x.n]
-        ELSE (SELECT d.key FROM dedupe d WHERE d.type = types[x.h] AND d.tenant = tenants[x.h] AND d.dedupe_key = x.k) END
+        ELSE (SELECT d.key FROM dedupe d
+          WHERE d.type = types[x.h] AND d.tenant = tenants[x.h] AND d.dedupe_key = x.k) END
       FROM ROWS FROM (jsonb_to_recordset(jobs) AS (h int, k text)) WITH ORDINALITY AS x(h, k, n) ORDER BY x.n);
     -- NULL: it was deleted with its job between the two statements.
     IF array_position(keys, NULL) IS NULL THEN

@@ -1,12 +1,12 @@
--- Purpose: claims of types that are held back: by a breaker that is not closed, by how many jobs may run, by their rate.
+-- Purpose: claims of types that are held back: by an open breaker, by how many jobs may run, by their rate.
 -- Inputs: as claim_straight and claim_by_turns in activate.sql. Returns: leased jobs and notes, as they do.
--- Functions that only claim_held calls have its settings: to set them anew costs more than what they do.
+-- Functions that only claim_held calls inherit its settings: setting them again would cost more than what they do.
 
--- Claims of one queue of a limited type pass its gate one after the other: each statement behind it sees what those before it have
--- leased. Locks are taken in this order: jobs, breakers, gates by type and group; nobody who holds a gate waits for a breaker.
--- is_real: at_ms is the server's time, which goes on while a statement waits.
-CREATE OR REPLACE FUNCTION {schema}.claim_held(queue int, lane int, fair boolean, t text, g text, w text[], l bigint[], whom int[], n int, tenants text[], visited int,
-  mark jsonb, number smallint, at_ms bigint, is_real boolean)
+-- Claims of one queue of a limited type pass its gate one after the other: each sees what those before have leased.
+-- Locks are taken in this order: jobs, breakers, gates by type and group; no transaction that holds a gate waits for a
+-- breaker. is_real: at_ms is the server's time, which goes on while a statement waits.
+CREATE OR REPLACE FUNCTION {schema}.claim_held(queue int, lane int, fair boolean, t text, g text, w text[], l bigint[],
+  whom int[], n int, tenants text[], visited int, mark jsonb, number smallint, at_ms bigint, is_real boolean)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
 #variable_conflict use_column
@@ -31,12 +31,13 @@ BEGIN
   SELECT * INTO held FROM type x WHERE x.name = t;
   IF held.breaker_open_until_ms <= at_ms THEN
     SELECT * INTO held FROM type x WHERE x.name = t FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN  -- Somebody takes the probe's place, or ends it: it is worth a look in a moment.
+    IF NOT FOUND THEN  -- Another transaction claims or ends the probe: a claim in a moment may find work.
       RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, at_ms + 100);
       RETURN;
     END IF;
     is_probe := held.breaker_open_until_ms <= at_ms;
-    IF is_probe AND EXISTS (SELECT 1 FROM live j WHERE j.key = held.breaker_probe_key AND j.attempt = held.breaker_probe_attempt AND j.state + 0 = 2) THEN
+    IF is_probe AND EXISTS (SELECT 1 FROM live j
+      WHERE j.key = held.breaker_probe_key AND j.attempt = held.breaker_probe_attempt AND j.state + 0 = 2) THEN
       RETURN;
     END IF;
   END IF;
@@ -62,11 +63,11 @@ BEGIN
     since := door.since_ms;
     begun := door.started;
     IF held.rate_jobs IS NOT NULL THEN
-      -- Windows follow each other in the order of the gate, and not of the statements' beginnings.
+      -- Windows follow the order in which claims pass the gate, not the order in which statements began.
       DECLARE
         gate_ms bigint := CASE WHEN is_real THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint ELSE at_ms END;
       BEGIN
-        -- A beginning that is far ahead was written before the clock was set back.
+        -- A window that begins far ahead was written before the clock was set back.
         IF since IS NULL OR abs(gate_ms - since) >= held.rate_ms THEN
           since := gate_ms;
           begun := 0;
@@ -78,7 +79,7 @@ BEGIN
         RETURN;
       END IF;
     END IF;
-    -- The mark heals: it may miss a job that was leased while the policy changed.
+    -- Now and then the mark is ignored: it may miss a job that was leased while the policy changed.
     IF abs(at_ms - door.counted_at_ms) < {count_every_ms} THEN
       low := door.low_key;
     END IF;
@@ -95,9 +96,10 @@ BEGIN
   END IF;
 
   IF NOT is_probe AND low = 0 AND coalesce(passed, 0) <= {count_passed_max} AND room > 0 THEN
-    -- The usual case: nobody wants to know which jobs these are.
+    -- The usual case: it does not matter which jobs these are.
     IF fair THEN
-      RETURN QUERY SELECT * FROM claim_by_turns(queue, t, g, w, l, whom, room, tenants, visited, number, at_ms, rooms, held.lane_max_running);
+      RETURN QUERY SELECT * FROM claim_by_turns(queue, t, g, w, l, whom, room, tenants, visited, number, at_ms, rooms,
+        held.lane_max_running);
     ELSE
       RETURN QUERY SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms);
     END IF;
@@ -109,8 +111,10 @@ BEGIN
   WHILE room > got LOOP
     before := got;
     FOR one IN
-      SELECT * FROM claim_by_turns(queue, t, g, w, l, whom[got + 1:], room - got, tenants, visited, number, at_ms, rooms, held.lane_max_running, 1) WHERE fair
-      UNION ALL SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms) WHERE NOT fair
+      SELECT * FROM claim_by_turns(queue, t, g, w, l, whom[got + 1:], room - got, tenants, visited, number, at_ms,
+        rooms, held.lane_max_running, 1) WHERE fair
+      UNION ALL SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms)
+        WHERE NOT fair
     LOOP
       IF one.attempt IS NULL THEN
         last := one;
@@ -135,17 +139,19 @@ BEGIN
   END IF;
 
   IF door.queue_id IS NOT NULL THEN
-    PERFORM leave_gate(door, CASE WHEN got > 0 AND held.rate_jobs IS NOT NULL THEN since END, begun + got, low, lowest, passed, rooms IS NOT NULL AND is_vain, at_ms);
+    PERFORM leave_gate(door, CASE WHEN got > 0 AND held.rate_jobs IS NOT NULL THEN since END, begun + got, low, lowest,
+      passed, rooms IS NOT NULL AND is_vain, at_ms);
     IF got > 0 AND begun + got >= held.rate_jobs THEN
       RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, since + held.rate_ms));
     END IF;
   END IF;
 END $$;
 
--- What the next claim of the queue is to know; nothing is written that is known already. Jobs that run stand from `lowest` on: to begin there
--- spares the next count what stands before, which under a snapshot that somebody holds is every job that ever ran.
-CREATE OR REPLACE FUNCTION {schema}.leave_gate(door {schema}.gate, since bigint, begun int, low bigint, lowest bigint, passed bigint, is_full boolean, at_ms bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Keep what the next claim of the queue needs, if it has changed. The keys of running jobs begin with `lowest`: a count
+-- from there skips the dead entries before it: under a snapshot that is held open, those of every job that ever ran.
+CREATE OR REPLACE FUNCTION {schema}.leave_gate(door {schema}.gate, since bigint, begun int, low bigint, lowest bigint,
+  passed bigint, is_full boolean, at_ms bigint)
+RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 BEGIN
   IF lowest < low OR passed > {count_passed_max} THEN
@@ -153,14 +159,17 @@ BEGIN
     low := coalesce(lowest, low);
   END IF;
   IF since IS NOT NULL OR low <> door.low_key OR is_full <> door.is_full THEN
-    UPDATE gate x SET since_ms = coalesce(since, x.since_ms), started = CASE WHEN since IS NULL THEN x.started ELSE begun END,
-      low_key = low, counted_at_ms = door.counted_at_ms, is_full = leave_gate.is_full WHERE x.queue_id = door.queue_id;
+    UPDATE gate x SET since_ms = coalesce(since, x.since_ms),
+      started = CASE WHEN since IS NULL THEN x.started ELSE begun END,
+      low_key = low, counted_at_ms = door.counted_at_ms, is_full = leave_gate.is_full
+    WHERE x.queue_id = door.queue_id;
   END IF;
 END $$;
 
--- Whether every lane that has work is at its limit, as the latest claim found it and a look without the gate confirms: while that lasts, those who ask
--- do not hold each other up.
-CREATE OR REPLACE FUNCTION {schema}.is_full(queue int, lane_max int, tenants text[], at_ms bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Whether every lane that has work is at its limit, as the latest claim found and a read without the gate confirms:
+-- while that lasts, claims do not wait for each other.
+CREATE OR REPLACE FUNCTION {schema}.is_full(queue int, lane_max int, tenants text[], at_ms bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
   low bigint := (SELECT x.low_key FROM gate x WHERE x.queue_id = queue AND x.is_full);
   mine int[];
@@ -171,32 +180,42 @@ BEGIN
   IF tenants IS NOT NULL THEN
     mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
   END IF;
-  RETURN cardinality(lanes_with_work(queue, mine, 0, 1, at_ms, (SELECT x.rooms FROM running(queue, low, NULL, lane_max) x))) = 0;
+  RETURN cardinality(lanes_with_work(queue, mine, 0, 1, at_ms,
+    (SELECT x.rooms FROM running(queue, low, NULL, lane_max) x))) = 0;
 END $$;
 
--- When asking again may find work that is held back until an instant; NULL: there is none.
+-- When the next claim may find work that is held back until an instant; NULL: there is none.
 CREATE OR REPLACE FUNCTION {schema}.due_from(queue int, until_ms bigint) RETURNS bigint LANGUAGE plpgsql {plan} AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM live j WHERE j.state = 1 AND j.queue_id = queue) THEN
     RETURN until_ms;
   END IF;
-  RETURN (SELECT greatest(until_ms, j.run_at_ms) FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1);
+  RETURN (
+    SELECT greatest(until_ms, j.run_at_ms) FROM live j WHERE j.state = 0 AND j.queue_id = queue
+    ORDER BY j.run_at_ms LIMIT 1);
 END $$;
 
--- What runs of a queue, from a key on: how many jobs (if lanes have no limit, no more than `most` are counted), the lowest key, how many entries of no use
--- the count has passed, and how many more jobs may run of each lane that has a limit key and jobs that run: {"lane": number, ...}.
-CREATE OR REPLACE FUNCTION {schema}.running(queue int, low bigint, most int, lane_max int, OUT jobs int, OUT lowest bigint, OUT passed bigint, OUT rooms jsonb)
+-- The running jobs of a queue, from a key on: how many (at most `most` are counted if lanes have no limit), the lowest
+-- key, how many dead entries the count has passed, and how many more jobs may run in each lane that has a limit key and
+-- running jobs: {"lane": number, ...}.
+CREATE OR REPLACE FUNCTION {schema}.running(queue int, low bigint, most int, lane_max int, OUT jobs int,
+  OUT lowest bigint, OUT passed bigint, OUT rooms jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
   entries bigint := pg_stat_get_xact_tuples_returned('live_busy'::regclass);
 BEGIN
   IF lane_max IS NULL THEN
     SELECT count(*), min(b.key) INTO jobs, lowest
-    FROM (SELECT j.key FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low ORDER BY j.key LIMIT most) b;
+    FROM (
+      SELECT j.key FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low
+      ORDER BY j.key LIMIT most) b;
   ELSE
-    SELECT coalesce(sum(b.n), 0), min(b.lowest), coalesce(jsonb_object_agg(b.lane_id, greatest(0, lane_max - b.n)) FILTER (WHERE x.id IS NOT NULL), '{}')
+    SELECT coalesce(sum(b.n), 0), min(b.lowest),
+      coalesce(jsonb_object_agg(b.lane_id, greatest(0, lane_max - b.n)) FILTER (WHERE x.id IS NOT NULL), '{}')
     INTO jobs, lowest, rooms
-    FROM (SELECT j.lane_id, count(*) AS n, min(j.key) AS lowest FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low GROUP BY j.lane_id) b
+    FROM (
+      SELECT j.lane_id, count(*) AS n, min(j.key) AS lowest FROM live j
+      WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low GROUP BY j.lane_id) b
     LEFT JOIN lane x ON x.id = b.lane_id AND x.limit_key <> '';
   END IF;
   passed := pg_stat_get_xact_tuples_returned('live_busy'::regclass) - entries - jobs;

@@ -1,14 +1,16 @@
--- Purpose: write how attempts ended that were not completed: handed back, or as the core has decided.
--- Inputs: documents; each function names its own. Returns: the keys that passed the guard.
+-- Purpose: write how attempts ended that were not completed: released, or as the core has decided.
+-- Inputs: documents; each function describes its own. Returns: the keys that passed the guard.
 
--- Clean hand-backs: {"key": attempt, ...} (attempt 0: not checked).
-CREATE OR REPLACE FUNCTION {schema}.release_jobs(back jsonb, at_ms bigint) RETURNS bigint[] LANGUAGE plpgsql {plan} AS $$
+-- Releases: {"key": attempt, ...} (attempt 0: not checked).
+CREATE OR REPLACE FUNCTION {schema}.release_jobs(back jsonb, at_ms bigint) RETURNS bigint[]
+LANGUAGE plpgsql {plan} AS $$
 DECLARE
   accepted bigint[];
 BEGIN
   WITH held AS MATERIALIZED (
     SELECT j.key, j.attempt, j.worker, j.activated_at_ms FROM live j
-    WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(back) k)) AND j.state + 0 = 2 AND (back->>(j.key::text))::int IN (j.attempt, 0)
+    WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(back) k)) AND j.state + 0 = 2
+      AND (back->>(j.key::text))::int IN (j.attempt, 0)
     ORDER BY j.key FOR UPDATE),
   returned AS (
     UPDATE live j SET state = CASE WHEN j.run_at_ms > at_ms THEN 0 ELSE 1 END, attempts = j.attempts - 1,
@@ -21,16 +23,21 @@ BEGIN
     INSERT INTO count_delta (queue_id, tenant, processing, pending)
     SELECT l.queue_id, l.tenant, -count(*), count(*) FROM returned r JOIN lane l ON l.id = r.lane_id GROUP BY 1, 2)
   SELECT array_agg(r.key) INTO accepted FROM returned r;
-  DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (SELECT j.attempt FROM live j WHERE j.key = h.key) - {history_max};
+  DELETE FROM history h WHERE h.key = ANY(accepted)
+    AND h.attempt <= (SELECT j.attempt FROM live j WHERE j.key = h.key) - {history_max};
   RETURN coalesce(accepted, '{}');
 END $$;
 
--- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew, "s": 1 pending or 4 failed,
--- "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code, "v": new variables, if there are any, "f": if a breaker counts it, "t": the sort of failure, if the client knows it}, ...}. `lapsed`: only leases that ran out may end so, and
--- a job that somebody is settling this moment, perhaps in a transaction of the user's that lasts, is not waited for.
--- Whoever changed attempts or max_attempts meanwhile makes the guard fail, and the caller decides again.
--- Beside the keys that passed: those that breakers count, and the queue of each.
-CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[], OUT failed bigint[], OUT queues int[])
+-- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew,
+--   "s": 1 pending or 4 failed, "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code,
+--   "v": new variables, if there are any, "f": if a breaker counts it,
+--   "t": the kind of failure, if the client knows it}, ...}.
+-- `lapsed`: only leases that ran out may end this way, and jobs that are being settled at the moment, perhaps in a long
+-- transaction of a user's, are skipped.
+-- If attempts or max_attempts have changed meanwhile, the guard fails and the caller decides again.
+-- Returns also the keys that breakers count, and the queue of each.
+CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[],
+  OUT failed bigint[], OUT queues int[])
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
@@ -53,27 +60,31 @@ BEGIN
   gone AS (
     DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h WHERE h.o->>'s' = '4')) RETURNING j.key),
   kept AS (
-    INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts,
-      worker, kind, error, code)
-    SELECT h.key, h.run_at_ms, at_ms, h.activated_at_ms, h.queue_id, h.lane_id, h.attempt, 4, h.rank, h.attempts, (h.o->>'x')::smallint,
-      h.worker, h.o->>'i', h.o->>'e', h.o->>'c' FROM held h WHERE h.o->>'s' = '4'),
+    INSERT INTO finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank,
+      attempts, max_attempts, worker, kind, error, code)
+    SELECT h.key, h.run_at_ms, at_ms, h.activated_at_ms, h.queue_id, h.lane_id, h.attempt, 4, h.rank, h.attempts,
+      (h.o->>'x')::smallint, h.worker, h.o->>'i', h.o->>'e', h.o->>'c'
+    FROM held h WHERE h.o->>'s' = '4'),
   recorded AS (
     INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
     SELECT h.key, h.attempt, 0, h.o->>'i', at_ms, h.worker, h.o->>'e', h.activated_at_ms,
       CASE WHEN h.o->>'s' = '1' THEN at_ms + (h.o->>'b')::bigint END FROM held h),
   counted AS (
     INSERT INTO count_delta (queue_id, tenant, processing, pending, failed)
-    SELECT l.queue_id, l.tenant, -count(*), count(*) FILTER (WHERE h.o->>'s' = '1'), count(*) FILTER (WHERE h.o->>'s' = '4')
+    SELECT l.queue_id, l.tenant, -count(*), count(*) FILTER (WHERE h.o->>'s' = '1'),
+      count(*) FILTER (WHERE h.o->>'s' = '4')
     FROM held h JOIN lane l ON l.id = h.lane_id GROUP BY 1, 2),
   worked AS (
     INSERT INTO work_delta (hour, queue_id, worker, failed, retried, execution_ms, wait_ms)
-    SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'), count(*) FILTER (WHERE h.o->>'s' = '1'),
-      sum(greatest(0, at_ms - h.activated_at_ms)), sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3),
+    SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'),
+      count(*) FILTER (WHERE h.o->>'s' = '1'), sum(greatest(0, at_ms - h.activated_at_ms)),
+      sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3),
   measured AS (
     INSERT INTO measure_delta (hour, queue_id, jobs, execution, wait, sort)
-    SELECT at_ms / 3600000, h.queue_id, count(*), bucket_of(at_ms - h.activated_at_ms), bucket_of(h.activated_at_ms - h.run_at_ms),
-      coalesce(h.o->>'t', {unclassified}) FROM held h GROUP BY 2, 4, 5, 6)
-  SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'), coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}')
+    SELECT at_ms / 3600000, h.queue_id, count(*), bucket_of(at_ms - h.activated_at_ms),
+      bucket_of(h.activated_at_ms - h.run_at_ms), coalesce(h.o->>'t', {unclassified}) FROM held h GROUP BY 2, 4, 5, 6)
+  SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'),
+    coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}')
   INTO accepted, failed, queues FROM held h;
   UPDATE job j SET variables = ended->(j.key::text)->>'v'
   WHERE j.key = ANY(ARRAY(SELECT k FROM unnest(accepted) k WHERE ended->(k::text) ? 'v'));

@@ -1,13 +1,14 @@
 -- Purpose: cancel pending and processing jobs.
--- Inputs: keys in their order, now, kind, reason, whether only pending ones. Returns: those cancelled, as they were found.
+-- Inputs: sorted keys, now, kind, reason, whether only pending ones. Returns: those cancelled, as they were before.
 
 -- name: cancel
 WITH gone AS (
   DELETE FROM {schema}.live l WHERE l.key = ANY($1::bigint[]) AND (NOT $5 OR l.state + 0 < 2) RETURNING l.*),
 kept AS (
-  INSERT INTO {schema}.finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state, rank, attempts, max_attempts,
-    worker, kind, error)
-  SELECT key, run_at_ms, {schema}.now_ms($2), CASE state WHEN 2 THEN activated_at_ms END, queue_id, lane_id, attempt, 5, rank, attempts, max_attempts, worker, $3, nullif($4, '') FROM gone),
+  INSERT INTO {schema}.finished (key, run_at_ms, finished_at_ms, activated_at_ms, queue_id, lane_id, attempt, state,
+    rank, attempts, max_attempts, worker, kind, error)
+  SELECT key, run_at_ms, {schema}.now_ms($2), CASE state WHEN 2 THEN activated_at_ms END, queue_id, lane_id, attempt, 5,
+    rank, attempts, max_attempts, worker, $3, nullif($4, '') FROM gone),
 counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, pending, processing, cancelled)
   SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state < 2), -count(*) FILTER (WHERE g.state = 2), count(*)

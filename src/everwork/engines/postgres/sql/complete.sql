@@ -1,4 +1,4 @@
--- Purpose: complete attempts in the user's own transaction, on any driver.
+-- Purpose: complete attempts in the user's own transaction, with any driver.
 -- Inputs: one document {"now", "done", "events"}, see functions/complete.sql. Returns: the keys that passed the guard.
 
 -- name: complete

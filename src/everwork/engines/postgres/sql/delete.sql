@@ -1,12 +1,15 @@
--- Purpose: remove finished jobs with all that belongs to them.
--- Inputs: keys in their order. Returns: those removed, as they were found.
+-- Purpose: delete finished jobs with everything that belongs to them.
+-- Inputs: sorted keys. Returns: those deleted, as they were before.
 
 -- name: delete
 WITH gone AS (
   DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM {schema}.job j
-    CROSS JOIN LATERAL (SELECT a.ctid FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT a.ctid FROM {schema}.finished a
+      WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) p
     WHERE j.key = ANY($1::bigint[]))) RETURNING f.*),
-jobs AS (DELETE FROM {schema}.job WHERE key = ANY(ARRAY(SELECT key FROM gone)) RETURNING key, queue_id, lane_id, dedupe_key),
+jobs AS (
+  DELETE FROM {schema}.job WHERE key = ANY(ARRAY(SELECT key FROM gone))
+  RETURNING key, queue_id, lane_id, dedupe_key),
 results AS (DELETE FROM {schema}.result WHERE key = ANY(ARRAY(SELECT key FROM gone))),
 histories AS (DELETE FROM {schema}.history WHERE key = ANY(ARRAY(SELECT key FROM gone))),
 forgotten AS (
@@ -15,6 +18,7 @@ forgotten AS (
     AND d.type = q.type AND d.tenant = x.tenant AND d.dedupe_key = j.dedupe_key AND d.key = j.key),
 counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, completed, failed, cancelled)
-  SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state = 3), -count(*) FILTER (WHERE g.state = 4), -count(*) FILTER (WHERE g.state = 5)
+  SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state = 3), -count(*) FILTER (WHERE g.state = 4),
+    -count(*) FILTER (WHERE g.state = 5)
   FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2)
 SELECT key, state::int, attempts, max_attempts FROM gone;

@@ -1,11 +1,12 @@
--- Purpose: let live leases end later.
--- Inputs: keys, attempts, how long, now. Returns: the leases that hold now. One whose job is being settled this
--- moment, perhaps in a transaction of the user's that lasts, is passed over: the others must not wait for it. extend_locked follows.
+-- Purpose: extend live leases.
+-- Inputs: keys, attempts, lease_ms, now. Returns: the leases that hold now. One whose job is being settled,
+--   perhaps in a long transaction of a user's, is skipped: the others must not wait for it. extend_locked follows.
 
 -- name: extend
 UPDATE {schema}.live SET lease_until_ms = {schema}.now_ms($4) + $3
 WHERE key = ANY(ARRAY(SELECT l.key FROM unnest($1::bigint[], $2::int[]) AS o(key, attempt)
-  CROSS JOIN LATERAL (SELECT l.key FROM {schema}.live l WHERE l.key = o.key AND l.attempt = o.attempt AND l.state + 0 = 2 FOR NO KEY UPDATE SKIP LOCKED) l))
+  CROSS JOIN LATERAL (SELECT l.key FROM {schema}.live l
+    WHERE l.key = o.key AND l.attempt = o.attempt AND l.state + 0 = 2 FOR NO KEY UPDATE SKIP LOCKED) l))
   AND state + 0 = 2
 RETURNING key, attempt;
 

@@ -1,17 +1,22 @@
 -- Purpose: keys that may match a filter, newest first.
--- Inputs: queues, cursor (keys below it), bound, states, the instant until which pending jobs are to run, how often they were tried. Returns: keys; the jobs are then read by get.sql and matched.
+-- Inputs: queues, cursor (keys below it), limit, states, the instant by which pending jobs are due, how many attempts
+--   they had at least. Returns: keys; the jobs are then read by get.sql and matched.
 
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
 
 -- name: some
--- Of some queues ($1), in some states ($4; live ones: 1 pending, 2 processing), in one snapshot: a job that moves is met once.
+-- Of some queues ($1), in some states ($4; live ones: 1 pending, 2 processing), in one snapshot: no job is found twice.
 SELECT key FROM (
-  (SELECT key FROM {schema}.live WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2 AND run_at_ms <= $5 AND attempt >= $6
+  (SELECT key FROM {schema}.live
+   WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2
+     AND run_at_ms <= $5 AND attempt >= $6
    ORDER BY key DESC LIMIT $3)
   UNION ALL
   (SELECT b.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
-     SELECT a.key FROM {schema}.live a WHERE 2 = ANY($4::smallint[]) AND a.queue_id = q.id AND a.key < $2 AND a.state = 2 ORDER BY a.key DESC LIMIT $3) b
+     SELECT a.key FROM {schema}.live a
+     WHERE 2 = ANY($4::smallint[]) AND a.queue_id = q.id AND a.key < $2 AND a.state = 2
+     ORDER BY a.key DESC LIMIT $3) b
    ORDER BY b.key DESC LIMIT $3)
   UNION ALL
   (SELECT f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN unnest($4::smallint[]) AS s(state) CROSS JOIN LATERAL (
@@ -23,15 +28,19 @@ SELECT key FROM (
 SELECT id, type, grp FROM {schema}.queue;
 
 -- name: of_job
--- Those of the keys ($1) whose jobs have one of the tenants ($2), the correlation id ($3) and were created between $4 and $5.
-SELECT j.key FROM unnest($1::bigint[]) AS k(key) CROSS JOIN LATERAL (SELECT * FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
+-- Those of the keys ($1) whose jobs have one of the tenants ($2) and the correlation id ($3), created from $4 to $5.
+SELECT j.key FROM unnest($1::bigint[]) AS k(key)
+CROSS JOIN LATERAL (SELECT * FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
 WHERE ($3::text IS NULL OR j.correlation_id = $3) AND j.created_at_ms >= $4 AND j.created_at_ms < $5
   AND ($2::text[] IS NULL OR j.lane_id IN (SELECT x.id FROM {schema}.lane x WHERE x.tenant = ANY($2)));
 
 -- name: of_attempt
 SELECT j.key, coalesce(f.worker, l.worker),
-  CASE WHEN f.key IS NOT NULL THEN f.error ELSE (SELECT CASE WHEN h.kind <> 'requeue' THEN h.error END FROM {schema}.history h WHERE h.key = j.key AND h.kind <> 'release'
-    ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
-FROM unnest($1::bigint[]) AS k(key) CROSS JOIN LATERAL (SELECT a.key, a.queue_id FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
-LEFT JOIN LATERAL (SELECT a.key, a.worker, a.error FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
+  CASE WHEN f.key IS NOT NULL THEN f.error ELSE (
+    SELECT CASE WHEN h.kind <> 'requeue' THEN h.error END FROM {schema}.history h
+    WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
+FROM unnest($1::bigint[]) AS k(key)
+CROSS JOIN LATERAL (SELECT a.key, a.queue_id FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
+LEFT JOIN LATERAL (SELECT a.key, a.worker, a.error FROM {schema}.finished a
+  WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) f ON true
 LEFT JOIN LATERAL (SELECT a.worker FROM {schema}.live a WHERE f.key IS NULL AND a.key = j.key LIMIT 1) l ON true;

@@ -1,5 +1,5 @@
 -- Purpose: write jobs as another store has dumped them.
--- Inputs: an array of documents, see functions/load.sql; now. Returns: how many were not there before.
+-- Inputs: an array of documents, see functions/load.sql; now. Returns: how many were new.
 
 -- name: load
 SELECT {schema}.load_jobs($1::jsonb, {schema}.now_ms($2));

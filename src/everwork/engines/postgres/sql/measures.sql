@@ -5,11 +5,13 @@
 SELECT id FROM {schema}.queue WHERE type = $1;
 
 -- name: measures
--- Deltas are summed before they are named: there may be many, of few kinds.
+-- Deltas are summed before they get their names: there may be many, of few kinds.
 WITH d AS MATERIALIZED (
   SELECT hour, queue_id, execution, wait, sort, sum(jobs) AS jobs FROM {schema}.measure_delta
   WHERE hour > $1 AND hour <= $2 AND ($3::int[] IS NULL OR queue_id = ANY($3)) GROUP BY 1, 2, 3, 4, 5)
 SELECT m.hour, q.type, m.what, sum(m.jobs)::bigint
-FROM (SELECT hour, queue_id, what, jobs FROM {schema}.measure_hour WHERE hour > $1 AND hour <= $2 AND ($3::int[] IS NULL OR queue_id = ANY($3))
-  UNION ALL SELECT d.hour, d.queue_id, n.what, d.jobs FROM d CROSS JOIN LATERAL unnest({schema}.measures_of(d.execution, d.wait, d.sort)) AS n(what)) m
+FROM (SELECT hour, queue_id, what, jobs FROM {schema}.measure_hour
+  WHERE hour > $1 AND hour <= $2 AND ($3::int[] IS NULL OR queue_id = ANY($3))
+  UNION ALL SELECT d.hour, d.queue_id, n.what, d.jobs FROM d
+    CROSS JOIN LATERAL unnest({schema}.measures_of(d.execution, d.wait, d.sort)) AS n(what)) m
 JOIN {schema}.queue q ON q.id = m.queue_id GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;

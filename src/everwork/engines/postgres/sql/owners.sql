@@ -1,6 +1,7 @@
--- Purpose: whose jobs are; nothing else of them is read.
+-- Purpose: the tenants of jobs; nothing else of them is read.
 -- Inputs: keys. Returns: key and tenant of those that exist.
 
 -- name: owners
-SELECT j.key, x.tenant FROM {schema}.job j CROSS JOIN LATERAL (SELECT a.tenant FROM {schema}.lane a WHERE a.id = j.lane_id LIMIT 1) x
+SELECT j.key, x.tenant FROM {schema}.job j
+CROSS JOIN LATERAL (SELECT a.tenant FROM {schema}.lane a WHERE a.id = j.lane_id LIMIT 1) x
 WHERE j.key = ANY($1::bigint[]);

@@ -1,4 +1,4 @@
--- Purpose: types and their switches, groups, entries with or without an end, turns.
+-- Purpose: types and their switches, groups, entries with or without expiry, turns.
 -- Inputs and returns: see each statement.
 
 -- name: make_type
@@ -13,27 +13,30 @@ FROM (SELECT name, breaker_open_until_ms FROM {schema}.type WHERE name = $1 FOR 
 WHERE t.name = o.name RETURNING o.breaker_open_until_ms IS NOT NULL;
 
 -- name: open_breaker
-UPDATE {schema}.type SET breaker_open_until_ms = {schema}.now_ms($3) + $2::bigint, breaker_probe_key = NULL WHERE name = $1;
+UPDATE {schema}.type SET breaker_open_until_ms = {schema}.now_ms($3) + $2::bigint, breaker_probe_key = NULL
+WHERE name = $1;
 
 -- name: set_policy
--- Also what statements decide by. A rule for dead letters that has changed begins with the first of them. What runs is counted anew:
--- while a type has no limit, its claims pass no gate.
-WITH said AS (
+-- Also the numbers by which statements decide. A changed rule for dead letters starts over with the first of them.
+-- Running jobs are counted again: while a type has no limit, its claims pass no gate.
+WITH previous AS (
   SELECT name, requeue_ms, requeue_rounds FROM {schema}.type WHERE name = $1 FOR UPDATE),
 kept AS (
-  UPDATE {schema}.type t SET policy = $2, max_attempts = $3, breaker_failures_max = $4, breaker_open_ms = $5, max_running = $6, lane_max_running = $7,
-    rate_jobs = $8, rate_ms = $9, requeue_ms = $10, requeue_rounds = $11, keep_completed_ms = $12, keep_failed_ms = $13
-  FROM said s WHERE t.name = s.name),
+  UPDATE {schema}.type t SET policy = $2, max_attempts = $3, breaker_failures_max = $4, breaker_open_ms = $5,
+    max_running = $6, lane_max_running = $7, rate_jobs = $8, rate_ms = $9, requeue_ms = $10, requeue_rounds = $11,
+    keep_completed_ms = $12, keep_failed_ms = $13
+  FROM previous p WHERE t.name = p.name),
 looked AS (
-  UPDATE {schema}.queue q SET back_at_ms = 0, back_key = 0 FROM said s WHERE q.type = s.name AND q.back_at_ms > 0
-    AND (s.requeue_ms, s.requeue_rounds) IS DISTINCT FROM ($10::bigint, $11::smallint))
-UPDATE {schema}.gate g SET low_key = 0, counted_at_ms = 0 FROM {schema}.queue q WHERE q.type = $1 AND g.queue_id = q.id AND g.low_key > 0;
+  UPDATE {schema}.queue q SET back_at_ms = 0, back_key = 0 FROM previous p WHERE q.type = p.name AND q.back_at_ms > 0
+    AND (p.requeue_ms, p.requeue_rounds) IS DISTINCT FROM ($10::bigint, $11::smallint))
+UPDATE {schema}.gate g SET low_key = 0, counted_at_ms = 0 FROM {schema}.queue q
+WHERE q.type = $1 AND g.queue_id = q.id AND g.low_key > 0;
 
 -- name: add_group
 INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
 
 -- name: drop_group
--- The row stays for the sake of its finished jobs; nothing new is created for it.
+-- The row stays because of its finished jobs; no new ones are created for it.
 UPDATE {schema}.queue SET dropped = true WHERE type = $1 AND grp = $2 AND grp <> '' AND NOT dropped RETURNING id;
 
 -- name: pending_of
@@ -49,7 +52,8 @@ SELECT t.name, t.paused, t.policy,
   t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key,
   p.key IS NOT NULL, {schema}.now_ms($1)
 FROM {schema}.type t
-LEFT JOIN LATERAL (SELECT a.key FROM {schema}.live a WHERE a.key = t.breaker_probe_key AND a.attempt = t.breaker_probe_attempt AND a.state + 0 = 2 LIMIT 1) p ON true
+LEFT JOIN LATERAL (SELECT a.key FROM {schema}.live a
+  WHERE a.key = t.breaker_probe_key AND a.attempt = t.breaker_probe_attempt AND a.state + 0 = 2 LIMIT 1) p ON true
 ORDER BY t.name;
 
 -- name: register
@@ -57,10 +61,11 @@ INSERT INTO {schema}.registry (kind, name, body, until_ms) VALUES ($1, $2, $3, {
 ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, until_ms = excluded.until_ms;
 
 -- name: unregister
-DELETE FROM {schema}.registry WHERE kind = $1 AND name = $2 AND coalesce(until_ms > {schema}.now_ms($3), true) RETURNING name;
+DELETE FROM {schema}.registry WHERE kind = $1 AND name = $2 AND coalesce(until_ms > {schema}.now_ms($3), true)
+RETURNING name;
 
 -- name: registered
--- Kinds that begin with # are the engine's own.
+-- Kinds that begin with # are internal to the engine.
 SELECT kind, name, body, until_ms FROM {schema}.registry
 WHERE kind = $1 AND kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($2), true) ORDER BY name;
 
@@ -70,7 +75,8 @@ WHERE kind NOT LIKE '#%' AND coalesce(until_ms > {schema}.now_ms($1), true) ORDE
 
 -- name: last_registered
 SELECT kind, name, body, until_ms FROM {schema}.registry
-WHERE kind = $1 AND kind NOT LIKE '#%' AND name < $2 AND coalesce(until_ms > {schema}.now_ms($4), true) ORDER BY name DESC LIMIT $3;
+WHERE kind = $1 AND kind NOT LIKE '#%' AND name < $2 AND coalesce(until_ms > {schema}.now_ms($4), true)
+ORDER BY name DESC LIMIT $3;
 
 -- name: take_turn
 INSERT INTO {schema}.registry AS r (kind, name, body, until_ms) VALUES ('#turn', $1, $2, {schema}.now_ms($4) + $3)
@@ -81,19 +87,19 @@ WHERE r.body = excluded.body OR r.until_ms <= {schema}.now_ms($4) RETURNING name
 SELECT body, until_ms - {schema}.now_ms($2) FROM {schema}.registry WHERE kind = '#turn' AND name = $1;
 
 -- name: subscribe
--- Answers the owner of the default group; nothing if the worker has a group of its own already.
+-- Returns the owner of the default group; nothing if the worker already has a group of its own.
 INSERT INTO {schema}.registry AS r (kind, name, body) SELECT 'owner', $1, $2
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.type = $1 AND q.grp = $2 AND NOT q.dropped)
 OR EXISTS (SELECT 1 FROM {schema}.registry o WHERE o.kind = 'owner' AND o.name = $1 AND o.body = $2)
 ON CONFLICT (kind, name) DO UPDATE SET body = r.body RETURNING r.body;
 
 -- name: marks
--- One row at least, for the sake of now.
+-- At least one row, because of now.
 SELECT {schema}.now_ms($2), r.name, r.body FROM (VALUES (1)) AS one(row)
 LEFT JOIN {schema}.registry r ON r.kind = 'trigger-mark' AND r.name = ANY($1::text[]);
 
 -- name: begin_marks
--- In the order of their names, so that no two callers wait for each other. What is no mark is replaced.
+-- In the order of their names, so that callers cannot deadlock. An invalid mark is replaced.
 INSERT INTO {schema}.registry AS r (kind, name, body)
 SELECT DISTINCT 'trigger-mark', g.name COLLATE "C", concat_ws(' ', {schema}.now_ms($2), {schema}.now_ms($2))
 FROM unnest($1::text[]) AS g(name) ORDER BY 2

@@ -1,24 +1,34 @@
--- Purpose: bring dead letters back.
--- Inputs: keys in their order, now, max_attempts (NULL: as created), what the history says. Returns: those brought back, as they were found.
--- Where the history is to say something, they come back by themselves: only if the policies of their types let them, and they could still run.
+-- Purpose: requeue dead letters.
+-- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history. Returns: those requeued, as they
+--   were before. With a note the requeue is automatic: only if the policies of their types allow it, and before they
+--   expire.
 
 -- name: requeue
 -- By LATERAL and LIMIT, as in get.sql.
 WITH gone AS (
   DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM {schema}.job j
-    CROSS JOIN LATERAL (SELECT a.ctid, a.finished_at_ms, a.kind FROM {schema}.finished a WHERE a.queue_id = j.queue_id AND a.state = 4 AND a.key = j.key LIMIT 1) p
-    CROSS JOIN LATERAL (SELECT t.requeue_ms, t.requeue_rounds FROM {schema}.queue q JOIN {schema}.type t ON t.name = q.type WHERE q.id = j.queue_id LIMIT 1) r
+    CROSS JOIN LATERAL (SELECT a.ctid, a.finished_at_ms, a.kind FROM {schema}.finished a
+      WHERE a.queue_id = j.queue_id AND a.state = 4 AND a.key = j.key LIMIT 1) p
+    CROSS JOIN LATERAL (SELECT t.requeue_ms, t.requeue_rounds FROM {schema}.queue q
+      JOIN {schema}.type t ON t.name = q.type WHERE q.id = j.queue_id LIMIT 1) r
     WHERE j.key = ANY($1::bigint[])
-      AND ($4::text IS NULL OR (p.finished_at_ms <= {schema}.now_ms($2) - r.requeue_ms AND coalesce(j.rounds, 0) < r.requeue_rounds AND p.kind <> 'reject'
+      AND ($4::text IS NULL OR (
+        p.finished_at_ms <= {schema}.now_ms($2) - r.requeue_ms
+        AND coalesce(j.rounds, 0) < r.requeue_rounds AND p.kind <> 'reject'
         AND coalesce(j.expires_at_ms > {schema}.now_ms($2), true))))) RETURNING f.*),
 placed AS (
-  INSERT INTO {schema}.live (key, run_at_ms, activated_at_ms, expires_at_ms, queue_id, lane_id, attempt, state, rank, max_attempts)
-  SELECT g.key, {schema}.now_ms($2), {schema}.now_ms($2), j.expires_at_ms, g.queue_id, g.lane_id, g.attempt, 1, g.rank, coalesce($3::smallint, j.max_attempts)
-  FROM gone g CROSS JOIN LATERAL (SELECT a.expires_at_ms, a.max_attempts FROM {schema}.job a WHERE a.key = g.key LIMIT 1) j),
+  INSERT INTO {schema}.live (key, run_at_ms, activated_at_ms, expires_at_ms, queue_id, lane_id, attempt, state, rank,
+    max_attempts)
+  SELECT g.key, {schema}.now_ms($2), {schema}.now_ms($2), j.expires_at_ms, g.queue_id, g.lane_id, g.attempt, 1, g.rank,
+    coalesce($3::smallint, j.max_attempts)
+  FROM gone g
+  CROSS JOIN LATERAL (SELECT a.expires_at_ms, a.max_attempts FROM {schema}.job a WHERE a.key = g.key LIMIT 1) j),
 recorded AS (
-  INSERT INTO {schema}.history (key, attempt, step, kind, at_ms, error) SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2), $4 FROM gone),
+  INSERT INTO {schema}.history (key, attempt, step, kind, at_ms, error)
+  SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2), $4 FROM gone),
 rounds AS (
-  UPDATE {schema}.job SET rounds = coalesce(rounds, 0) + 1 WHERE key = ANY(ARRAY(SELECT key FROM gone WHERE $4 IS NOT NULL))),
+  UPDATE {schema}.job SET rounds = coalesce(rounds, 0) + 1
+  WHERE key = ANY(ARRAY(SELECT key FROM gone WHERE $4 IS NOT NULL))),
 counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, failed, pending)
   SELECT x.queue_id, x.tenant, -count(*), count(*) FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2)

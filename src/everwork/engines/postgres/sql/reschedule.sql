@@ -1,5 +1,5 @@
--- Purpose: let pending jobs run at another time.
--- Inputs: keys in their order, instant (NULL: now), delay, now. Returns: those moved, as they were found.
+-- Purpose: change when pending jobs run.
+-- Inputs: sorted keys, instant (NULL: now), delay, now. Returns: those changed, as they were before.
 
 -- name: reschedule
 WITH moved AS (

@@ -1,5 +1,6 @@
 -- Purpose: change the priority of pending jobs.
--- Inputs: keys in their order, priority. Returns: those changed, as they were found.
+-- Inputs: sorted keys, priority. Returns: those changed, as they were before.
 
 -- name: set_priority
-UPDATE {schema}.live l SET rank = -$2::int WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2 RETURNING l.key, 1, l.attempts, l.max_attempts;
+UPDATE {schema}.live l SET rank = -$2::int WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2
+RETURNING l.key, 1, l.attempts, l.max_attempts;

@@ -1,5 +1,7 @@
 -- Purpose: change how many attempts are left.
--- Inputs: key, new max_attempts, and what was known: is it processing, attempt, attempts. Returns: the key, if that still held.
+-- Inputs: key, new max_attempts, and the job as it was read: whether it is processing, attempt, attempts.
+-- Returns: the key, if the job has not changed since.
 
 -- name: set_retries
-UPDATE {schema}.live SET max_attempts = $2 WHERE key = $1 AND (state = 2) = $3 AND attempt = $4 AND attempts = $5 RETURNING key;
+UPDATE {schema}.live SET max_attempts = $2 WHERE key = $1 AND (state = 2) = $3 AND attempt = $4 AND attempts = $5
+RETURNING key;

@@ -1,6 +1,7 @@
--- Purpose: end attempts. Completions and hand-backs go by guard alone; failures are read, decided by the core, and written
--- guarded by what was read, so that no lock is ever held across a round trip.
--- Inputs: keys and attempts. Returns: what the core must know. The writing is functions/complete.sql and settle.sql, by activate.sql, step.
+-- Purpose: end attempts. Completions and releases need the guard only; failures are read, decided by the core, and
+-- written if they are still as they were read, so that no lock is ever held across a round trip.
+-- Inputs: keys and attempts. Returns: what the core must know. What writes is functions/complete.sql and settle.sql,
+-- called by `step` of activate.sql.
 
 -- name: read_leased
 SELECT l.key, l.attempt, l.attempts, l.max_attempts, j.retry, t.policy
@@ -9,13 +10,13 @@ JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.ty
 WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
 
 -- name: past_ends
--- How attempts ended, if the history still knows it.
+-- How attempts ended, as far as the history goes back.
 SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) AND h.step = 0;
 
--- name: tell_repeated
--- Lets breakers hear of completions in the users' own transactions. Inputs: {"keys", "now"}. Returns: whether one was closed.
+-- name: report_repeated
+-- Reports completions in users' own transactions to breakers. Inputs: {"keys", "now"}. Returns: whether one was closed.
 SELECT {schema}.tell_repeated($1::jsonb);
 
 -- name: free
--- Those of these jobs that nobody keeps locked.
+-- Those of these jobs that are not locked.
 SELECT key FROM {schema}.live WHERE key = ANY($1::bigint[]) ORDER BY key FOR UPDATE SKIP LOCKED;

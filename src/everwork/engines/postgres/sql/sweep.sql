@@ -1,5 +1,5 @@
--- Purpose: what one step of upkeep looks for and does.
--- Inputs: instants and bounds. Returns: candidates; attempts are ended by settle, jobs cancelled and deleted by their own files.
+-- Purpose: what one step of upkeep reads and does.
+-- Inputs: instants and limits. Returns: candidates; settle.sql, cancel.sql, requeue.sql and delete.sql change them.
 
 -- name: lapsed
 SELECT l.key, l.attempt, l.attempts, l.max_attempts, j.retry, t.policy, l.worker
@@ -12,33 +12,39 @@ SELECT key FROM {schema}.live WHERE expires_at_ms IS NOT NULL AND state < 2 AND 
 ORDER BY expires_at_ms, key LIMIT $2;
 
 -- name: stranded
--- Pending jobs of groups that were dropped: nobody will ever ask for them.
--- By LATERAL and LIMIT, so that no plan begins with the whole table.
+-- Pending jobs of groups that were dropped: no worker will ever claim them.
+-- By LATERAL and LIMIT, so that no plan scans the table.
 SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
   (SELECT a.key FROM {schema}.live a WHERE a.queue_id = q.id AND a.state = 0 LIMIT $1)
-  UNION ALL (SELECT b.key FROM {schema}.live b WHERE b.queue_id = q.id AND b.state = 1 LIMIT $1)) l WHERE q.dropped LIMIT $1;
+  UNION ALL (SELECT b.key FROM {schema}.live b WHERE b.queue_id = q.id AND b.state = 1 LIMIT $1)) l
+WHERE q.dropped LIMIT $1;
 
 -- name: rules
--- The queues whose policies say when dead letters come back by themselves, or how long finished jobs are kept.
-SELECT q.id, t.keep_completed_ms, t.keep_failed_ms, CASE WHEN NOT q.dropped THEN t.requeue_ms END, t.requeue_rounds, q.back_at_ms, q.back_key
-FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name WHERE coalesce(t.requeue_ms, t.keep_completed_ms, t.keep_failed_ms) IS NOT NULL;
+-- The queues whose policies say when dead letters are requeued automatically, or how long finished jobs are kept.
+SELECT q.id, t.keep_completed_ms, t.keep_failed_ms, CASE WHEN NOT q.dropped THEN t.requeue_ms END, t.requeue_rounds,
+  q.back_at_ms, q.back_key
+FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name
+WHERE coalesce(t.requeue_ms, t.keep_completed_ms, t.keep_failed_ms) IS NOT NULL;
 
 -- name: dead
 -- Dead letters of some queues ($1), each queue from behind an instant and key ($2, $3) on, and until an instant ($4).
-SELECT q.id, f.finished_at_ms, f.key, coalesce(j.rounds, 0) FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS q(id, at_ms, key, until_ms)
+SELECT q.id, f.finished_at_ms, f.key, coalesce(j.rounds, 0)
+FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS q(id, at_ms, key, until_ms)
 CROSS JOIN LATERAL (
   SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.state = 4 AND a.kind <> 'reject' AND a.queue_id = q.id
-    AND (a.finished_at_ms, a.key) > (q.at_ms, q.key) AND a.finished_at_ms <= q.until_ms ORDER BY a.finished_at_ms, a.key LIMIT $5) f
+    AND (a.finished_at_ms, a.key) > (q.at_ms, q.key) AND a.finished_at_ms <= q.until_ms
+  ORDER BY a.finished_at_ms, a.key LIMIT $5) f
 CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMIT 1) j LIMIT $5;
 
--- name: looked_back
--- Inputs: queues, where each look at their dead letters began, and where it ended. Where somebody has set it back meanwhile, it stays.
+-- name: move_back_marks
+-- Inputs: queues, the instant and key behind which each read of their dead letters began, and those at which it ended.
+-- A mark that was reset meanwhile is kept.
 UPDATE {schema}.queue q SET back_at_ms = s.end_ms, back_key = s.end_key
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s(id, at_ms, key, end_ms, end_key)
 WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);
 
--- name: look_back
--- From the first dead letter on.
+-- name: reset_back_marks
+-- Start over with the first dead letter.
 UPDATE {schema}.queue SET back_at_ms = 0, back_key = 0 WHERE back_at_ms > 0;
 
 -- name: finished
@@ -46,39 +52,51 @@ SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_
 ORDER BY queue_id, state, key LIMIT $4;
 
 -- name: deltas
-SELECT (SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d), (SELECT count(*) FROM (SELECT 1 FROM {schema}.measure_delta LIMIT $1) m);
+SELECT (SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d),
+  (SELECT count(*) FROM (SELECT 1 FROM {schema}.measure_delta LIMIT $1) m);
 
 -- name: fold_counts
 WITH d AS (
-  DELETE FROM {schema}.count_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.count_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
+  DELETE FROM {schema}.count_delta WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {schema}.count_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
 folded AS (
   INSERT INTO {schema}.count_total AS t (queue_id, tenant, pending, processing, completed, failed, cancelled)
-  SELECT queue_id, tenant, sum(pending), sum(processing), sum(completed), sum(failed), sum(cancelled) FROM d GROUP BY 1, 2 ORDER BY 1, 2
-  ON CONFLICT (queue_id, tenant) DO UPDATE SET pending = t.pending + excluded.pending, processing = t.processing + excluded.processing,
-    completed = t.completed + excluded.completed, failed = t.failed + excluded.failed, cancelled = t.cancelled + excluded.cancelled)
-SELECT count(*), coalesce(sum(completed + failed + cancelled) FILTER (WHERE completed + failed + cancelled > 0), 0)::bigint FROM d;
+  SELECT queue_id, tenant, sum(pending), sum(processing), sum(completed), sum(failed), sum(cancelled) FROM d
+  GROUP BY 1, 2 ORDER BY 1, 2
+  ON CONFLICT (queue_id, tenant) DO UPDATE SET pending = t.pending + excluded.pending,
+    processing = t.processing + excluded.processing, completed = t.completed + excluded.completed,
+    failed = t.failed + excluded.failed, cancelled = t.cancelled + excluded.cancelled)
+SELECT count(*),
+  coalesce(sum(completed + failed + cancelled) FILTER (WHERE completed + failed + cancelled > 0), 0)::bigint
+FROM d;
 
 -- name: fold_work
 WITH d AS (
-  DELETE FROM {schema}.work_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.work_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *)
+  DELETE FROM {schema}.work_delta WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {schema}.work_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *)
 INSERT INTO {schema}.work_hour AS t (hour, queue_id, worker, completed, failed, retried, execution_ms, wait_ms)
-SELECT hour, queue_id, worker, sum(completed), sum(failed), sum(retried), sum(execution_ms), sum(wait_ms) FROM d GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-ON CONFLICT (hour, queue_id, worker) DO UPDATE SET completed = t.completed + excluded.completed, failed = t.failed + excluded.failed,
-  retried = t.retried + excluded.retried, execution_ms = t.execution_ms + excluded.execution_ms, wait_ms = t.wait_ms + excluded.wait_ms;
+SELECT hour, queue_id, worker, sum(completed), sum(failed), sum(retried), sum(execution_ms), sum(wait_ms) FROM d
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+ON CONFLICT (hour, queue_id, worker) DO UPDATE SET completed = t.completed + excluded.completed,
+  failed = t.failed + excluded.failed, retried = t.retried + excluded.retried,
+  execution_ms = t.execution_ms + excluded.execution_ms, wait_ms = t.wait_ms + excluded.wait_ms;
 
 -- name: fold_measures
 WITH d AS (
-  DELETE FROM {schema}.measure_delta WHERE ctid = ANY(ARRAY(SELECT ctid FROM {schema}.measure_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
+  DELETE FROM {schema}.measure_delta WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {schema}.measure_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
 s AS MATERIALIZED (SELECT hour, queue_id, execution, wait, sort, sum(jobs) AS jobs FROM d GROUP BY 1, 2, 3, 4, 5),
 folded AS (
   INSERT INTO {schema}.measure_hour AS t (hour, queue_id, what, jobs)
-  SELECT s.hour, s.queue_id, n.what, sum(s.jobs) FROM s CROSS JOIN LATERAL unnest({schema}.measures_of(s.execution, s.wait, s.sort)) AS n(what)
+  SELECT s.hour, s.queue_id, n.what, sum(s.jobs) FROM s
+  CROSS JOIN LATERAL unnest({schema}.measures_of(s.execution, s.wait, s.sort)) AS n(what)
   GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
   ON CONFLICT (hour, queue_id, what) DO UPDATE SET jobs = t.jobs + excluded.jobs)
 SELECT count(*) FROM d;
 
 -- name: forget_zeros
-DELETE FROM {schema}.count_total WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
+DELETE FROM {schema}.count_total
+WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
 
 -- name: forget_hours
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint)
@@ -88,8 +106,9 @@ DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 
 -- name: vacuum
--- Dead rows slow claims down; autovacuum comes by once a minute, which is late at thousands of jobs a second.
+-- Dead rows slow claims down; autovacuum runs once a minute, which is late at thousands of jobs a second.
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
 
 -- name: vacuum_deltas
-VACUUM (SKIP_LOCKED, TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.measure_delta, {schema}.count_total, {schema}.registry;
+VACUUM (SKIP_LOCKED, TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.measure_delta,
+  {schema}.count_total, {schema}.registry;

@@ -1,11 +1,11 @@
 -- Purpose: cancel pending and processing jobs.
 -- Inputs: now; reason; ids. Returns: judgements, see parts/change.lua.
--- Parts: records traits running effects places endings change
+-- Parts: records traits running effects queues endings change
 local out = change(3, function(id, record, r)
-  if r.state == 'x' then return 'r' end
-  if r.state ~= 'p' and r.state ~= 'r' then return 'w' end
+  if r.state == 'x' then return 'repeated' end
+  if r.state ~= 'p' and r.state ~= 'r' then return 'wrong_state' end
   cancel(id, record, r, 'cancel', ARGV[2])
-  return 'a'
+  return 'accepted'
 end)
 finish()
 return out

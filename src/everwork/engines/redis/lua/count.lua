@@ -1,3 +1,3 @@
 -- Purpose: how many jobs are in which state.
--- Inputs: now. Returns: state, queue and tenant in one text, then the number, flat.
+-- Inputs: now. Returns: flat pairs: state, queue and tenant in one text; the number.
 return redis.call('HGETALL', KEYS[1] .. ':n')

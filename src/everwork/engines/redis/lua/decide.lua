@@ -1,15 +1,17 @@
--- Purpose: what the core must know to decide what follows a failed attempt.
--- Inputs: now; ids. Returns: the policies of the types, in a list; then per id, flat: '' unless it is processing, else attempt, attempts,
---   max; its own policy or ''; the number of its type's in the list, 0 for none.
+-- Purpose: what the core needs to decide what follows a failed attempt.
+-- Inputs: now; ids.
+-- Returns: the policies of the types, in a list; then per id, flat: attempt, attempts, max ('' unless it is
+--   processing); its own policy or ''; the number of its type's policy in the list, 0 for none.
 -- Parts: records policies
 local ids, out = {}, {policies}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
-local records, own = fetch(S, ids), fetch(OWN, ids)
+local records, own = fetch(STATES, ids), fetch(OWN_POLICIES, ids)
 for i = 1, #ids do
   local r = records[i] and parse(sub(records[i], 31))
   local at = #out
   if r and r.state == 'r' then
-    out[at + 1], out[at + 2], out[at + 3] = r.attempt .. ' ' .. r.attempts .. ' ' .. r.max, own[i] or '', policy_number(r)
+    out[at + 1] = r.attempt .. ' ' .. r.attempts .. ' ' .. r.max
+    out[at + 2], out[at + 3] = own[i] or '', policy_number(r)
   else
     out[at + 1], out[at + 2], out[at + 3] = '', '', 0
   end

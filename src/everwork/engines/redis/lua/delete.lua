@@ -1,10 +1,10 @@
--- Purpose: remove finished jobs with payload, result, history and dedupe key.
+-- Purpose: delete finished jobs with payload, result, history and dedupe key.
 -- Inputs: now; ids. Returns: judgements, see parts/change.lua.
 -- Parts: records traits running effects removal change
 local out = change(2, function(id, record, r)
-  if r.state == 'p' or r.state == 'r' then return 'w' end
+  if r.state == 'p' or r.state == 'r' then return 'wrong_state' end
   remove({id}, {record})
-  return 'a'
+  return 'accepted'
 end)
 finish()
 return out

@@ -1,11 +1,11 @@
--- Purpose: let live leases end later, or earlier.
--- Inputs: now; lease_ms; per lease id, attempt. Returns: letters as check.lua.
+-- Purpose: change when live leases end.
+-- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
 -- Parts: records leases
 local till, leases = fmt('%.0f', now + tonumber(ARGV[2])), {}
 local letters = judge_leases(3, function(id)
   leases[#leases + 1] = till
   leases[#leases + 1] = id
 end)
-write_though_full()
-many('ZADD', LEASES, leases)
+allow_writes_when_full()
+call_many('ZADD', LEASES, leases)
 return letters

@@ -1,8 +1,9 @@
 -- Purpose: let time points of triggers pass, each once, and create their jobs.
--- Inputs: now; fires, then per fire trigger, point; '1' and jobs (see parts/intake.lua; their owners count the fires from 1 on) or '0'.
--- Returns: per fire '1' if it passes, else '0', when its trigger began, the last point that has passed; then per job its id,
---   '=' in front of an earlier job's, '' if its point had passed.
--- Parts: records traits running effects places intake entries marks
+-- Inputs: now; fires, then per fire trigger, point; '1' and jobs (see parts/intake.lua; their owners are the numbers of
+--   their fires, from 1 on) or '0'.
+-- Returns: per fire '1' if it passes, else '0', when its trigger began, the last point that has passed; then per job
+--   its id, with '=' in front of an earlier job's, '' if its point had passed.
+-- Parts: records traits running effects queues intake entries marks
 local n, marks, passed, out = tonumber(ARGV[2]), {}, {}, {}
 for i = 1, n do
   local trigger, point = ARGV[1 + 2 * i], ARGV[2 + 2 * i]

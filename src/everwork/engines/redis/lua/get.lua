@@ -1,6 +1,6 @@
--- Purpose: jobs by key, whole.
--- Inputs: now; ids. Returns: the five lists of parts/whole.lua.
--- Parts: records whole
+-- Purpose: whole jobs by key.
+-- Inputs: now; ids. Returns: the five lists of parts/jobs.lua.
+-- Parts: records jobs
 local ids = {}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
-return {whole(ids)}
+return {read_jobs(ids)}

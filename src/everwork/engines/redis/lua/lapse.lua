@@ -1,8 +1,8 @@
--- Purpose: take lapsed leases away, as the core has decided; the writing half of a sweep.
+-- Purpose: end lapsed leases as the core has decided; the writing half of a sweep.
 -- Inputs: now; per lease the values of an outcome, see settle.lua.
--- Returns: how many were taken; one that was extended, ended or changed since it was read is left for the next sweep.
--- Parts: records traits running effects places endings breakers work outcomes
-local taken = 0
+-- Returns: how many were ended; one that was extended, ended or changed since it was read is left for the next sweep.
+-- Parts: records traits running effects queues endings breakers work outcomes
+local ended_leases = 0
 for i = 2, #ARGV, VALUES do
   local outcome = {unpack(ARGV, i, i + VALUES - 1)}
   local id = outcome[1]
@@ -10,9 +10,9 @@ for i = 2, #ARGV, VALUES do
   local r = tail and parse(tail)
   if r and is_live(r, outcome[2]) and outcome[4] == guard_of(r) and tonumber(call('ZSCORE', LEASES, id)) <= now then
     apply(id, record, r, outcome)
-    taken = taken + 1
+    ended_leases = ended_leases + 1
   end
 end
 settle_breakers()
 finish()
-return taken
+return ended_leases

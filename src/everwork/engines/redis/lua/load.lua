@@ -1,22 +1,25 @@
 -- Purpose: write jobs as another store has dumped them.
--- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end or '', how
---   often it came back by itself, number of history entries, and these. What may be empty and yet be there has a '=' in front.
--- Returns: how many were written; one whose key exists is left as it is.
--- Parts: records traits running effects places
-local function appear(queue)
+-- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end
+--   or '', the number of automatic requeues, the number of history entries, and these. Errors and results have a '=' in
+--   front, because they may be empty texts.
+-- Returns: how many were written; a job whose key exists is left as it is.
+-- Parts: records traits running effects queues
+local function register_queue(queue)
   local type, group = type_of(queue), string.match(queue, '\31(.*)$')
   local key = P .. ':t:' .. type
   call('HSET', key, 'known', 1)
   call('SADD', P .. ':types', type)
   if not group then return end
-  appear_again(queue)
+  restore_group(queue)
   local groups = {group}
-  for known in string.gmatch(call('HGET', key, 'groups') or '', '[^\31]+') do if known ~= group then groups[#groups + 1] = known end end
+  for known in string.gmatch(call('HGET', key, 'groups') or '', '[^\31]+') do
+    if known ~= group then groups[#groups + 1] = known end
+  end
   table.sort(groups)
   call('HSET', key, 'groups', table.concat(groups, '\31'))
 end
 
-local function take_place(id, state, r, till)
+local function index_job(id, state, r, till)
   if r.state == 'p' then
     enter_pending(id, r, tonumber(sub(state, 1, 15)))
   elseif r.state == 'r' then
@@ -24,12 +27,12 @@ local function take_place(id, state, r, till)
     if r.expires ~= '' then call('ZADD', EXPIRY, r.expires, id) end
   else
     has_finished = true
-    -- By instant, because keys come in another order than they finished in; see retain_loaded.
+    -- By instant, because jobs are loaded in another order than they finished in; see retain_loaded.
     local kept = r.state == 'f' and 'f' or 'c'
     call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
     if r.state == 'f' then
       call('ZADD', FAILED, 0, id)
-      await_return(id, r, r.kind, r.finished)
+      schedule_requeue(id, r, r.kind, r.finished)
     elseif r.state == 'x' then
       call('ZADD', CANCELLED, 0, id)
     end
@@ -42,17 +45,17 @@ while at <= #ARGV do
   n = tonumber(n)
   if not state_of(id) then
     local r = parse(sub(state, 31))
-    if not seen[r.queue] then appear(r.queue); seen[r.queue] = true end
-    put(S, id, state)
-    put(J, id, payload)
+    if not seen[r.queue] then register_queue(r.queue); seen[r.queue] = true end
+    put(STATES, id, state)
+    put(PAYLOADS, id, payload)
     call('ZADD', P .. ':buckets', 0, sub(id, 1, 13))
-    if error ~= '' then put(E, id, sub(error, 2)) end
-    if result ~= '' then put(O, id, sub(result, 2)) end
-    if own ~= '' then put(OWN, id, own) end
-    if rounds ~= '0' then put(AGAIN, id, rounds) end
-    if field ~= '' and call('HSETNX', P .. ':dedupe', field, id) == 1 then put(K, id, field) end
+    if error ~= '' then put(ERRORS, id, sub(error, 2)) end
+    if result ~= '' then put(RESULTS, id, sub(result, 2)) end
+    if own ~= '' then put(OWN_POLICIES, id, own) end
+    if rounds ~= '0' then put(REQUEUE_ROUNDS, id, rounds) end
+    if field ~= '' and call('HSETNX', P .. ':dedupe', field, id) == 1 then put(DEDUPE_FIELDS, id, field) end
     if n > 0 then call('RPUSH', P .. ':h:' .. id, unpack(ARGV, at + 10, at + 9 + n)) end
-    take_place(id, state, r, till)
+    index_job(id, state, r, till)
     count(r, r.state, 1)
     loaded, last = loaded + 1, math.max(last, tonumber(id))
   end

@@ -1,32 +1,34 @@
 -- Purpose: since when the longest waiting due job of each type and group waits; a bounded number of types.
--- Inputs: now; the type to go on behind, '' for the first.
--- Returns: the type to go on behind, '' at the end; then per queue with due jobs its name and run_at, flat.
--- Parts: records traits running effects places
-local LOOK_MAX, ENOUGH = @OLDEST_LOOK_MAX@, 2 * @OLDEST_LOOK_MAX@ -- Lanes and priorities: of one queue; of one call, then it ends with its type.
-local looked = 0
+-- Inputs: now; the type to continue after, '' for the first.
+-- Returns: the type to continue after, '' at the end; then per queue with due jobs its name and run_at, flat.
+-- Parts: records traits running effects queues
+-- The most lanes and priorities to scan: of one queue; of one call, which then ends with its type.
+local LOOK_MAX, ENOUGH = @OLDEST_LOOK_MAX@, 2 * @OLDEST_LOOK_MAX@
+local scanned = 0
 
-local function head_of(key, from) -- The first score of a set.
+local function head_of(key, from) -- The lowest score of a set.
   return tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
-local function oldest_in(key, left) -- The smallest run_at of a lane that is not ahead, as after a clock was set back: each priority begins with its own.
+-- The smallest run_at of a lane, each priority starting with its own; not one ahead of now, as after a clock set back.
+local function oldest_in(key, left)
   local oldest, score = nil, head_of(key, '-inf')
   while score and left > 0 do
     local step = math.floor(score / PRIORITY_STEP)
     local run_at = score - step * PRIORITY_STEP
     if run_at <= now and not (oldest and oldest <= run_at) then oldest = run_at end
-    looked, left = looked + 1, left - 1
+    scanned, left = scanned + 1, left - 1
     score = head_of(key, fmt('%.0f', (step + 1) * PRIORITY_STEP))
   end
   return oldest
 end
 
-local function oldest_of(queue) -- Also of lanes at their limit; and of what nobody has promoted yet.
-  local oldest, last = head_of(future_key(queue), '-inf'), looked + LOOK_MAX
+local function oldest_of(queue) -- Including lanes at their limit, and due jobs that are not promoted yet.
+  local oldest, last = head_of(future_key(queue), '-inf'), scanned + LOOK_MAX
   if oldest and oldest > now then oldest = nil end
   for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do
     for _, lane in ipairs(call('ZRANGE', lanes, 0, LOOK_MAX - 1)) do
-      local found = oldest_in(ready_key(queue, lane), last - looked)
+      local found = oldest_in(ready_key(queue, lane), last - scanned)
       if found and not (oldest and oldest < found) then oldest = found end
     end
   end
@@ -39,10 +41,10 @@ for i, type in ipairs(types) do
   if type > ARGV[2] then
     for _, queue in ipairs(queues_of(trait_of(type))) do
       local oldest, at = oldest_of(queue), #out
-      looked = looked + 1
+      scanned = scanned + 1
       if oldest then out[at + 1], out[at + 2] = queue, fmt('%.0f', oldest) end
     end
-    if looked >= ENOUGH and i < #types then
+    if scanned >= ENOUGH and i < #types then
       out[1] = type
       break
     end

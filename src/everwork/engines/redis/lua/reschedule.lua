@@ -1,11 +1,11 @@
--- Purpose: let pending jobs run at another time.
+-- Purpose: change when pending jobs run.
 -- Inputs: now; run_at or ''; delay; ids. Returns: judgements, see parts/change.lua.
--- Parts: records traits running effects places pending change
+-- Parts: records traits running effects queues pending change
 local run_at = tonumber(ARGV[2]) or now + tonumber(ARGV[3])
 local out = change(4, function(id, record, r)
-  if r.state ~= 'p' then return 'w' end
+  if r.state ~= 'p' then return 'wrong_state' end
   move_pending(id, record, r, run_at, r.priority)
-  return 'a'
+  return 'accepted'
 end)
 finish()
 return out

@@ -1,20 +1,21 @@
 -- Purpose: change how many attempts are left.
--- Inputs: now; retries; the most attempts that may ever be counted; id. Returns: a judgement, see parts/change.lua.
--- Parts: records traits running effects places endings change
+-- Inputs: now; retries; the most attempts that are ever counted; id. Returns: a judgement, see parts/change.lua.
+-- Parts: records traits running effects queues endings change
 local retries, attempts_max = tonumber(ARGV[2]), tonumber(ARGV[3])
 local function raised(r, more) return math.max(tonumber(r.attempts), math.min(r.attempts + more, attempts_max)) end
 local out = change(4, function(id, record, r)
   if r.state == 'f' then
-    if retries == 0 then return 'r' end
+    if retries == 0 then return 'repeated' end
     requeue(id, record, r, retries)
-    return 'a'
+    return 'accepted'
   end
   local max
   if r.state == 'p' and retries > 0 then max = raised(r, retries)
   elseif r.state == 'r' then max = raised(r, math.max(retries, 1) - 1)
-  else return 'w' end
-  put(S, id, sub(record, 1, 30) .. tail_of(r, r.state, r.attempt, r.attempts, max, r.kind, r.activated, r.finished, r.worker))
-  return 'a'
+  else return 'wrong_state' end
+  local tail = tail_of(r, r.state, r.attempt, r.attempts, max, r.kind, r.activated, r.finished, r.worker)
+  put(STATES, id, sub(record, 1, 30) .. tail)
+  return 'accepted'
 end)
 finish()
 return out

@@ -1,23 +1,25 @@
--- Purpose: one bounded step of upkeep: expiries and jobs of dropped groups; for the holder of the turn retention, the return of
---   dead letters, counting and tidying, too.
--- Inputs: now; holder; turn_ms; ms that completed and cancelled jobs, and ms that failed jobs are kept; hours of statistics kept.
--- Returns: per lapsed lease its id, state, own policy or '' and the number of its type's policy, in a list of its own, and these
---   policies: then nothing else was done, and it is called again after they are written; else an empty list, how many expired, were requeued, were deleted, and whether there is more ('1').
--- Parts: records traits running effects places endings removal entries policies recount upkeep
+-- Purpose: one bounded step of upkeep: expiries and jobs of dropped groups; for the holder of the turn also retention,
+--   requeues of dead letters, recounts and tidying.
+-- Inputs: now; holder; turn_ms; for how long completed and cancelled jobs, and failed jobs, are kept (ms); hours of
+--   statistics kept.
+-- Returns: if there are lapsed leases, a list with id, state, own policy or '' and number of the type's policy of each,
+--   and a list of these policies; nothing else was done, and the script is called again once they are ended. Otherwise
+--   an empty list, how many jobs expired, were requeued, were deleted, and '1' if there is more to do.
+-- Parts: records traits running effects queues endings removal entries policies recount upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed, policies} end
-write_though_full()
+allow_writes_when_full()
 local expired, has_more = expire()
-if cancel_stranded() then has_more = true end
+if cancel_dropped() then has_more = true end
 local deleted, requeued = 0, 0
 local has_turn, is_new = holds_turn(ARGV[2], tonumber(ARGV[3]))
 if has_turn then
-  local more_running, more_unplaced, more_dead = recount(is_new), place_some(), nil
-  requeued, more_dead = return_dead()
-  -- Only who has no chance to come back any more may go.
+  local more_running, more_unplaced, more_dead = recount(is_new), index_finished_jobs(), nil
+  requeued, more_dead = requeue_dead_letters()
+  -- Failed jobs are deleted only when none of them may still be requeued automatically.
   deleted = retain_all({c = tonumber(ARGV[4]), f = not more_unplaced and not more_dead and tonumber(ARGV[5]) or nil})
   local more_hours = forget_hour(tonumber(ARGV[6]))
-  has_more = has_more or more_running or more_unplaced or more_dead or more_hours or looked >= STEP
+  has_more = has_more or more_running or more_unplaced or more_dead or more_hours or scanned >= STEP
   tidy()
   tidy_entries()
 end

@@ -1,14 +1,17 @@
--- Purpose: leave word that somebody waits, and tell what has happened so far.
--- Inputs: now; 'd' for finished jobs, or 'w' and the types waited for. Returns: the number of the last wake-up of that kind.
+-- Purpose: leave a flag that a process waits, and return the number of the last wake-up.
+-- Inputs: now; 'done' for finished jobs, or 'work' and the types to wait for.
+-- Returns: the number of the last wake-up of that kind.
 -- Parts: records
-write_though_full()
-if ARGV[2] == 'd' then
+allow_writes_when_full()
+if ARGV[2] == 'done' then
   call('HSETNX', P .. ':bell', 'd', 1)
   return call('HGET', P .. ':bell', 'done') or '0'
 end
 for i = 3, #ARGV do
   call('HSETNX', P .. ':bell', 'w' .. ARGV[i], 1)
   local groups = call('HGET', P .. ':t:' .. ARGV[i], 'groups') or ''
-  for group in string.gmatch(groups, '[^\31]+') do call('HSETNX', P .. ':bell', 'w' .. ARGV[i] .. '\31' .. group, 1) end
+  for group in string.gmatch(groups, '[^\31]+') do
+    call('HSETNX', P .. ':bell', 'w' .. ARGV[i] .. '\31' .. group, 1)
+  end
 end
 return call('HGET', P .. ':bell', 'work') or '0'

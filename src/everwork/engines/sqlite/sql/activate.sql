@@ -1,16 +1,18 @@
--- Purpose: promote what is due and lease the first jobs of each lane in the order of G9.
--- Inputs: type, group, limits, instants. Returns: the rows of leased jobs.
+-- Purpose: promote due jobs and lease the first jobs of each lane in the order of G9.
+-- Inputs: type, group, limits, instants. Returns: the rows of leased jobs. urgency is the negated priority.
 
 -- name: read_queue
 SELECT q.id, q.solo, q.fair, q.turn, t.paused, q.asked_at_ms,
   COALESCE(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL
-FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
+FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type
+WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
 
 -- name: read_bounds
--- Only of queues that have some: few do, and a claim is short.
+-- Only of queues that have limits: few do, and a claim must be fast.
 SELECT t.max_running, t.lane_max_running, q.running, t.rate_jobs, t.rate_ms, q.rate_since_ms, q.rate_taken,
   t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
-FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ?;
+FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type
+WHERE q.id = ?;
 
 -- name: has_ready
 SELECT EXISTS (SELECT 1 FROM ew_ready WHERE queue = ?);
@@ -39,10 +41,12 @@ WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
 DELETE FROM ew_future WHERE queue = ?1 AND (run_at_ms, key) <= (?2, ?3);
 
 -- name: turn
-SELECT lane FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
+SELECT lane FROM ew_lane INDEXED BY ew_lane_turn
+WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
 
 -- name: limited_turn
-SELECT lane, busy FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
+SELECT lane, busy FROM ew_lane INDEXED BY ew_lane_turn
+WHERE queue = ? AND open = 1 {tenants} ORDER BY served LIMIT ?;
 
 -- name: pick
 SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
@@ -51,8 +55,10 @@ FROM ew_ready r CROSS JOIN ew_job j ON j.key = r.key
 WHERE r.queue = ? AND r.lane = ? ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?;
 
 -- name: lease
-INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts, activated_at_ms, lease_until_ms, worker)
-SELECT key, queue, lane, urgency, run_at_ms, attempt + 1, attempts + 1, max_attempts, ?6, ?7, ?8 FROM ew_ready
+INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts,
+  activated_at_ms, lease_until_ms, worker)
+SELECT key, queue, lane, urgency, run_at_ms, attempt + 1, attempts + 1, max_attempts, ?6, ?7, ?8
+FROM ew_ready
 WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key) <= (?3, ?4, ?5);
 
 -- name: taken

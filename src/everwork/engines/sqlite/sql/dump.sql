@@ -1,5 +1,5 @@
--- Purpose: jobs with all that is known of them, for another store.
--- Inputs: the key to go on from, a bound; then the keys found. Returns: what get.sql does not show, and histories.
+-- Purpose: complete jobs, for another store.
+-- Inputs: the key to continue after, a limit; then the keys found. Returns: what get.sql leaves out, and histories.
 
 -- name: created_with
 SELECT key, max_attempts, retry FROM ew_job WHERE key > ? ORDER BY key LIMIT ?;

@@ -1,13 +1,16 @@
 -- Purpose: keys that may match a filter, newest first.
--- Inputs: queue, cursor (keys below it), bound. Returns: keys; the jobs are then read by get.sql and matched.
+-- Inputs: queue, cursor (keys below it), limit. Returns: keys; the jobs are then read by get.sql and matched.
 
 -- name: all
 SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;
 
 -- name: pending
--- ?4: only what is to run until then; ?5: only what has been tried so often.
-SELECT key FROM (SELECT key FROM ew_ready WHERE queue = ?1 AND key < ?2 AND attempt >= ?5 UNION ALL
-  SELECT key FROM ew_future WHERE queue = ?1 AND key < ?2 AND run_at_ms <= ?4 AND attempt >= ?5) ORDER BY key DESC LIMIT ?3;
+-- ?4: the latest run_at; ?5: the lowest attempt number.
+SELECT key FROM (
+  SELECT key FROM ew_ready WHERE queue = ?1 AND key < ?2 AND attempt >= ?5
+  UNION ALL
+  SELECT key FROM ew_future WHERE queue = ?1 AND key < ?2 AND run_at_ms <= ?4 AND attempt >= ?5)
+ORDER BY key DESC LIMIT ?3;
 
 -- name: processing
 SELECT key FROM ew_leased WHERE queue = ? AND key < ? ORDER BY key DESC LIMIT ?;
@@ -19,14 +22,22 @@ SELECT key FROM ew_finished WHERE queue = ?1 AND state = ?4 AND key < ?2 ORDER B
 SELECT id, type, grp FROM ew_queue;
 
 -- name: of_job
--- Those of the keys (?1, as JSON) whose jobs have one of the tenants (?2, as JSON), the correlation id (?3) and were created between ?4 and ?5.
-SELECT j.key FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value
+-- Those of the keys (?1, as JSON) whose jobs have one of the tenants (?2, as JSON), the correlation id (?3),
+-- and were created from ?4 to before ?5. ?6: the default tenant.
+SELECT j.key FROM json_each(?1) k
+CROSS JOIN ew_job j ON j.key = k.value
 WHERE (?3 IS NULL OR j.correlation_id = ?3) AND j.created_at_ms >= ?4 AND j.created_at_ms < ?5
-  AND (?2 IS NULL OR CASE j.lane WHEN '' THEN ?6 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END IN (SELECT value FROM json_each(?2)));
+  AND (?2 IS NULL
+    OR CASE j.lane WHEN '' THEN ?6 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END
+      IN (SELECT value FROM json_each(?2)));
 
 -- name: of_attempt
-SELECT j.key, COALESCE(f.worker, l.worker), CASE WHEN f.key IS NOT NULL THEN f.error ELSE
-  (SELECT CASE h.kind WHEN 'requeue' THEN NULL ELSE h.error END FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
-FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value
+SELECT j.key, COALESCE(f.worker, l.worker),
+  CASE WHEN f.key IS NOT NULL THEN f.error ELSE (
+    SELECT CASE h.kind WHEN 'requeue' THEN NULL ELSE h.error END
+    FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release'
+    ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END
+FROM json_each(?1) k
+CROSS JOIN ew_job j ON j.key = k.value
 LEFT JOIN ew_finished f ON f.queue = j.queue AND f.state IN (3, 4, 5) AND f.key = j.key
 LEFT JOIN ew_leased l ON f.key IS NULL AND l.key = j.key;

@@ -1,5 +1,6 @@
--- Purpose: write jobs as another store has dumped them, with their keys.
--- Inputs: rows built from JobRecord. Returns: the keys that exist already. The rest is written by create.sql and shared.sql.
+-- Purpose: insert jobs that another store has dumped, with their keys.
+-- Inputs: rows built from JobRecord. Returns: the keys that exist already.
+-- The other rows are written by statements of create.sql and shared.sql.
 
 -- name: existing
 SELECT j.key FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value;
@@ -11,9 +12,10 @@ UPDATE ew_seq SET last = max(last, ?);
 INSERT INTO ew_back (key, rounds) VALUES (?, ?);
 
 -- name: look_back
--- A dead letter that failed before the last one that was looked at.
+-- For a dead letter that failed before the last one that was checked: check again from there.
 UPDATE ew_queue SET back_at_ms = ?2 - 1, back_key = 0 WHERE id = ?1 AND back_at_ms >= ?2;
 
 -- name: insert_leased
-INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts, activated_at_ms, lease_until_ms, worker)
+INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts,
+  activated_at_ms, lease_until_ms, worker)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -1,5 +1,5 @@
 -- Purpose: find since when work waits, from one lane and priority to the next, not from job to job.
--- Inputs: a queue, the lane and urgency to go on after, instants. Returns: see each statement.
+-- Inputs: a queue, the lane and urgency to continue after, instants. Returns: see each statement.
 
 -- name: queues
 SELECT id, type, grp FROM ew_queue WHERE dropped = 0 ORDER BY type, grp;

@@ -1,4 +1,4 @@
--- Purpose: whose jobs are; nothing else of them is read.
+-- Purpose: the tenants of jobs; nothing else of them is read.
 -- Inputs: keys. Returns: key and lane of those that exist.
 
 -- name: owners

@@ -1,5 +1,5 @@
 -- Purpose: change how many attempts are left.
--- Inputs: max_attempts, and where the job is. Returns: nothing.
+-- Inputs: max_attempts, and the key of the job's row. Returns: nothing.
 
 -- name: ready
 UPDATE ew_ready SET max_attempts = ? WHERE queue = ? AND lane = ? AND urgency = ? AND run_at_ms = ? AND key = ?;

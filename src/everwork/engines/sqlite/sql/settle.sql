@@ -1,24 +1,30 @@
--- Purpose: end attempts. Completions go by guard alone; failures are read, decided by the core, and written.
+-- Purpose: end attempts. Completions need only the guard; failures are read, decided by the core, and written.
 -- Inputs: a JSON object {"key": attempt, ...} (attempt 0: not checked). Returns: the rows that passed the guard.
 
 -- name: complete
 INSERT INTO ew_finished (queue, state, key, attempt, attempts, max_attempts, finished_at_ms, activated_at_ms, worker)
 SELECT l.queue, 3, l.key, l.attempt, l.attempts, l.max_attempts, ?2, l.activated_at_ms, l.worker
-FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
+FROM json_each(?1) o
+CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
 
 -- name: completed_sums
--- Only after every key has passed the guard. Every duration and wait comes along: put together as text, they cost no more
--- than their sums. The last column: whether the type counts what runs, or its breaker is to know.
-SELECT l.queue, l.lane, l.worker, count(*), group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
-  (SELECT COALESCE(t.max_running, t.lane_max_running, t.breaker_open_until_ms, NULLIF(t.breaker_failures, 0)) IS NOT NULL
+-- Only after every key has passed the guard. Returns every duration and wait: joined as text, they cost no more
+-- than their sums. The last column: whether running jobs of the type are counted, or its breaker needs the success.
+SELECT l.queue, l.lane, l.worker, count(*),
+  group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
+  (SELECT COALESCE(t.max_running, t.lane_max_running, t.breaker_open_until_ms, NULLIF(t.breaker_failures, 0))
+     IS NOT NULL
    FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = l.queue)
-FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) GROUP BY l.queue, l.lane, l.worker;
+FROM json_each(?1) o
+CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER)
+GROUP BY l.queue, l.lane, l.worker;
 
 -- name: completed_all
 DELETE FROM ew_leased WHERE key IN (SELECT CAST(key AS INTEGER) FROM json_each(?1));
 
 -- name: completed_some
-DELETE FROM ew_leased WHERE key IN (SELECT l.key FROM json_each(?1) o
+DELETE FROM ew_leased WHERE key IN (
+  SELECT l.key FROM json_each(?1) o
   CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0))
 RETURNING key, queue, lane, worker, 1, CAST(?2 - activated_at_ms AS TEXT), CAST(activated_at_ms - run_at_ms AS TEXT), 1;
 
@@ -26,14 +32,17 @@ RETURNING key, queue, lane, worker, 1, CAST(?2 - activated_at_ms AS TEXT), CAST(
 INSERT INTO ew_result (key, body) VALUES (?, ?);
 
 -- name: read_leased
-SELECT l.key, l.queue, l.lane, l.urgency, l.run_at_ms, l.attempt, l.attempts, l.max_attempts, l.activated_at_ms, l.worker,
-  j.retry, t.policy
-FROM json_each(?1) o CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0)
-CROSS JOIN ew_job j ON j.key = l.key CROSS JOIN ew_queue q ON q.id = l.queue CROSS JOIN ew_type t ON t.name = q.type;
+SELECT l.key, l.queue, l.lane, l.urgency, l.run_at_ms, l.attempt, l.attempts, l.max_attempts,
+  l.activated_at_ms, l.worker, j.retry, t.policy
+FROM json_each(?1) o
+CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0)
+CROSS JOIN ew_job j ON j.key = l.key
+CROSS JOIN ew_queue q ON q.id = l.queue
+CROSS JOIN ew_type t ON t.name = q.type;
 
 -- name: set_variables
 UPDATE ew_job SET variables = ? WHERE key = ?;
 
 -- name: past_end
--- How an earlier attempt ended, if the history still knows it.
+-- How an earlier attempt ended, if the history still has it.
 SELECT kind FROM ew_history WHERE key = ? AND attempt = ? AND step = 0;

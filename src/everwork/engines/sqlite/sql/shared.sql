@@ -1,4 +1,4 @@
--- Purpose: what several operations read and write: types and queues, what holds them back, lanes, counts, statistics, places.
+-- Purpose: what several operations read and write: types, queues, limits, breakers, lanes, counts, statistics, rows.
 -- Inputs and returns: see each statement.
 
 -- name: read_type
@@ -8,8 +8,9 @@ SELECT policy FROM ew_type WHERE name = ?;
 INSERT INTO ew_type (name) VALUES (?) ON CONFLICT DO NOTHING;
 
 -- name: make_queue
--- Whoever limits lanes must visit them one by one.
-INSERT INTO ew_queue (type, grp, fair) SELECT name, ?2, lane_max_running IS NOT NULL FROM ew_type WHERE name = ?1
+-- A queue whose lanes are limited must visit them in turn.
+INSERT INTO ew_queue (type, grp, fair)
+SELECT name, ?2, lane_max_running IS NOT NULL FROM ew_type WHERE name = ?1
 ON CONFLICT DO UPDATE SET dropped = 0;
 
 -- name: read_queues
@@ -25,9 +26,10 @@ UPDATE ew_queue SET solo = ? WHERE id = ?;
 UPDATE ew_queue SET fair = 1 WHERE id = ?;
 
 -- name: open_lane
--- Writes nothing when the lane is open already, or at its limit. A lane that is new or comes back stands behind nobody.
-INSERT INTO ew_lane (queue, lane) VALUES (?, ?) ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0 AND (busy = 0 OR busy <
-  (SELECT t.lane_max_running FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ew_lane.queue));
+-- Writes nothing when the lane is open already, or at its limit. Lanes are served longest unserved first.
+INSERT INTO ew_lane (queue, lane) VALUES (?, ?)
+ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0 AND (busy = 0 OR busy < (
+  SELECT t.lane_max_running FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ew_lane.queue));
 
 -- name: append_delta
 INSERT INTO ew_delta (queue, tenant, state, jobs) VALUES (?, ?, ?, ?);
@@ -40,13 +42,16 @@ ON CONFLICT DO UPDATE SET completed = completed + excluded.completed, failed = f
   wait_ms = wait_ms + excluded.wait_ms;
 
 -- name: add_measure
-INSERT INTO ew_measure (hour, queue, what, jobs) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs;
+INSERT INTO ew_measure (hour, queue, what, jobs) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs;
 
 -- name: insert_ready
-INSERT INTO ew_ready (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO ew_ready (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_future
-INSERT INTO ew_future (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO ew_future (queue, lane, urgency, run_at_ms, key, attempt, attempts, max_attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: revise
 INSERT INTO ew_revision (key, run_at_ms, priority) VALUES (?, ?, ?)
@@ -67,7 +72,8 @@ DELETE FROM ew_future WHERE queue = ? AND run_at_ms = ? AND key = ?;
 DELETE FROM ew_leased WHERE key = ?;
 
 -- name: insert_finished
-INSERT INTO ew_finished (key, queue, state, attempt, attempts, max_attempts, finished_at_ms, activated_at_ms, worker, kind, error, code)
+INSERT INTO ew_finished (key, queue, state, attempt, attempts, max_attempts,
+  finished_at_ms, activated_at_ms, worker, kind, error, code)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: delete_finished
@@ -86,22 +92,24 @@ SELECT t.name, t.max_running, t.lane_max_running, t.breaker_max, t.breaker_open_
 FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ?;
 
 -- name: write_breaker
-UPDATE ew_type SET breaker_failures = ?, breaker_open_until_ms = ?, breaker_probe_key = ?, breaker_probe_attempt = ? WHERE name = ?;
+UPDATE ew_type
+SET breaker_failures = ?, breaker_open_until_ms = ?, breaker_probe_key = ?, breaker_probe_attempt = ?
+WHERE name = ?;
 
 -- name: add_running
 UPDATE ew_queue SET running = running + ? WHERE id = ? RETURNING running;
 
 -- name: open_freed
--- ?3: the change in how many run there, ?4: how many may.
+-- ?3: the change of the lane's running jobs, ?4: its limit.
 UPDATE ew_lane SET open = 1 WHERE queue = ?1 AND lane = ?2 AND open = 0 AND busy + ?3 < ?4
   AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ?1 AND r.lane = ?2);
 
 -- name: less_busy
--- Leaves the lane open or closed: its index is not touched.
+-- Keeps the lane open or closed: its index is not written.
 UPDATE ew_lane SET busy = busy + ?3 WHERE queue = ?1 AND lane = ?2;
 
 -- name: more_busy
--- ?4: how many may run in the lane. One that comes to its limit is closed.
+-- ?4: the lane's limit. A lane that reaches it is closed.
 INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3)
 ON CONFLICT DO UPDATE SET busy = busy + ?3, open = open = 1 AND busy + ?3 < ?4;
 

@@ -1,7 +1,9 @@
--- Purpose: what workers did, by hour.
+-- Purpose: statistics of workers, by hour.
 -- Inputs: the hour before the first. Returns: WorkerHour tuples, oldest first.
 
 -- name: hours
 SELECT h.hour, q.type, h.worker, sum(h.completed), sum(h.failed), sum(h.retried), sum(h.execution_ms), sum(h.wait_ms)
-FROM ew_hourly h JOIN ew_queue q ON q.id = h.queue WHERE h.hour > ? GROUP BY h.hour, q.type, h.worker
+FROM ew_hourly h JOIN ew_queue q ON q.id = h.queue
+WHERE h.hour > ?
+GROUP BY h.hour, q.type, h.worker
 ORDER BY h.hour, q.type, h.worker;

@@ -1,5 +1,5 @@
--- Purpose: what one step of upkeep looks for and does.
--- Inputs: instants and bounds. Returns: candidates; the writing is done by settle, change and shared.
+-- Purpose: what one step of upkeep searches and does.
+-- Inputs: instants and limits. Returns: candidates; settle, change and shared write.
 
 -- name: lapsed
 SELECT key, attempt, worker FROM ew_leased WHERE lease_until_ms <= ? LIMIT ?;
@@ -8,26 +8,30 @@ SELECT key, attempt, worker FROM ew_leased WHERE lease_until_ms <= ? LIMIT ?;
 SELECT EXISTS (SELECT 1 FROM ew_expiry WHERE expires_at_ms <= ?);
 
 -- name: stranded
--- Pending jobs of groups that were dropped: nobody will ever ask for them.
+-- Pending jobs of groups that were dropped: no worker will ever request them.
 SELECT r.key FROM ew_queue q CROSS JOIN ew_ready r ON r.queue = q.id WHERE q.dropped = 1
-UNION ALL SELECT u.key FROM ew_queue q CROSS JOIN ew_future u ON u.queue = q.id WHERE q.dropped = 1 LIMIT ?;
+UNION ALL
+SELECT u.key FROM ew_queue q CROSS JOIN ew_future u ON u.queue = q.id WHERE q.dropped = 1 LIMIT ?;
 
 -- name: finished
 SELECT queue, state, key, finished_at_ms FROM ew_finished WHERE (queue, state, key) > (?, ?, ?)
 ORDER BY queue, state, key LIMIT ?;
 
 -- name: keeps
-SELECT q.id, t.keep_completed_ms, t.keep_failed_ms FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
+SELECT q.id, t.keep_completed_ms, t.keep_failed_ms
+FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
 WHERE t.keep_completed_ms IS NOT NULL OR t.keep_failed_ms IS NOT NULL;
 
 -- name: marks_back
-SELECT q.id, t.back_ms, t.back_rounds, q.back_at_ms, q.back_key FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
+SELECT q.id, t.back_ms, t.back_rounds, q.back_at_ms, q.back_key
+FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
 WHERE t.back_ms IS NOT NULL AND q.dropped = 0;
 
 -- name: dead
--- ?6: now. One whose own time is over could only expire.
+-- ?6: now. A job past its expiry is not requeued: it could only expire.
 SELECT f.finished_at_ms, f.key, f.kind, COALESCE(b.rounds, 0),
-  COALESCE((SELECT j.expires_at_ms <= ?6 FROM ew_job j WHERE j.key = f.key), 0) FROM ew_finished f INDEXED BY ew_failed
+  COALESCE((SELECT j.expires_at_ms <= ?6 FROM ew_job j WHERE j.key = f.key), 0)
+FROM ew_finished f INDEXED BY ew_failed
 LEFT JOIN ew_back b ON b.key = f.key
 WHERE f.queue = ?1 AND f.state = 4 AND (f.finished_at_ms, f.key) > (?2, ?3) AND f.finished_at_ms <= ?4
 ORDER BY f.finished_at_ms, f.key LIMIT ?5;
@@ -42,7 +46,8 @@ INSERT INTO ew_back (key, rounds) VALUES (?, 1) ON CONFLICT DO UPDATE SET rounds
 SELECT count(*) FROM (SELECT 1 FROM ew_delta LIMIT 1000);
 
 -- name: fold
-INSERT INTO ew_tally (queue, tenant, state, jobs) SELECT queue, tenant, state, sum(jobs) FROM ew_delta WHERE true GROUP BY 1, 2, 3
+INSERT INTO ew_tally (queue, tenant, state, jobs)
+SELECT queue, tenant, state, sum(jobs) FROM ew_delta WHERE true GROUP BY 1, 2, 3
 ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs;
 
 -- name: forget_deltas
@@ -58,8 +63,9 @@ DELETE FROM ew_hourly WHERE hour < ?;
 DELETE FROM ew_measure WHERE hour < ?;
 
 -- name: forget_lanes
--- A closed lane has no ready work: its row only remembers when it was served last.
-DELETE FROM ew_lane WHERE open = 0 AND busy = 0 AND served < (SELECT turn - 100000 FROM ew_queue q WHERE q.id = queue);
+-- A closed lane has no ready work: its row only stores when it was last served.
+DELETE FROM ew_lane
+WHERE open = 0 AND busy = 0 AND served < (SELECT turn - 100000 FROM ew_queue q WHERE q.id = queue);
 
 -- name: forget_registered
 DELETE FROM ew_registry WHERE until_ms <= ?;

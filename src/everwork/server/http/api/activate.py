@@ -1,4 +1,4 @@
-"""Jobs for workers: a long poll that strands nothing when its caller goes away."""
+"""Activate jobs for workers by a long poll; if the caller disconnects, its leases are released."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.exceptions import Unauthenticated
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.context import DOOR
-from everwork.server.http.framework.fields import NAME, ListOf, Number, Text, Whole
-from everwork.server.http.framework.operations import Answer, Call, Field, Operation, Shape
+from everwork.server.http.framework.context import API_NAME
+from everwork.server.http.framework.fields import NAME, Integer, ListOf, Number, Text
+from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, Shape
 from everwork.service.access.principal import Permission
 from everwork.service.service import JobService
 
@@ -31,19 +31,19 @@ WAIT_SECONDS_MAX: Final = 300
 
 
 async def activate(call: Call) -> Response:
-    """Lease jobs; with nothing to do, wait for some."""
+    """Lease jobs; without any due, wait for some."""
     sent = await call.body()
     demand = Demand(sent["type"], sent["worker"], sent["max_jobs"], sent["timeout_ms"], sent["group"], sent["tenants"])
-    with call.parts.metrics.polling(DOOR):
-        wait = min(sent["wait"], call.parts.settings.long_poll_seconds)
-        jobs = await _waited(call, demand, round(wait * 1000))
+    with call.context.metrics.polling(API_NAME):
+        wait = min(sent["wait"], call.context.settings.long_poll_seconds)
+        jobs = await _poll(call, demand, round(wait * 1000))
     try:
         _require_live(call)
         reports = [leased_report(job, demand.worker, sent["fetch_variables"]) for job in jobs]
-        why = {} if jobs else await _why_nothing(call, demand.type)
-        return Delivery(call.parts.service, jobs, orjson.dumps({"jobs": reports, **why}))
+        blocked = {} if jobs else await _blocked_reason(call, demand.type)
+        return Delivery(call.context.service, jobs, orjson.dumps({"jobs": reports, **blocked}))
     except BaseException:
-        call.parts.service.hand_back(jobs)
+        call.context.service.hand_back(jobs)
         raise
 
 
@@ -55,7 +55,7 @@ def leased_report(job: LeasedJob, worker: str, names: Sequence[str]) -> dict[str
         "state": State.PROCESSING.label,
         "tenant": job.tenant,
         "group": job.group or None,
-        "variables": _chosen(decode(job.variables), names),
+        "variables": _selected(decode(job.variables), names),
         "headers": None if job.headers is None else decode(job.headers),
         "priority": job.priority,
         "attempt": job.attempt,
@@ -74,7 +74,7 @@ def leased_report(job: LeasedJob, worker: str, names: Sequence[str]) -> dict[str
 
 
 class Delivery(Response):
-    """Leased jobs on their way to a worker: whatever does not arrive is handed back."""
+    """A response with leased jobs; if it cannot be delivered, their leases are released."""
 
     def __init__(self, service: JobService, jobs: Sequence[LeasedJob], body: bytes) -> None:
         super().__init__(body, media_type="application/json")
@@ -82,32 +82,32 @@ class Delivery(Response):
         self._jobs = jobs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
-        """Send the jobs."""
-        gone = asyncio.ensure_future(_gone(receive))
+        """Send the jobs, or release them."""
+        disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
-            if not await self._sent(gone, send):
+            if not await self._sent(disconnected, send):
                 self._hand_back()
         except BaseException:
             self._hand_back()
             raise
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
-    async def _sent(self, gone: asyncio.Future[None], send: Send) -> bool:
-        """Send in three steps, so that a caller who goes away while a large answer is under way is noticed."""
-        await asyncio.sleep(0)  # Lets `gone` have its first look.
+    async def _sent(self, disconnected: asyncio.Future[None], send: Send) -> bool:
+        """Send in three steps, so that a disconnect during a large response is noticed."""
+        await asyncio.sleep(0)  # Lets `disconnected` run once.
         messages: list[Message] = [
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers},
             {"type": "http.response.body", "body": self.body, "more_body": True},
             {"type": "http.response.body", "body": b"", "more_body": True},
         ]
         for message in messages:
-            if gone.done():
+            if disconnected.done():
                 return False
             await send(message)
-        has_arrived = not gone.done()
+        is_delivered = not disconnected.done()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return has_arrived
+        return is_delivered
 
     def _hand_back(self) -> None:
         if self._jobs:
@@ -115,45 +115,48 @@ class Delivery(Response):
 
 
 def _require_live(call: Call) -> None:
-    """Refuse whoever's key was revoked or ran out while he waited."""
-    if not call.parts.keys.is_live(call.principal):
+    """Refuse a key that was revoked or expired during the poll."""
+    if not call.context.keys.is_live(call.principal):
         raise Unauthenticated("the API key is no longer valid")
 
 
-async def _why_nothing(call: Call, type: str) -> dict[str, str]:
-    """The reason, if the whole type is stopped."""
-    reason = None if call.parts.stopping.is_set() else await call.parts.service.blockade(type)
+async def _blocked_reason(call: Call, type: str) -> dict[str, str]:
+    """Why no job of the type can start, if the whole type is stopped."""
+    reason = None if call.context.stopping.is_set() else await call.context.service.blockade(type)
     return {} if reason is None else {"reason": reason}
 
 
-async def _waited(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
-    """The jobs, or none if the caller goes away or the server stops before there are any."""
+async def _poll(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
+    """Wait for jobs; none if the caller disconnects or the server stops first."""
     poll = asyncio.ensure_future(call.jobs.activate(demand, wait_ms))
-    ends = [asyncio.ensure_future(_gone(call.request.receive)), asyncio.ensure_future(call.parts.stopping.wait())]
+    ends = [
+        asyncio.ensure_future(_disconnected(call.request.receive)),
+        asyncio.ensure_future(call.context.stopping.wait()),
+    ]
     try:
         await asyncio.wait([poll, *ends], return_when=asyncio.FIRST_COMPLETED)
         return await poll if poll.done() else []
     except asyncio.CancelledError:
-        poll.add_done_callback(partial(_untaken, call.parts.service))
+        poll.add_done_callback(partial(_release_untaken, call.context.service))
         raise
     finally:
         for task in (poll, *ends):
-            task.cancel()  # What a cancelled poll had leased is handed back by itself.
+            task.cancel()  # The service releases what a cancelled poll had leased.
 
 
-def _untaken(service: JobService, poll: asyncio.Future[list[LeasedJob]]) -> None:
-    """The jobs came in the very moment in which nobody was there to take them."""
+def _release_untaken(service: JobService, poll: asyncio.Future[list[LeasedJob]]) -> None:
+    """Release jobs that arrived just as their poll was cancelled."""
     if not poll.cancelled() and poll.exception() is None and poll.result():
         service.hand_back(poll.result())
 
 
-async def _gone(receive: Receive) -> None:
-    """Return when the caller has gone away."""
+async def _disconnected(receive: Receive) -> None:
+    """Return when the caller has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _chosen(variables: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+def _selected(variables: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
     return {name: variables[name] for name in names if name in variables} if names else variables
 
 
@@ -162,8 +165,8 @@ ACTIVATE: Final = Shape(
     (
         Field("type", NAME, "Jobs of this type.", is_required=True),
         Field("worker", NAME, "Who asks.", is_required=True),
-        Field("max_jobs", Whole(1, JOBS_MAX), "At most so many.", default=10),
-        Field("timeout_ms", Whole(1, LEASE_MS_MAX), "How long each is leased.", default=LEASE_MS_DEFAULT),
+        Field("max_jobs", Integer(1, JOBS_MAX), "At most so many.", default=10),
+        Field("timeout_ms", Integer(1, LEASE_MS_MAX), "How long each is leased.", default=LEASE_MS_DEFAULT),
         Field("wait", Number(0, WAIT_SECONDS_MAX), "Seconds to wait; the server may allow fewer.", default=0),
         Field("tenants", ListOf(NAME), "Jobs of these tenants; by default of all that the key has.", default=()),
         Field("group", Text(255), "The consumer group.", default=DEFAULT_GROUP),
@@ -180,7 +183,7 @@ OPERATIONS: Final = (
         activate,
         "Lease jobs for a worker, waiting for them if need be",
         {
-            200: Answer(
+            200: ResponseSpec(
                 "The jobs, none if there are none; the reason, if the whole type is stopped.", ref("ActivatedJobs")
             )
         },

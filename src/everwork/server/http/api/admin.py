@@ -1,4 +1,4 @@
-"""Types, groups, keys and the audit log."""
+"""REST: types, groups, API keys, statistics and the audit log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ from everwork.core.limits import (
 )
 from everwork.server.http.api.changes import NOTHING
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.fields import INSTANT, NAME, ListOf, Number, OneOf, Whole
-from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
+from everwork.server.http.framework.fields import INSTANT, NAME, Integer, ListOf, Number, OneOf
+from everwork.server.http.framework.operations import (
+    Call,
+    Field,
+    Handler,
+    Operation,
+    ResponseSpec,
+    Shape,
+    json_response,
+)
 from everwork.service.access.api_key import RATE_PER_SECOND_MIN
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
@@ -24,52 +32,52 @@ from everwork.service.reports import audit_report, group_report, key_report, sta
 
 
 async def stats(call: Call) -> Response:
-    """Counts, and what workers did lately."""
-    return answer(stats_report(await call.jobs.stats(call.query["hours"])))
+    """Counts of jobs, and statistics of the last hours."""
+    return json_response(stats_report(await call.jobs.stats(call.query["hours"])))
 
 
 # Types ----------------------------------------------------------------------------------------------
 
 
 async def list_types(call: Call) -> Response:
-    """Every type that the store has seen."""
-    return answer({"types": [type_report(view) for view in await call.admin.types()]})
+    """List all known types."""
+    return json_response({"types": [type_report(view) for view in await call.admin.types()]})
 
 
 async def pause_type(call: Call) -> Response:
-    """Let no job of a type start."""
+    """Pause a type: none of its jobs starts."""
     await call.body()
-    await call.admin.pause(call.named("type"))
-    return answer({"type": call.named("type"), "paused": True})
+    await call.admin.pause(call.path_param("type"))
+    return json_response({"type": call.path_param("type"), "paused": True})
 
 
 async def resume_type(call: Call) -> Response:
-    """Let jobs of a type start again."""
+    """Resume a type."""
     await call.body()
-    await call.admin.resume(call.named("type"))
-    return answer({"type": call.named("type"), "paused": False})
+    await call.admin.resume(call.path_param("type"))
+    return json_response({"type": call.path_param("type"), "paused": False})
 
 
 # Groups ---------------------------------------------------------------------------------------------
 
 
 async def list_groups(call: Call) -> Response:
-    """The further groups of all types."""
-    return answer({"groups": [group_report(view) for view in await call.admin.groups()]})
+    """List the consumer groups of all types."""
+    return json_response({"groups": [group_report(view) for view in await call.admin.groups()]})
 
 
 async def drop_group(call: Call) -> Response:
-    """Forget a group."""
-    type, group = call.named("type"), call.named("group")
+    """Delete a group."""
+    type, group = call.path_param("type"), call.path_param("group")
     cancelled = await call.admin.drop_group(type, group)
-    return answer({"type": type, "group": group, "cancelled": cancelled})
+    return json_response({"type": type, "group": group, "cancelled": cancelled})
 
 
 # Keys and audit -------------------------------------------------------------------------------------
 
 
 async def create_key(call: Call) -> Response:
-    """Make a key; it is shown in this answer and nowhere else."""
+    """Create an API key; only this response contains it."""
     sent = await call.body()
     new = await call.admin.create_key(
         sent["name"],
@@ -78,26 +86,26 @@ async def create_key(call: Call) -> Response:
         expires_at_ms=sent["expires_at"],
         rate_per_second=sent["rate_per_second"],
     )
-    return answer({**key_report(new.key, host_clock()), "key": new.text}, 201)
+    return json_response({**key_report(new.key, host_clock()), "key": new.text}, 201)
 
 
 async def list_keys(call: Call) -> Response:
-    """Every key, without anything secret."""
+    """List all API keys, without their secrets."""
     now_ms = host_clock()
-    return answer({"keys": [key_report(key, now_ms) for key in await call.admin.list_keys()]})
+    return json_response({"keys": [key_report(key, now_ms) for key in await call.admin.list_keys()]})
 
 
 async def revoke_key(call: Call) -> Response:
-    """Refuse a key from now on."""
-    return answer(key_report(await call.admin.revoke_key(call.named("id")), host_clock()))
+    """Revoke an API key."""
+    return json_response(key_report(await call.admin.revoke_key(call.path_param("id")), host_clock()))
 
 
 async def list_audit(call: Call) -> Response:
-    """Who did what, newest first."""
+    """List the audit log, newest first."""
     limit = call.query["limit"]
     entries = await call.admin.audit(limit, call.query["cursor"])
-    following = entries[-1].name if len(entries) == limit else None
-    return answer({"entries": [audit_report(entry) for entry in entries], "next": following})
+    next_cursor = entries[-1].name if len(entries) == limit else None
+    return json_response({"entries": [audit_report(entry) for entry in entries], "next": next_cursor})
 
 
 _NEW_KEY: Final = Shape(
@@ -121,17 +129,18 @@ _ADMIN: Final = (Permission.ADMIN,)
 _TYPE: Final = "/api/v1/types/{type}"
 
 
-def row(id: str, route: str, handler: Handler, about: str, done: Answer, **more: Any) -> Operation:
-    """A call of administrators, unless `permissions` says more."""
+def operation(id: str, route: str, handler: Handler, summary: str, response: ResponseSpec, **more: Any) -> Operation:
+    """An operation that needs the admin permission, unless `permissions` is given."""
     method, path = route.split(" ")
-    status = 204 if done.schema is None else 201 if id == "createKey" else 200
-    wanted = {"permissions": _ADMIN, "is_unbound": True, "tag": "administration", **more}
-    return Operation(id, method, path, handler, about, {status: done}, problems=(404,) if "{" in path else (), **wanted)
+    status = 204 if response.schema is None else 201 if id == "createKey" else 200
+    options = {"permissions": _ADMIN, "is_unbound": True, "tag": "administration", **more}
+    problems = (404,) if "{" in path else ()
+    return Operation(id, method, path, handler, summary, {status: response}, problems=problems, **options)
 
 
-def done(schema: str) -> Answer:
-    """The one answer that a call has when all is well."""
-    return Answer("Done.", ref(schema))
+def ok(schema: str) -> ResponseSpec:
+    """The successful response of an operation."""
+    return ResponseSpec("Done.", ref(schema))
 
 
 OPERATIONS: Final = (
@@ -141,26 +150,26 @@ OPERATIONS: Final = (
         "/api/v1/stats",
         stats,
         "Counts, and what workers did lately",
-        {200: Answer("The figures; by worker and performance only for keys without tenants.", ref("Stats"))},
+        {200: ResponseSpec("The figures; by worker and performance only for keys without tenants.", ref("Stats"))},
         (Permission.JOBS_READ,),
-        query=(Field("hours", Whole(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
+        query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
     ),
-    row("listTypes", "GET /api/v1/types", list_types, "List the types", done("Types"), permissions=READS),
-    row("pauseType", f"PUT {_TYPE}/pause", pause_type, "Let no job start", done("Pause"), body=NOTHING),
-    row("resumeType", f"PUT {_TYPE}/resume", resume_type, "Let jobs start again", done("Pause"), body=NOTHING),
-    row("listGroups", "GET /api/v1/groups", list_groups, "List the groups", done("Groups"), permissions=READS),
-    row("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, "Forget a group", done("DroppedGroup")),
-    row("createKey", "POST /api/v1/keys", create_key, "Make a key, shown this once", done("NewKey"), body=_NEW_KEY),
-    row("listKeys", "GET /api/v1/keys", list_keys, "List the keys", done("Keys")),
-    row("revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, "Refuse a key from now on", done("Key")),
-    row(
+    operation("listTypes", "GET /api/v1/types", list_types, "List the types", ok("Types"), permissions=READS),
+    operation("pauseType", f"PUT {_TYPE}/pause", pause_type, "Let no job start", ok("Pause"), body=NOTHING),
+    operation("resumeType", f"PUT {_TYPE}/resume", resume_type, "Let jobs start again", ok("Pause"), body=NOTHING),
+    operation("listGroups", "GET /api/v1/groups", list_groups, "List the groups", ok("Groups"), permissions=READS),
+    operation("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, "Forget a group", ok("DroppedGroup")),
+    operation("createKey", "POST /api/v1/keys", create_key, "Make a key, shown this once", ok("NewKey"), body=_NEW_KEY),
+    operation("listKeys", "GET /api/v1/keys", list_keys, "List the keys", ok("Keys")),
+    operation("revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, "Refuse a key from now on", ok("Key")),
+    operation(
         "listAudit",
         "GET /api/v1/audit",
         list_audit,
         "Who did what, newest first",
-        done("Audit"),
+        ok("Audit"),
         query=(
-            Field("limit", Whole(1, LIST_LIMIT_MAX), "How many.", default=LIST_LIMIT_DEFAULT),
+            Field("limit", Integer(1, LIST_LIMIT_MAX), "How many.", default=LIST_LIMIT_DEFAULT),
             Field("cursor", NAME, "`next` of the page before."),
         ),
     ),

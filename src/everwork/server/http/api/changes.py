@@ -1,4 +1,4 @@
-"""Changes of one job by people and programs, and of many by a filter."""
+"""REST: change one job, or requeue many by a filter."""
 
 from __future__ import annotations
 
@@ -21,62 +21,70 @@ from everwork.core.limits import (
 from everwork.exceptions import EngineError, InvalidInput, JobNotFound
 from everwork.server.http.api.jobs import FILTER, job_filter
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.fields import FLAG, INSTANT, Text, Whole
-from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
+from everwork.server.http.framework.fields import FLAG, INSTANT, Integer, Text
+from everwork.server.http.framework.operations import (
+    Call,
+    Field,
+    Handler,
+    Operation,
+    ResponseSpec,
+    Shape,
+    json_response,
+)
 from everwork.service.access.principal import Permission
 from everwork.service.reports import job_report
 
 NOTHING: Final = Shape("Nothing", ())
 ATTEMPT: Final = Field(
     "attempt",
-    Whole(0, ATTEMPT_MAX),
+    Integer(0, ATTEMPT_MAX),
     "The attempt that is meant: unless it is the live one, nothing changes.",
     default=0,
 )
 CHANGED: Final = {
-    200: Answer("The job after the change.", ref("Job")),
-    204: Answer("Done; with `Prefer: return=minimal`, or if the job cannot be read any more."),
+    200: ResponseSpec("The job after the change.", ref("Job")),
+    204: ResponseSpec("Done; with `Prefer: return=minimal`, or if the job cannot be read any more."),
 }
 
 
 async def cancel(call: Call) -> Response:
-    """Cancel a job that waits or runs."""
+    """Cancel a pending or running job."""
     sent = await call.body()
     await call.jobs.cancel(call.key, sent["reason"])
     return await changed(call)
 
 
 async def requeue(call: Call) -> Response:
-    """Bring a dead letter back."""
+    """Requeue a dead letter."""
     await call.body()
     await call.jobs.requeue(call.key)
     return await changed(call)
 
 
 async def set_retries(call: Call) -> Response:
-    """Change how many attempts are left."""
+    """Set how many attempts are left."""
     sent = await call.body()
     await call.jobs.set_retries(call.key, sent["retries"])
     return await changed(call)
 
 
 async def set_timeout(call: Call) -> Response:
-    """Let the lease end later, or earlier."""
+    """Set another end of the lease."""
     sent = await call.body()
-    judged = await call.jobs.extend(call.key, sent["attempt"], sent["timeout_ms"])
-    accepted(call.key, judged, "given another deadline")
+    verdict = await call.jobs.extend(call.key, sent["attempt"], sent["timeout_ms"])
+    accepted(call.key, verdict, "given another deadline")
     return await changed(call)
 
 
 async def run_now(call: Call) -> Response:
-    """Let a waiting job start at once."""
+    """Make a pending job due now."""
     await call.body()
     await call.jobs.reschedule(call.key)
     return await changed(call)
 
 
 async def reschedule(call: Call) -> Response:
-    """Let a waiting job start at another time."""
+    """Reschedule a pending job."""
     sent = await call.body()
     if (sent["run_at"] is None) == (sent["delay_ms"] is None):
         raise InvalidInput("run_at", "or delay_ms must be given, and not both")
@@ -85,34 +93,34 @@ async def reschedule(call: Call) -> Response:
 
 
 async def set_priority(call: Call) -> Response:
-    """Change the priority of a waiting job."""
+    """Set the priority of a pending job."""
     sent = await call.body()
     await call.jobs.set_priority(call.key, sent["priority"])
     return await changed(call)
 
 
 async def delete(call: Call) -> Response:
-    """Remove a finished job."""
+    """Delete a finished job."""
     await call.admin.delete_job(call.key)
     return Response(status_code=204)
 
 
 async def requeue_many(call: Call) -> Response:
-    """Bring back the dead letters that a filter shows; all of them only if that is said."""
+    """Requeue the dead letters that match; all of them only with an explicit `all`."""
     sent = await call.body()
-    wished = [name for name, value in sent.items() if value not in (None, (), False)]
-    if not wished:
+    given = [name for name, value in sent.items() if value not in (None, (), False)]
+    if not given:
         raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
-    if sent["all"] and len(wished) > 1:
+    if sent["all"] and len(given) > 1:
         raise InvalidInput("all", "must not be given together with a filter")
     change = await call.admin.requeue_matching(job_filter(sent), all=bool(sent["all"]))
-    return answer({"matched": change.matched, "changed": change.changed})
+    return json_response({"matched": change.matched, "changed": change.changed})
 
 
-def _change(name: str, handler: Handler, about: str, body: Shape) -> Operation:
-    word = name.removesuffix("Job")
-    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(word, word)}"
-    return Operation(name, "PUT", path, handler, about, CHANGED, (Permission.JOBS,), body=body, problems=(404, 409))
+def _change(name: str, handler: Handler, summary: str, body: Shape) -> Operation:
+    verb = name.removesuffix("Job")
+    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(verb, verb)}"
+    return Operation(name, "PUT", path, handler, summary, CHANGED, (Permission.JOBS,), body=body, problems=(404, 409))
 
 
 _PATHS: Final = {"setRetries": "retries", "setTimeout": "timeout", "setPriority": "priority", "runNow": "run-now"}
@@ -129,7 +137,7 @@ OPERATIONS: Final = (
         "setRetries",
         set_retries,
         "Change how many attempts are left",
-        Shape("Retries", (Field("retries", Whole(0, ATTEMPTS_MAX), "So many.", is_required=True),), {"retries": 3}),
+        Shape("Retries", (Field("retries", Integer(0, ATTEMPTS_MAX), "So many.", is_required=True),), {"retries": 3}),
     ),
     _change(
         "setTimeout",
@@ -137,7 +145,7 @@ OPERATIONS: Final = (
         "Let the lease of a running job end later",
         Shape(
             "Timeout",
-            (Field("timeout_ms", Whole(1, LEASE_MS_MAX), "So long from now.", is_required=True), ATTEMPT),
+            (Field("timeout_ms", Integer(1, LEASE_MS_MAX), "So long from now.", is_required=True), ATTEMPT),
             {"timeout_ms": 60_000, "attempt": 1},
         ),
     ),
@@ -150,7 +158,7 @@ OPERATIONS: Final = (
             "Reschedule",
             (
                 Field("run_at", INSTANT, "At this moment; or:"),
-                Field("delay_ms", Whole(0, DELAY_MS_MAX), "So many milliseconds from now."),
+                Field("delay_ms", Integer(0, DELAY_MS_MAX), "So many milliseconds from now."),
             ),
             {"delay_ms": 60_000},
         ),
@@ -161,7 +169,7 @@ OPERATIONS: Final = (
         "Change the priority of a waiting job",
         Shape(
             "Priority",
-            (Field("priority", Whole(PRIORITY_MIN, PRIORITY_MAX), "Higher goes first.", is_required=True),),
+            (Field("priority", Integer(PRIORITY_MIN, PRIORITY_MAX), "Higher goes first.", is_required=True),),
             {"priority": 100},
         ),
     ),
@@ -171,7 +179,7 @@ OPERATIONS: Final = (
         "/api/v1/jobs/{key}",
         delete,
         "Remove a finished job",
-        {204: Answer("It is gone.")},
+        {204: ResponseSpec("It is gone.")},
         (Permission.JOBS,),
         problems=(404, 409),
     ),
@@ -181,7 +189,7 @@ OPERATIONS: Final = (
         "/api/v1/jobs/requeue",
         requeue_many,
         "Bring back the dead letters that a filter shows",
-        {200: Answer("How many were met, and how many of them are back.", ref("BulkChange"))},
+        {200: ResponseSpec("How many were met, and how many of them are back.", ref("BulkChange"))},
         (Permission.JOBS,),
         body=Shape(
             "RequeueFilter",
@@ -193,8 +201,8 @@ OPERATIONS: Final = (
 
 
 async def changed(call: Call) -> Response:
-    """The job after a change; nothing, if little was asked for or it cannot be read: the change is made anyway."""
-    if not call.wants_little:
+    """Respond with the changed job; with 204 if that is preferred, or if the job cannot be read after its change."""
+    if not call.prefers_minimal:
         with suppress(JobNotFound, EngineError):
-            return answer(job_report(await call.jobs.get(call.key), read=orjson.Fragment))
+            return json_response(job_report(await call.jobs.get(call.key), read=orjson.Fragment))
     return Response(status_code=204)

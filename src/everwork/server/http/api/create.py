@@ -1,4 +1,4 @@
-"""Creating jobs over REST: requests by the thousand, so every microsecond counts, and their replies."""
+"""REST: parse new jobs from JSON, quickly because requests hold thousands, and report the created ones."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from everwork.core.limits import (
 )
 from everwork.core.states import State
 from everwork.exceptions import EngineError, InvalidInput
-from everwork.server.http.framework.fields import INSTANT, NAME, JsonObject, Whole
+from everwork.server.http.framework.fields import INSTANT, NAME, Integer, JsonObject
 from everwork.server.http.framework.operations import BODY, Call, Field, Shape, refuse_unknown
 from everwork.service.access.principal import Principal
 from everwork.service.reports import job_report
 
 CHUNK: Final = 500
-"""After so many jobs others get their turn."""
-_DELAY: Final = Whole(0, DELAY_MS_MAX)
-_TIMEOUT: Final = Whole(1, LEASE_MS_MAX)
-_ATTEMPTS: Final = Whole(1, ATTEMPTS_MAX)
-_PRIORITY: Final = Whole(PRIORITY_MIN, PRIORITY_MAX)
+"""Jobs to process before yielding to the event loop."""
+_DELAY: Final = Integer(0, DELAY_MS_MAX)
+_TIMEOUT: Final = Integer(1, LEASE_MS_MAX)
+_ATTEMPTS: Final = Integer(1, ATTEMPTS_MAX)
+_PRIORITY: Final = Integer(PRIORITY_MIN, PRIORITY_MAX)
 
 NEW_JOB: Final = Shape(
     "NewJob",
@@ -57,11 +57,11 @@ NEW_JOB: Final = Shape(
     {"type": "email-send", "variables": {"to": "ada@example.com"}, "retries": 3, "priority": 10},
 )
 _NAMES: Final = frozenset(field.name for field in NEW_JOB.fields)
-_BRIEF: Final = frozenset(["type", "variables"])
+_PLAIN_JOB: Final = frozenset(["type", "variables"])
 
 
 async def read_jobs(sent: object, principal: Principal) -> list[NewJob]:
-    """The jobs of a list; an error says which of them is wrong."""
+    """Parse one job or a list of jobs; an error names the index of the invalid one."""
     items = sent if isinstance(sent, list) else [sent]
     if not items:
         raise InvalidInput("jobs", "must be at least one")
@@ -83,17 +83,17 @@ def _read_some(items: list[Any], start: int, principal: Principal, *, is_list: b
     except InvalidInput as error:
         if not is_list:
             raise
-        place = f"jobs[{start + len(jobs)}]"
-        field = place if error.field == BODY else f"{place}.{error.field}"
+        index = f"jobs[{start + len(jobs)}]"
+        field = index if error.field == BODY else f"{index}.{error.field}"
         raise InvalidInput(field, error.problem) from None
     return jobs
 
 
 def read_job(item: object, principal: Principal) -> NewJob:
-    """One checked job."""
+    """Parse and validate one job."""
     if not isinstance(item, dict):
         raise InvalidInput(BODY, f"must be a JSON object, not {checks.shown(item)}")
-    if item.keys() == _BRIEF and not principal.tenants:
+    if item.keys() == _PLAIN_JOB and not principal.tenants:
         return wire_job(item["type"], {} if item["variables"] is None else item["variables"])
     refuse_unknown(item, _NAMES)
     return _full_job({name: value for name, value in item.items() if value is not None}, principal)
@@ -123,50 +123,50 @@ def _full_job(item: dict[str, Any], principal: Principal) -> NewJob:
 
 
 def _attempts(item: Mapping[str, Any]) -> int | None:
-    said = {name: _ATTEMPTS.read(name, item[name]) for name in ("retries", "max_attempts") if name in item}
-    if len(set(said.values())) > 1:
+    given = {name: _ATTEMPTS.read(name, item[name]) for name in ("retries", "max_attempts") if name in item}
+    if len(set(given.values())) > 1:
         raise InvalidInput("retries", "must be the same number as max_attempts: they are two names of one thing")
-    return next(iter(said.values()), None)
+    return next(iter(given.values()), None)
 
 
-ANSWER_CHARS_MAX: Final = 16 * 1_048_576
-"""With so much of variables, headers and results an answer is full."""
-UNKNOWN_CHUNK: Final = 20
-"""So many jobs that somebody else has created may be in memory at once: each can have 2 MiB."""
+RESPONSE_CHARS_MAX: Final = 16 * 1_048_576
+"""Characters of variables, headers and results after which a response holds only keys."""
+DEDUPLICATED_CHUNK: Final = 20
+"""Deduplicated jobs to read per call: their size is unknown, and each can have 2 MiB."""
 
 
-def brief(created: Created) -> dict[str, Any]:
-    """No more than the key."""
+def created_key(created: Created) -> dict[str, Any]:
+    """A created job by its key only."""
     return {"key": str(created.key), "deduplicated": created.deduplicated}
 
 
-async def full_answer(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[dict[str, Any]]:
-    """The jobs as they stand; when the answer is full, or no more can be read, the keys of the others."""
-    step = UNKNOWN_CHUNK if any(one.deduplicated for one in created) else CHUNK
+async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[dict[str, Any]]:
+    """The created jobs; once the response is full, or the engine fails, only the keys of the rest."""
+    step = DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else CHUNK
     reports: list[dict[str, Any]] = []
     chars = 0
-    while chars < ANSWER_CHARS_MAX and len(reports) < len(created):
+    while chars < RESPONSE_CHARS_MAX and len(reports) < len(created):
         some = slice(len(reports), len(reports) + step)
         try:
             found = await _read(call, jobs[some], created[some])
         except EngineError:
-            break  # They are created all the same.
+            break  # The jobs are created all the same.
         for job, one in zip(found, created[some], strict=True):
-            is_full = chars >= ANSWER_CHARS_MAX
-            reports.append(brief(one) if is_full else _full(job, one))
+            is_full = chars >= RESPONSE_CHARS_MAX
+            reports.append(created_key(one) if is_full else _created_job(job, one))
             chars += _chars(job)
         await asyncio.sleep(0)
-    return reports + [brief(one) for one in created[len(reports) :]]
+    return reports + [created_key(one) for one in created[len(reports) :]]
 
 
 async def _read(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[Job]:
-    """Each job once, however often it was asked for."""
+    """Read every job once, even if it was deduplicated several times."""
     keys = list(dict.fromkeys(one.key for one in created))
     found = dict(zip(keys, await call.jobs.get_many(keys), strict=True))
-    return [found[one.key] or _gone(new, one.key) for new, one in zip(jobs, created, strict=True)]
+    return [found[one.key] or _deleted_job(new, one.key) for new, one in zip(jobs, created, strict=True)]
 
 
-def _full(job: Job, created: Created) -> dict[str, Any]:
+def _created_job(job: Job, created: Created) -> dict[str, Any]:
     return {**job_report(job, read=orjson.Fragment), "deduplicated": created.deduplicated}
 
 
@@ -174,6 +174,6 @@ def _chars(job: Job) -> int:
     return len(job.variables) + len(job.headers or "") + len(job.result or "") + len(job.extra or "")
 
 
-def _gone(new: NewJob, key: int) -> Job:
-    """A job that was created, run and deleted before it could be read: as it was asked for."""
+def _deleted_job(new: NewJob, key: int) -> Job:
+    """A job that was created, run and deleted before it could be read: as it was requested."""
     return Job(key=key, type=new.type, state=State.PENDING, tenant=new.tenant, variables=new.variables)

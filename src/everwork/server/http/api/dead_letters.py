@@ -1,4 +1,4 @@
-"""Dead letters: looked at in groups, brought back and removed by a filter."""
+"""REST: list dead letters by group, requeue and delete them by a filter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from starlette.responses import Response
 from everwork.core.fingerprint import FINGERPRINT_CHARS
 from everwork.server.http.api.jobs import TENANTS_MAX
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SOUGHT, ListOf, Schema, Whole
-from everwork.server.http.framework.operations import Answer, Call, Field, Handler, Operation, Shape, answer
+from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SEARCH_TEXT, Integer, ListOf, Schema
+from everwork.server.http.framework.operations import (
+    Call,
+    Field,
+    Handler,
+    Operation,
+    ResponseSpec,
+    Shape,
+    json_response,
+)
 from everwork.service.access.principal import Permission
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
@@ -24,7 +32,7 @@ from everwork.service.reports import dead_report
 
 
 class Fingerprint:
-    """What errors of one kind have in common."""
+    """The fingerprint of an error group."""
 
     @property
     def schema(self) -> Schema:
@@ -32,32 +40,32 @@ class Fingerprint:
         return {"type": "string", "pattern": f"^[a-p]{{{FINGERPRINT_CHARS}}}$"}
 
     def read(self, name: str, value: object) -> str:
-        """The checked fingerprint."""
+        """The fingerprint."""
         return require_fingerprint(value, name)
 
     parse = read
 
 
 async def list_dead(call: Call) -> Response:
-    """Dead letters by type and kind of error."""
-    return answer(dead_report(await grouped(call.jobs, _filter(call.query), call.query["limit"])))
+    """List dead letters by type and error group."""
+    return json_response(dead_report(await grouped(call.jobs, _filter(call.query), call.query["limit"])))
 
 
 async def requeue_dead(call: Call) -> Response:
-    """Bring back the dead letters that a filter shows."""
-    return await _changed(call, DeadLetterAction.REQUEUE)
+    """Requeue the dead letters that match."""
+    return await _change_matching(call, DeadLetterAction.REQUEUE)
 
 
 async def purge_dead(call: Call) -> Response:
-    """Remove the dead letters that a filter shows."""
-    return await _changed(call, DeadLetterAction.PURGE)
+    """Delete the dead letters that match."""
+    return await _change_matching(call, DeadLetterAction.PURGE)
 
 
-async def _changed(call: Call, act: DeadLetterAction) -> Response:
+async def _change_matching(call: Call, action: DeadLetterAction) -> Response:
     sent = await call.body()
     dry_run = bool(sent["dry_run"])
-    change = await call.admin.change_dead(act, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
-    return answer({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
+    change = await call.admin.change_dead(action, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
+    return json_response({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
 
 
 def _filter(sent: dict[str, Any]) -> DeadLetterFilter:
@@ -74,7 +82,7 @@ def _filter(sent: dict[str, Any]) -> DeadLetterFilter:
 _FILTER: Final = (
     Field("type", NAME, "Dead letters of this type."),
     Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Dead letters of these tenants.", default=()),
-    Field("error", SOUGHT, "Those whose error contains this text."),
+    Field("error", SEARCH_TEXT, "Those whose error contains this text."),
     Field("fingerprint", Fingerprint(), "Those whose error is of this kind."),
     Field("failed_after", INSTANT, "Those that failed at this moment or later."),
     Field("failed_before", INSTANT, "Those that failed before this moment."),
@@ -90,10 +98,10 @@ _CHANGE: Final = Shape(
 )
 
 
-def _change(id: str, word: str, handler: Handler, about: str) -> Operation:
-    answers = {200: Answer("How many were met, and how many of them were changed.", ref("DeadChanged"))}
-    path, problems = f"/api/v1/dead/{word}", (404,)
-    return Operation(id, "POST", path, handler, about, answers, (Permission.JOBS,), body=_CHANGE, problems=problems)
+def _change(id: str, verb: str, handler: Handler, summary: str) -> Operation:
+    responses = {200: ResponseSpec("How many were met, and how many of them were changed.", ref("DeadChanged"))}
+    path, problems = f"/api/v1/dead/{verb}", (404,)
+    return Operation(id, "POST", path, handler, summary, responses, (Permission.JOBS,), body=_CHANGE, problems=problems)
 
 
 OPERATIONS: Final = (
@@ -103,9 +111,9 @@ OPERATIONS: Final = (
         "/api/v1/dead",
         list_dead,
         "Dead letters by type and kind of error",
-        {200: Answer("The groups with the most dead letters.", ref("DeadLetters"))},
+        {200: ResponseSpec("The groups with the most dead letters.", ref("DeadLetters"))},
         (Permission.JOBS_READ,),
-        query=(*_FILTER, Field("limit", Whole(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT)),
+        query=(*_FILTER, Field("limit", Integer(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT)),
     ),
     _change("requeueDead", "requeue", requeue_dead, "Bring back the dead letters that a filter shows"),
     _change("purgeDead", "purge", purge_dead, "Remove the dead letters that a filter shows"),

@@ -1,4 +1,4 @@
-"""Jobs: found, looked at, created."""
+"""REST: list, get and create jobs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Page
 from everwork.exceptions import InvalidInput
-from everwork.server.http.api.create import NEW_JOB, brief, full_answer, read_jobs
+from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, read_jobs
 from everwork.server.http.api.schemas import list_of, ref
 from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
-from everwork.server.http.framework.fields import INSTANT, NAME, SOUGHT, STATE, ListOf, Whole
-from everwork.server.http.framework.operations import Answer, Call, Field, Operation, answer
+from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf
+from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_response
 from everwork.service.access.principal import Permission
 from everwork.service.reports import explanation_report, job_report
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
-"""With so much a page is full, whatever its limit."""
+"""Characters of variables and results after which a page is full, whatever its limit."""
 PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
 STATES_MAX: Final = 20
@@ -33,30 +33,30 @@ FILTER: Final = (
     Field("correlation_id", NAME, "Jobs with this correlation id."),
     Field("created_after", INSTANT, "Jobs created at this moment or later."),
     Field("created_before", INSTANT, "Jobs created before this moment."),
-    Field("error", SOUGHT, "Jobs whose last error contains this text."),
+    Field("error", SEARCH_TEXT, "Jobs whose last error contains this text."),
 )
 _LIST_QUERY: Final = (
     Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states; activatable: pending and due.", default=()),
     *FILTER,
-    Field("limit", Whole(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
-    Field("cursor", Whole(1, KEY_MAX), "`next` of the page before."),
+    Field("limit", Integer(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
+    Field("cursor", Integer(1, KEY_MAX), "`next` of the page before."),
 )
 
 
 async def list_jobs(call: Call) -> Response:
-    """Matching jobs, newest first."""
+    """List matching jobs, newest first."""
     page = await _bounded_page(call, job_filter(call.query), call.query["limit"])
     jobs = [job_report(job, read=orjson.Fragment) for job in page.jobs]
-    return answer({"jobs": jobs, "next": None if page.next is None else str(page.next)})
+    return json_response({"jobs": jobs, "next": None if page.next is None else str(page.next)})
 
 
-async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
-    """As many jobs as were asked for, or fewer if they are large: no answer is to fill the memory."""
+async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
+    """Read up to `limit` jobs, fewer if they are large, to bound memory."""
     jobs: list[Job] = []
     page = Page([], call.query["cursor"])
     chars = 0
     while len(jobs) < limit and chars < PAGE_CHARS_MAX:
-        page = await call.jobs.find(wanted, min(limit - len(jobs), PAGE_STEP), page.next)
+        page = await call.jobs.find(filter_, min(limit - len(jobs), PAGE_STEP), page.next)
         jobs += page.jobs
         chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
         if page.next is None:
@@ -65,26 +65,26 @@ async def _bounded_page(call: Call, wanted: JobFilter, limit: int) -> Page:
 
 
 async def get_job(call: Call) -> Response:
-    """One job with its history, and why it is not running."""
+    """Get one job with its history and why it is not running."""
     job = await call.jobs.get(call.key)
     report = job_report(job, await call.jobs.history(call.key))
     report["explanation"] = explanation_report(await call.jobs.explain(call.key))
-    return answer(report)
+    return json_response(report)
 
 
 async def create_jobs(call: Call) -> Response:
-    """One job or a list of them, all or none."""
+    """Create one job or a list of jobs, all or none."""
     sent = await read_json(call.request, BULK_BYTES_MAX)
     if not isinstance(sent, dict | list):
         raise InvalidInput("body", "must be a job or a list of jobs")
     jobs = await read_jobs(sent, call.principal)
     created = await call.jobs.create(jobs)
-    reports = [brief(one) for one in created] if call.wants_little else await full_answer(call, jobs, created)
-    return answer(reports if isinstance(sent, list) else reports[0], 201)
+    reports = [created_key(one) for one in created] if call.prefers_minimal else await created_jobs(call, jobs, created)
+    return json_response(reports if isinstance(sent, list) else reports[0], 201)
 
 
 def job_filter(sent: dict[str, Any]) -> JobFilter:
-    """Which jobs are meant."""
+    """The filter of a query or body."""
     states, due = checks.state_filters(sent.get("state", ()))
     return JobFilter(
         type=sent["type"],
@@ -100,7 +100,7 @@ def job_filter(sent: dict[str, Any]) -> JobFilter:
 
 
 _READ: Final = (Permission.JOBS_READ,)
-_PAGE: Final = {200: Answer("A page of jobs, newest first.", ref("JobPage"))}
+_PAGE: Final = {200: ResponseSpec("A page of jobs, newest first.", ref("JobPage"))}
 _CREATED_ONE: Final = {"anyOf": [ref("CreatedJob"), ref("CreatedKey")]}
 _CREATED: Final = {"anyOf": [*_CREATED_ONE["anyOf"], list_of(_CREATED_ONE)]}
 
@@ -116,7 +116,7 @@ OPERATIONS: Final = (
         create_jobs,
         "Create a job, or a list of jobs: all or none",
         {
-            201: Answer(
+            201: ResponseSpec(
                 "The job, or the list of jobs; their keys only, if that was asked for or they are large.", _CREATED
             )
         },
@@ -130,7 +130,7 @@ OPERATIONS: Final = (
         "/api/v1/jobs/{key}",
         get_job,
         "A job, its history, and why it is not running",
-        {200: Answer("The job.", ref("JobInDetail"))},
+        {200: ResponseSpec("The job.", ref("JobInDetail"))},
         _READ,
         problems=(404,),
     ),

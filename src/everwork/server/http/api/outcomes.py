@@ -1,4 +1,4 @@
-"""How attempts end, as workers report it."""
+"""REST: outcomes of attempts, reported by workers."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.changes import ATTEMPT, CHANGED, changed
-from everwork.server.http.framework.context import DOOR
-from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, JsonObject, Whole
+from everwork.server.http.framework.context import API_NAME
+from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, Integer, JsonObject
 from everwork.server.http.framework.operations import Call, Field, Operation, Shape
 from everwork.service.access.principal import Permission
 
 
 async def complete(call: Call) -> Response:
-    """The work is done."""
+    """Complete a job."""
     sent = await call.body()
     result = sent["variables"]
     text = None if result is None else encode_object("variables", result, PAYLOAD_BYTES_MAX)
-    return await _ended(call, Complete(call.key, sent["attempt"], text), "completed")
+    return await _settle(call, Complete(call.key, sent["attempt"], text), "completed")
 
 
 async def fail(call: Call) -> Response:
-    """The attempt failed. What is not said is decided by the type's policy."""
+    """Fail an attempt; the type's policy decides what is not given."""
     sent = await call.body()
     if sent["by_policy"] and (sent["retries"], sent["backoff_ms"]) != (None, None):
         raise InvalidInput("by_policy", "must not be given together with retries or backoff_ms")
-    at_once = 0 if sent["retries"] is not None else None
-    backoff_ms = at_once if sent["backoff_ms"] is None else sent["backoff_ms"]
+    default_ms = 0 if sent["retries"] is not None else None
+    backoff_ms = default_ms if sent["backoff_ms"] is None else sent["backoff_ms"]
     classes = () if sent["by_policy"] else None
     outcome = Failed(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms, classes=classes)
-    return await _ended(call, outcome._replace(variables=await _merged(call, sent)), "failed")
+    return await _settle(call, outcome._replace(variables=await _merged(call, sent)), "failed")
 
 
 async def throw(call: Call) -> Response:
-    """The work met an error with a name, for which there is no retry."""
+    """Fail a job with an error code, without retry."""
     sent = await call.body()
     outcome = Throw(call.key, sent["attempt"], sent["error_code"], sent["error_message"])
-    return await _ended(call, outcome._replace(variables=await _merged(call, sent)), "failed")
+    return await _settle(call, outcome._replace(variables=await _merged(call, sent)), "failed")
 
 
 async def _merged(call: Call, sent: dict[str, Any]) -> str | None:
@@ -51,11 +51,11 @@ async def _merged(call: Call, sent: dict[str, Any]) -> str | None:
     return await call.jobs.merged_variables(call.key, sent["variables"])
 
 
-async def _ended(call: Call, outcome: Outcome, done: str) -> Response:
+async def _settle(call: Call, outcome: Outcome, done: str) -> Response:
     if not outcome.attempt:
-        call.parts.metrics.unfenced(DOOR)
-    [judged] = await call.jobs.settle([outcome])
-    accepted(outcome.key, judged, done)
+        call.context.metrics.unfenced(API_NAME)
+    [verdict] = await call.jobs.settle([outcome])
+    accepted(outcome.key, verdict, done)
     return await changed(call)
 
 
@@ -90,9 +90,9 @@ OPERATIONS: Final = (
         body=Shape(
             "Fail",
             (
-                Field("retries", Whole(0, ATTEMPTS_MAX), "So many more attempts; absent: as created."),
+                Field("retries", Integer(0, ATTEMPTS_MAX), "So many more attempts; absent: as created."),
                 _MESSAGE,
-                Field("backoff_ms", Whole(0, DELAY_MS_MAX), "After which delay; absent: at once with `retries`."),
+                Field("backoff_ms", Integer(0, DELAY_MS_MAX), "After which delay; absent: at once with `retries`."),
                 Field("by_policy", FLAG, "The type's rules about errors and its policy decide.", default=False),
                 _OVER,
                 ATTEMPT,

@@ -1,4 +1,4 @@
-"""Policies and breakers of types."""
+"""REST: policies and breakers of types."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from everwork.core.limits import (
 )
 from everwork.core.policy import rules_from
 from everwork.exceptions import InvalidInput
-from everwork.server.http.api.admin import READS, done, row
+from everwork.server.http.api.admin import READS, ok, operation
 from everwork.server.http.api.changes import NOTHING
-from everwork.server.http.framework.fields import FLAG, Number, Schema, Whole
-from everwork.server.http.framework.operations import Answer, Call, Field, Shape, answer
+from everwork.server.http.framework.fields import FLAG, Integer, Number, Schema
+from everwork.server.http.framework.operations import Call, Field, ResponseSpec, Shape, json_response
 from everwork.service.reports import policy_report
 
 
 class ErrorRules:
-    """Rules about errors, as they are sent."""
+    """The error rules of a policy."""
 
     @property
     def schema(self) -> Schema:
@@ -43,76 +43,76 @@ class ErrorRules:
         strict = {"required": ["strategy"], "additionalProperties": False}
         return {"type": "array", "items": rule | strict, "maxItems": ERROR_RULES_MAX}
 
-    def read(self, name: str, value: object) -> Any:  # noqa: ARG002 - the mistakes name it by themselves
-        """The rules, known to be right."""
+    def read(self, name: str, value: object) -> Any:  # noqa: ARG002 - errors name the rule
+        """The rules as sent, known to be valid."""
         rules_from(value)
         return value
 
     def parse(self, name: str, text: str) -> Any:
-        """No query has rules."""
+        """Always refused: a query cannot hold rules."""
         return self.read(name, text)
 
 
 async def get_policy(call: Call) -> Response:
-    """The policy in force."""
-    return answer(policy_report(call.named("type"), await call.admin.policy(call.named("type"))))
+    """Get the effective policy of a type."""
+    return json_response(policy_report(call.path_param("type"), await call.admin.policy(call.path_param("type"))))
 
 
 async def put_policy(call: Call) -> Response:
-    """Give a type a policy; what is not said is as usual."""
-    view = await call.admin.set_policy(call.named("type"), await call.said())
-    return answer(policy_report(call.named("type"), view))
+    """Replace the policy of a type; fields not given have their defaults."""
+    view = await call.admin.set_policy(call.path_param("type"), await call.sent_fields())
+    return json_response(policy_report(call.path_param("type"), view))
 
 
 async def patch_policy(call: Call) -> Response:
-    """Change what is said of a type's policy; null takes a field back."""
-    said = await call.said()
-    if not said:
+    """Change fields of a policy; null restores the default."""
+    fields = await call.sent_fields()
+    if not fields:
         raise InvalidInput("body", "must say what to change")
-    view = await call.admin.set_policy(call.named("type"), said, changes_only=True)
-    return answer(policy_report(call.named("type"), view))
+    view = await call.admin.set_policy(call.path_param("type"), fields, changes_only=True)
+    return json_response(policy_report(call.path_param("type"), view))
 
 
 async def delete_policy(call: Call) -> Response:
-    """Take a type's policy away."""
-    await call.admin.clear_policy(call.named("type"))
+    """Restore the default policy."""
+    await call.admin.clear_policy(call.path_param("type"))
     return Response(status_code=204)
 
 
 async def open_breaker(call: Call) -> Response:
-    """Let no job of a type start for a while."""
+    """Open the breaker of a type by hand."""
     sent = await call.body()
-    seconds = await call.admin.open_breaker(call.named("type"), sent["seconds"])
-    return answer({"type": call.named("type"), "seconds": seconds})
+    seconds = await call.admin.open_breaker(call.path_param("type"), sent["seconds"])
+    return json_response({"type": call.path_param("type"), "seconds": seconds})
 
 
 async def reset_breaker(call: Call) -> Response:
-    """Close a type's breaker."""
+    """Close the breaker of a type."""
     await call.body()
-    was_open = await call.admin.reset_breaker(call.named("type"))
-    return answer({"type": call.named("type"), "was_open": was_open})
+    was_open = await call.admin.reset_breaker(call.path_param("type"))
+    return json_response({"type": call.path_param("type"), "was_open": was_open})
 
 
 _DELAY: Final = Number(0, DELAY_MS_MAX / 1000)
 _HOURS: Final = Number(0.001, KEEP_HOURS_MAX)
-_RUNNING: Final = Whole(1, RUNNING_MAX)
+_RUNNING: Final = Integer(1, RUNNING_MAX)
 _FIELDS: Final = (
-    Field("max_attempts", Whole(1, ATTEMPTS_MAX), "Attempts in all; usually 5."),
+    Field("max_attempts", Integer(1, ATTEMPTS_MAX), "Attempts in all; usually 5."),
     Field("base", _DELAY, "Seconds before the second attempt; usually 5."),
     Field("factor", Number(1, 100), "What each further delay is multiplied by; usually 2."),
     Field("cap", _DELAY, "No delay is longer than so many seconds; usually 300."),
     Field("jitter", Number(0, 1), "The share of a delay that may be left out; usually 0."),
-    Field("breaker_failures", Whole(1, BREAKER_FAILURES_MAX), "So many failures in a row open the breaker."),
+    Field("breaker_failures", Integer(1, BREAKER_FAILURES_MAX), "So many failures in a row open the breaker."),
     Field("breaker_seconds", Number(1, BREAKER_SECONDS_MAX), "So long it stays open."),
     Field("errors", ErrorRules(), "Rules about errors: a strategy, and an exception or a text that it is for."),
     Field("strict", FLAG, "Errors that no rule knows are permanent."),
     Field("failed_job_retry_hours", Number(0.001, FAILED_RETRY_HOURS_MAX), "When dead letters come back."),
-    Field("failed_job_retry_rounds", Whole(1, FAILED_RETRY_ROUNDS_MAX), "How often they do; usually once."),
+    Field("failed_job_retry_rounds", Integer(1, FAILED_RETRY_ROUNDS_MAX), "How often they do; usually once."),
     Field("keep_completed_hours", _HOURS, "How long completed and cancelled jobs are kept."),
     Field("keep_failed_hours", _HOURS, "How long dead letters are kept."),
     Field("max_running", _RUNNING, "So many run at once, over all workers."),
     Field("max_running_per_key", _RUNNING, "So many of each limit key."),
-    Field("rate_jobs", Whole(1, RATE_JOBS_MAX), "So many start in each window."),
+    Field("rate_jobs", Integer(1, RATE_JOBS_MAX), "So many start in each window."),
     Field("rate_seconds", Number(1, RATE_SECONDS_MAX), "The length of a window; usually 60."),
 )
 _POLICY: Final = Shape(
@@ -130,10 +130,26 @@ _TYPE: Final = "/api/v1/types/{type}"
 _PATH: Final = f"{_TYPE}/policy"
 
 OPERATIONS: Final = (
-    row("openBreaker", f"PUT {_TYPE}/breaker/open", open_breaker, "Open the breaker", done("Opened"), body=_OPENING),
-    row("resetBreaker", f"PUT {_TYPE}/breaker/reset", reset_breaker, "Close the breaker", done("Reset"), body=NOTHING),
-    row("getPolicy", f"GET {_PATH}", get_policy, "The policy in force", done("Policy"), permissions=READS),
-    row("putPolicy", f"PUT {_PATH}", put_policy, "Set the whole policy", done("Policy"), body=_POLICY),
-    row("patchPolicy", f"PATCH {_PATH}", patch_policy, "Change parts of the policy", done("Policy"), body=_POLICY),
-    row("deletePolicy", f"DELETE {_PATH}", delete_policy, "Back to the default policy", Answer("It is gone.")),
+    operation(
+        "openBreaker",
+        f"PUT {_TYPE}/breaker/open",
+        open_breaker,
+        "Open the breaker",
+        ok("Opened"),
+        body=_OPENING,
+    ),
+    operation(
+        "resetBreaker",
+        f"PUT {_TYPE}/breaker/reset",
+        reset_breaker,
+        "Close the breaker",
+        ok("Reset"),
+        body=NOTHING,
+    ),
+    operation("getPolicy", f"GET {_PATH}", get_policy, "The policy in force", ok("Policy"), permissions=READS),
+    operation("putPolicy", f"PUT {_PATH}", put_policy, "Set the whole policy", ok("Policy"), body=_POLICY),
+    operation("patchPolicy", f"PATCH {_PATH}", patch_policy, "Change parts of the policy", ok("Policy"), body=_POLICY),
+    operation(
+        "deletePolicy", f"DELETE {_PATH}", delete_policy, "Back to the default policy", ResponseSpec("It is gone.")
+    ),
 )

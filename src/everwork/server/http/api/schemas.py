@@ -1,4 +1,4 @@
-"""How answers look, for the API's description. Tests compare them with what is really answered."""
+"""JSON schemas of responses, for the OpenAPI document. Tests compare them with real responses."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _BY_STATE: Final[Schema] = {
 
 
 def ref(name: str) -> Schema:
-    """A schema by its name."""
+    """A reference to a named schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def list_of(schema: Schema) -> Schema:
-    """A list of them."""
+    """A list of items of one schema."""
     return {"type": "array", "items": schema}
 
 
 def exactly(**properties: Schema) -> Schema:
-    """An object with these properties, each of them present."""
+    """An object with exactly these properties, all required."""
     return {
         "type": "object",
         "properties": properties,

@@ -1,11 +1,11 @@
-"""The body of a request: bounded, JSON, and unambiguous."""
+"""Request bodies: bounded in size and time, and JSON without duplicate names or numbers that lose digits."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections import Counter as Tally
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -18,14 +18,14 @@ from everwork.server.http.framework.problems import Refusal
 
 BODY_BYTES_MAX: Final = 4 * 1_048_576
 BULK_BYTES_MAX: Final = 32 * 1_048_576
-PIECE_SECONDS: Final = 30.0
+CHUNK_SECONDS: Final = 30.0
 JSON_TYPE: Final = "application/json"
-SLOWLY_MAX: Final = 262_144
-"""A body up to this size may be read a second time, slowly, to say what is wrong with it."""
+DIAGNOSE_BYTES_MAX: Final = 262_144
+"""A body up to this size is parsed again, slowly, to find the name that is duplicated."""
 
 
 async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
-    """The value that was sent; nothing is as good as an object without fields, unless something must be said."""
+    """Return the JSON value of the body; an empty body is `{}` unless one is required."""
     raw = await read_body(request, bytes_max)
     if not raw and is_required:
         raise InvalidInput("body", "must be sent; {} is an object that says nothing")
@@ -36,58 +36,58 @@ async def read_json(request: Request, bytes_max: int, *, is_required: bool = Fal
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
-    """The whole body; one that is too large is refused as soon as that is known, said beforehand or not."""
+    """Return the whole body; one that is too large is refused as early as possible, declared or not."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > bytes_max:
         raise _too_large(bytes_max)
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     while True:
-        message = await _next_piece(request)
+        message = await _next_chunk(request)
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        part = message.get("body", b"")
-        size += len(part)
+        chunk = message.get("body", b"")
+        size += len(chunk)
         if size > bytes_max:
             raise _too_large(bytes_max)
-        parts.append(part)
+        chunks.append(chunk)
         if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _next_piece(request: Request) -> Message:
-    """What comes next; whoever sends nothing for a while holds his connection for nothing."""
+async def _next_chunk(request: Request) -> Message:
+    """Receive the next message; a client that pauses for too long would only hold its connection."""
     try:
-        async with asyncio.timeout(PIECE_SECONDS):
+        async with asyncio.timeout(CHUNK_SECONDS):
             return await request.receive()
     except TimeoutError:
-        detail = f"the body must come without pauses of {PIECE_SECONDS:g} s"
+        detail = f"the body must come without pauses of {CHUNK_SECONDS:g} s"
         raise Refusal(408, "body_timeout", detail, {"Connection": "close"}) from None
 
 
 async def parse_json(raw: bytes) -> Any:
-    """A JSON value that means the same to everybody: no name twice, no number that loses digits."""
-    seen = await outline(raw)
+    """Parse JSON that every parser reads alike: no duplicate names, no integers over 64 bits."""
+    sent = await scan_json(raw)
     try:
         value = orjson.loads(raw)
         await asyncio.sleep(0)
-        again = await outline(orjson.dumps(value))
+        parsed = await scan_json(orjson.dumps(value))
     except orjson.JSONDecodeError as error:
         raise Refusal(400, "invalid_json", f"the body is no JSON: {error}") from None
     except (orjson.JSONEncodeError, RecursionError):
         raise Refusal(400, "invalid_json", "the body is nested too deeply") from None
     # orjson takes the last of two equal names, and rounds long numbers, silently.
-    if seen.names != again.names:
-        raise _named_twice(raw)
-    if seen.long_number is not None:
-        raise InvalidInput("body", f"must not contain whole numbers over 64 bits, like {seen.long_number}")
+    if sent.names != parsed.names:
+        raise _duplicate_name(raw)
+    if sent.long_number is not None:
+        raise InvalidInput("body", f"must not contain whole numbers over 64 bits, like {sent.long_number}")
     return value
 
 
 def _require_json(request: Request) -> None:
-    said = request.headers.getlist("content-type")
-    if len(said) != 1 or said[0].partition(";")[0].strip().lower() != JSON_TYPE:
-        shown = checks.shown(", ".join(said)) if said else "nothing"
+    content_types = request.headers.getlist("content-type")
+    if len(content_types) != 1 or content_types[0].partition(";")[0].strip().lower() != JSON_TYPE:
+        shown = checks.shown(", ".join(content_types)) if content_types else "nothing"
         raise Refusal(415, "unsupported_media_type", f"Content-Type must be {JSON_TYPE}, not {shown}")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
@@ -100,66 +100,66 @@ def _too_large(bytes_max: int) -> Refusal:
     return Refusal(413, "body_too_large", detail)
 
 
-def _named_twice(raw: bytes) -> InvalidInput:
-    """Which name it is costs a long look, which a large body does not get."""
+def _duplicate_name(raw: bytes) -> InvalidInput:
+    """Name the duplicate, unless the body is so large that finding it would cost too much."""
     try:
-        if len(raw) <= SLOWLY_MAX:
-            json.loads(raw, object_pairs_hook=_unambiguous)
+        if len(raw) <= DIAGNOSE_BYTES_MAX:
+            json.loads(raw, object_pairs_hook=_refuse_duplicates)
     except InvalidInput as error:
         return error
     return InvalidInput("body", "must not have a name twice in one object")
 
 
-def _unambiguous(pairs: list[tuple[str, Any]]) -> None:
-    twice, times = Tally(name for name, _ in pairs).most_common(1)[0] if pairs else ("", 0)
-    if times > 1:
-        raise InvalidInput(twice[:80], "must not be given twice in one object")
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    name, count = Counter(name for name, _ in pairs).most_common(1)[0] if pairs else ("", 0)
+    if count > 1:
+        raise InvalidInput(name[:80], "must not be given twice in one object")
 
 
 VALUES_MAX: Final = 1_000_000
-"""In one body; so many are read in a tenth of a second, during which nobody else is served."""
-PIECE: Final = 1_048_576
-"""After so many bytes others get their turn."""
+"""Per body: parsing this many takes about a tenth of a second, which blocks the event loop."""
+CHUNK_BYTES: Final = 1_048_576
+"""Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
 _LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
 _SHOWN: Final = 40
 
 
-class Outline(NamedTuple):
-    """How many names the objects of a text have, and the first whole number over 64 bits."""
+class JsonScan(NamedTuple):
+    """The number of names in all objects of a JSON text, and its first integer over 64 bits."""
 
     names: int
     long_number: str | None
 
 
-async def outline(raw: bytes) -> Outline:
-    """Look at a text in pieces. What is said of one that is no JSON means nothing."""
+async def scan_json(raw: bytes) -> JsonScan:
+    """Scan a text in chunks; the result is meaningless if the text is not JSON."""
     names = values = quotes = start = 0
     long_number: str | None = None
     while start < len(raw):
-        # Behind a comma there is neither a number nor an escape that could be cut in two.
-        end = raw.find(b",", start + PIECE) + 1 or len(raw)
-        piece = _without_escapes(raw[start:end])
-        _bound(values, quotes + piece.count(b'"'))
-        parts = piece.translate(None, _DROPPED).split(b'"')
-        outside = b"".join(parts[quotes % 2 :: 2])
+        # A cut behind a comma splits neither a number nor an escape.
+        end = raw.find(b",", start + CHUNK_BYTES) + 1 or len(raw)
+        chunk = _without_escapes(raw[start:end])
+        _check_size(values, quotes + chunk.count(b'"'))
+        split = chunk.translate(None, _DROPPED).split(b'"')
+        outside = b"".join(split[quotes % 2 :: 2])
         names += outside.count(b":")
         values += outside.count(b",") + outside.count(b"[") + outside.count(b":")
-        quotes += len(parts) - 1
-        _bound(values, quotes)
+        quotes += len(split) - 1
+        _check_size(values, quotes)
         long_number = long_number or _long_number(outside)
         start = end
         if start < len(raw):
             await asyncio.sleep(0)
-    return Outline(names, long_number)
+    return JsonScan(names, long_number)
 
 
-def _without_escapes(piece: bytes) -> bytes:
-    return piece.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in piece else piece
+def _without_escapes(chunk: bytes) -> bytes:
+    return chunk.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in chunk else chunk
 
 
-def _bound(values: int, quotes: int) -> None:
-    """Every text has two quotes, and two of them, name and value, may count as one."""
+def _check_size(values: int, quotes: int) -> None:
+    """Every string has two quotes, and a name with its value may count as one."""
     if values > VALUES_MAX or quotes > 4 * VALUES_MAX:
         raise InvalidInput("body", f"must have at most {VALUES_MAX:,} values; send them in several calls")
 

@@ -1,4 +1,4 @@
-"""Who calls over HTTP, a program or a person: what his key allows, and where he comes from."""
+"""The dependencies of HTTP handlers, and the caller of one request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from starlette.requests import Request
 
 from everwork.core import checks
-from everwork.server.http.framework.origin import origin_of
+from everwork.server.http.framework.peer import client_address
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
@@ -24,27 +24,27 @@ from everwork.service.service import JobService
 
 
 class Caller:
-    """The part that every request has."""
+    """One request, the principal of its key, and the services that this principal may use."""
 
-    def __init__(self, parts: AppContext, request: Request, principal: Principal) -> None:
-        self.parts = parts
+    def __init__(self, context: AppContext, request: Request, principal: Principal) -> None:
+        self.context = context
         self.request = request
         self.principal = principal
 
     @cached_property
     def jobs(self) -> Jobs:
-        """The verbs that the caller's key allows."""
-        return Jobs(self.parts.service, self.principal)
+        """The operations on jobs, authorised for the caller."""
+        return Jobs(self.context.service, self.principal)
 
     @cached_property
     def admin(self) -> Admin:
-        """The verbs of operators; each is recorded with its origin."""
-        return self.parts.admin(self.principal, self.origin)
+        """The operations of operators; each is audited with the caller's origin."""
+        return self.context.admin(self.principal, self.origin)
 
     @cached_property
     def origin(self) -> str:
-        """Where the call comes from."""
-        return origin_of(self.request.scope, self.parts.settings.trusted_proxies)
+        """The caller's address, as the audit log records it."""
+        return client_address(self.request.scope, self.context.settings.trusted_proxies)
 
     @cached_property
     def key(self) -> int:
@@ -52,13 +52,13 @@ class Caller:
         return checks.job_key(self.request.path_params["key"])
 
 
-DOOR: Final = "rest"
-"""The door's name in figures and in the audit."""
+API_NAME: Final = "rest"
+"""The label of this API in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """The service, the keys, and what else a handler may need. `stopping` is set when the server stops."""
+    """What handlers depend on. `stopping` is set when the server stops."""
 
     service: JobService
     keys: KeyRing
@@ -70,5 +70,5 @@ class AppContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def admin(self, principal: Principal, origin: str) -> Admin:
-        """The verbs of operators for one caller."""
+        """The operations of operators for one caller."""
         return Admin(self.service, self.keys, self.audit, principal, origin)

@@ -1,4 +1,4 @@
-"""Kinds of values in requests: each knows how it is read and how the API's description shows it."""
+"""Types of request values: each validates JSON and query strings, and describes itself as a JSON schema."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from everwork.codec.json import encode_object, require_object
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, NAME_CHARS_MAX
@@ -20,23 +20,23 @@ ACTIVATABLE: Final = "ACTIVATABLE"
 LIST_ITEMS_MAX: Final = 1_000
 
 
-class Kind(Protocol):
-    """A kind of value."""
+class FieldType(Protocol):
+    """The type of a request value."""
 
     @property
     def schema(self) -> Schema:
         """The JSON schema."""
 
     def read(self, name: str, value: object) -> Any:
-        """The checked value of JSON."""
+        """Validate a value from a JSON body."""
 
     def parse(self, name: str, text: str) -> Any:
-        """The checked value of a text, as it stands in a query."""
+        """Validate a value from a query string."""
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number within bounds."""
+class Integer:
+    """An integer within bounds."""
 
     low: int
     high: int
@@ -47,13 +47,13 @@ class Whole:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
     def read(self, name: str, value: object) -> int:
-        """The checked number; JSON knows no difference between 1 and 1.0."""
+        """The integer; JSON does not distinguish 1 from 1.0."""
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         return checks.whole_number(name, value, self.low, self.high)
 
     def parse(self, name: str, text: str) -> int:
-        """A number in decimal digits."""
+        """The number, from decimal digits."""
         digits = text.removeprefix("-")
         is_number = digits.isascii() and digits.isdigit() and len(digits) <= 20
         return checks.whole_number(name, int(text) if is_number else text, self.low, self.high)
@@ -72,11 +72,11 @@ class Number:
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
     def read(self, name: str, value: object) -> float:
-        """The checked number."""
+        """The number."""
         return checks.number(name, value, self.low, self.high)
 
     def parse(self, name: str, text: str) -> float:
-        """A number in decimal digits."""
+        """The number, from decimal digits."""
         try:
             return self.read(name, float(text))
         except ValueError:
@@ -85,14 +85,14 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name that people read."""
+    """A printable name."""
 
     schema: Schema = field(
         default_factory=lambda: {"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX, "format": "printable"}
     )
 
     def read(self, name: str, value: object) -> str:
-        """The checked name."""
+        """The name."""
         return checks.name(name, value)
 
     parse = read
@@ -100,7 +100,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text up to a length."""
+    """Any text up to a maximum length."""
 
     chars_max: int
 
@@ -110,35 +110,35 @@ class Text:
         return {"type": "string", "maxLength": self.chars_max, "format": "text"}
 
     def read(self, name: str, value: object) -> str:
-        """The checked text."""
+        """The text."""
         return checks.text(name, value, self.chars_max)
 
     parse = read
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
-    """A text that is looked for in errors."""
+class SearchText:
+    """A text to search for in error messages."""
 
     schema: Schema = field(
         default_factory=lambda: {"type": "string", "maxLength": ERROR_CHARS_MAX, "pattern": r"\S", "format": "text"}
     )
 
     def read(self, name: str, value: object) -> str:
-        """The checked text."""
-        return sought_text(name, value)
+        """The text."""
+        return search_text(name, value)
 
     parse = read
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a worker says of a failure: of any length, because a failure must not get lost over its words."""
+    """An error message: of any length, because a failure must not be rejected for its message."""
 
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 
     def read(self, name: str, value: object) -> str:
-        """As much of it as is kept."""
+        """The part of the message that is kept."""
         if not isinstance(value, str):
             raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
         return error_text(value)
@@ -148,24 +148,24 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Yes or no."""
+    """A boolean."""
 
     schema: Schema = field(default_factory=lambda: {"type": "boolean"})
 
     def read(self, name: str, value: object) -> bool:
-        """The checked value."""
+        """The boolean."""
         if not isinstance(value, bool):
             raise InvalidInput(name, f"must be true or false, not {checks.shown(value)}")
         return value
 
     def parse(self, name: str, text: str) -> bool:
-        """The two words of JSON."""
+        """The boolean, from `true` or `false`."""
         return self.read(name, {"true": True, "false": False}.get(text, text))
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A moment in RFC 3339; read as milliseconds UTC."""
+    """An RFC 3339 timestamp; read as milliseconds UTC."""
 
     schema: Schema = field(default_factory=lambda: {"type": "string", "format": "date-time"})
 
@@ -178,7 +178,7 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """A JSON object; read as it is, or as the text in which it is stored."""
+    """A JSON object up to a maximum size."""
 
     bytes_max: int
 
@@ -188,18 +188,18 @@ class JsonObject:
         return {"type": "object", "additionalProperties": True}
 
     def read(self, name: str, value: object) -> Mapping[str, Any]:
-        """The object, known to be fit for the store."""
+        """The object, known to be storable."""
         encode_object(name, value, self.bytes_max)
         return require_object(name, value)
 
     def parse(self, name: str, text: str) -> Mapping[str, Any]:
-        """No query has objects."""
+        """Always refused: a query cannot hold objects."""
         return self.read(name, text)
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words, in either case."""
+    """One of a set of words, in either case."""
 
     words: tuple[str, ...]
 
@@ -209,7 +209,7 @@ class OneOf:
         return {"type": "string", "enum": sorted({*self.words, *(word.upper() for word in self.words)})}
 
     def read(self, name: str, value: object) -> str:
-        """The word as it stands in the list."""
+        """The word as it is listed."""
         found = next((word for word in self.words if isinstance(value, str) and value.lower() == word), None)
         if found is None:
             raise InvalidInput(name, f"must be one of {', '.join(self.words)}, not {checks.shown(value)}")
@@ -220,42 +220,42 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of values of one kind; in a query the parameter is repeated."""
+    """A list of values of one type; in a query the parameter is repeated."""
 
-    kind: Kind
+    item: FieldType
     items_max: int = LIST_ITEMS_MAX
     items_min: int = 0
 
     @property
     def schema(self) -> Schema:
         """The JSON schema."""
-        return {"type": "array", "items": self.kind.schema, "maxItems": self.items_max, "minItems": self.items_min}
+        return {"type": "array", "items": self.item.schema, "maxItems": self.items_max, "minItems": self.items_min}
 
     def read(self, name: str, value: object) -> tuple[Any, ...]:
-        """The checked values."""
+        """The values."""
         if not isinstance(value, list):
             raise InvalidInput(name, f"must be a list, not {checks.shown(value)}")
-        self._bound(name, value)
-        return tuple(self.kind.read(f"{name}[{at}]", item) for at, item in enumerate(value))
+        self._check_length(name, value)
+        return tuple(self.item.read(f"{name}[{at}]", item) for at, item in enumerate(value))
 
     def parse(self, name: str, text: str) -> tuple[Any, ...]:
-        """One of the repeated values."""
-        return (self.kind.parse(name, text),)
+        """A single value as a list."""
+        return (self.item.parse(name, text),)
 
     def parse_all(self, name: str, texts: Sequence[str]) -> tuple[Any, ...]:
-        """All of the repeated values."""
-        self._bound(name, texts)
-        return tuple(self.kind.parse(name, text) for text in texts)
+        """The values of a repeated parameter."""
+        self._check_length(name, texts)
+        return tuple(self.item.parse(name, text) for text in texts)
 
-    def _bound(self, name: str, values: Sequence[object]) -> None:
+    def _check_length(self, name: str, values: Sequence[object]) -> None:
         if not self.items_min <= len(values) <= self.items_max:
             raise InvalidInput(name, f"must have {self.items_min} to {self.items_max:,} items, not {len(values):,}")
 
 
 NAME: Final = Name()
-SOUGHT: Final = Sought()
+SEARCH_TEXT: Final = SearchText()
 MESSAGE: Final = Message()
 FLAG: Final = Flag()
 INSTANT: Final = Instant()
-KEY: Final = Whole(1, KEY_MAX)
+KEY: Final = Integer(1, KEY_MAX)
 STATE: Final = OneOf(tuple(sorted(word.lower() for word in (*SYNONYMS, ACTIVATABLE))))

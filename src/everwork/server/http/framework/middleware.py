@@ -1,4 +1,4 @@
-"""Around every answer: headers that protect its reader, a figure, and the last resort."""
+"""Middleware around every response: security headers, call metrics, and the handler of unexpected errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everwork.logs import get_logger
-from everwork.server.http.framework.context import DOOR, AppContext
-from everwork.server.http.framework.origin import is_own_host
+from everwork.server.http.framework.context import API_NAME, AppContext
+from everwork.server.http.framework.peer import is_own_host
 from everwork.server.http.framework.problems import problem
 
 log = get_logger("everwork")
@@ -23,11 +23,11 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 GONE: Final = 499
-"""What the figures say of a caller who went away before there was an answer."""
+"""The status in metrics of a client that disconnected before the response."""
 
 
 class _OwnHostOnly:
-    """Without keys, a page of a stranger must not reach the server by giving it a name of its own."""
+    """Protects servers without authentication from DNS rebinding: another site's host name is refused."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
@@ -42,20 +42,20 @@ class _OwnHostOnly:
 
 
 class ResponseMiddleware:
-    """An ASGI application around another."""
+    """ASGI middleware: adds headers, counts the call, and turns unexpected errors into problem documents."""
 
-    def __init__(self, app: ASGIApp, parts: AppContext) -> None:
-        self._app = _OwnHostOnly(app, parts.settings.host) if not parts.settings.has_auth else app
-        self._metrics = parts.metrics
+    def __init__(self, app: ASGIApp, context: AppContext) -> None:
+        self._app = _OwnHostOnly(app, context.settings.host) if not context.settings.has_auth else app
+        self._metrics = context.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         status = GONE
 
-        async def watched(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -65,17 +65,19 @@ class ResponseMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:
-            # Nobody but a server that is stopping and can wait no longer does this.
+            # Requests are cancelled only by a server that stops and whose grace period is over.
             if status == GONE:
-                await problem(503, "stopping", "the server is stopping")(scope, receive, watched)
-        except Exception as error:  # the last resort: a defect must not become a traceback on the wire
+                await problem(503, "stopping", "the server is stopping")(scope, receive, send_with_headers)
+        except Exception as error:  # the last resort: a bug must not become a traceback on the wire
             log.error("a request met a defect", path=scope["path"], error=type(error).__name__, exc_info=error)
             if status != GONE:
                 raise
-            await problem(500, "internal_error", "the server met a defect; its log says more")(scope, receive, watched)
+            await problem(500, "internal_error", "the server met a defect; its log says more")(
+                scope, receive, send_with_headers
+            )
         finally:
-            self._metrics.called(DOOR, scope.get("everwork.operation", "unknown"), str(status))
+            self._metrics.called(API_NAME, scope.get("everwork.operation", "unknown"), str(status))

@@ -1,4 +1,4 @@
-"""The API's description, made from the same table that the API is made from."""
+"""The OpenAPI document, generated from the same operations that serve the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.server.http.api.schemas import KEY_PATTERN, SCHEMAS, ref
 from everwork.server.http.framework.fields import Schema
-from everwork.server.http.framework.operations import Answer, Field, Operation, Shape
+from everwork.server.http.framework.operations import Field, Operation, ResponseSpec, Shape
 from everwork.server.http.framework.problems import PROBLEM_TYPE
 
 ABOUT: Final = (
@@ -53,9 +53,10 @@ def describe(operations: Sequence[Operation]) -> dict[str, Any]:
 def _operation(operation: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.id,
-        "summary": operation.about,
+        "summary": operation.summary,
         "tags": [operation.tag],
-        "responses": {str(status): _answer(done) for status, done in operation.answers.items()} | _problems(operation),
+        "responses": {str(status): _response(spec) for status, spec in operation.responses.items()}
+        | _problems(operation),
     }
     if operation.permissions:
         needed = " or ".join(f"`{permission.value}`" for permission in operation.permissions)
@@ -89,10 +90,10 @@ def _problem(status: int) -> dict[str, Any]:
     return described if headers is None else described | {"headers": headers}
 
 
-def _answer(done: Answer) -> dict[str, Any]:
-    if done.schema is None:
-        return {"description": done.about}
-    return {"description": done.about, "content": {done.media_type: {"schema": done.schema}}}
+def _response(spec: ResponseSpec) -> dict[str, Any]:
+    if spec.schema is None:
+        return {"description": spec.description}
+    return {"description": spec.description, "content": {spec.media_type: {"schema": spec.schema}}}
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
@@ -101,14 +102,14 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 
 
 def _parameter(field: Field) -> dict[str, Any]:
-    schema = dict(field.kind.schema)
+    schema = dict(field.type.schema)
     if isinstance(field.default, int | str):
         schema["default"] = field.default
     return {
         "name": field.name,
         "in": "query",
         "required": field.is_required,
-        "description": field.about,
+        "description": field.description,
         "schema": schema,
     }
 
@@ -134,7 +135,7 @@ def _shape(shape: Shape) -> Schema:
 
 
 def _property(field: Field) -> Schema:
-    schema = {**field.kind.schema, "description": field.about}
+    schema = {**field.type.schema, "description": field.description}
     if field.is_required:
         return schema
     if isinstance(field.default, int | float | str):

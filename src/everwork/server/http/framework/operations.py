@@ -1,4 +1,4 @@
-"""What the REST door can do, as data: each operation says what it takes, what it needs and what it answers."""
+"""REST operations as data: parameters, permissions and responses, and the dispatch of requests to them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
 from everwork.server.http.framework.context import AppContext, Caller
-from everwork.server.http.framework.fields import Kind, ListOf, Schema
-from everwork.server.http.framework.origin import key_of
+from everwork.server.http.framework.fields import FieldType, ListOf, Schema
+from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
 
@@ -28,18 +28,18 @@ BODY: Final = "body"
 
 
 class Field(NamedTuple):
-    """One value of a query or a body."""
+    """One parameter of a query or field of a body."""
 
     name: str
-    kind: Kind
-    about: str
+    type: FieldType
+    description: str
     is_required: bool = False
     default: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields of a body; one that requires nothing may be left out as a whole, unless it `must_be_sent`."""
+    """The fields of a body; a body without required fields may be omitted, unless it `must_be_sent`."""
 
     name: str
     fields: tuple[Field, ...]
@@ -48,62 +48,62 @@ class Shape:
 
     @property
     def is_required(self) -> bool:
-        """Whether there must be a body."""
+        """Whether the request must have a body."""
         return self.must_be_sent or any(one.is_required for one in self.fields)
 
     def read(self, sent: object) -> dict[str, Any]:
-        """The checked values by name; what was not given, or given as null, has its default."""
+        """The validated values by name; absent and null fields have their defaults."""
         if not isinstance(sent, dict):
             raise InvalidInput(BODY, f"must be a JSON object, not {checks.shown(sent)}")
         refuse_unknown(sent, {one.name for one in self.fields})
         return {one.name: _value(one, sent.get(one.name)) for one in self.fields}
 
-    def said(self, sent: object) -> dict[str, Any]:
-        """The checked values of what was sent, and of nothing else; null stays null."""
+    def read_sent(self, sent: object) -> dict[str, Any]:
+        """The validated values of only those fields that were sent; null stays null."""
         values = self.read(sent)
         return {name: values[name] for name in sent} if isinstance(sent, dict) else {}
 
 
-class Answer(NamedTuple):
-    """What comes back when all is well."""
+class ResponseSpec(NamedTuple):
+    """A successful response in the OpenAPI document."""
 
-    about: str
+    description: str
     schema: Schema | None = None
     media_type: str = "application/json"
 
 
 class Call(Caller):
-    """One request on its way through a handler: who calls, from where, and what was sent."""
+    """One REST request: its caller, and its validated parameters and body."""
 
-    def __init__(self, parts: AppContext, operation: Operation, request: Request, principal: Principal) -> None:
-        super().__init__(parts, request, principal)
+    def __init__(self, context: AppContext, operation: Operation, request: Request, principal: Principal) -> None:
+        super().__init__(context, request, principal)
         self.operation = operation
 
     @cached_property
     def query(self) -> dict[str, Any]:
-        """The checked parameters of the query."""
+        """The validated query parameters."""
         return read_query(self.request.scope["query_string"], self.operation.query)
 
     async def body(self) -> dict[str, Any]:
-        """The checked fields of the body."""
+        """The validated fields of the body, with defaults."""
         shape = self.operation.body
         return {} if shape is None else shape.read(await self._json(shape))
 
-    async def said(self) -> dict[str, Any]:
-        """Those fields of the body that were sent."""
+    async def sent_fields(self) -> dict[str, Any]:
+        """The validated fields that the body contains."""
         shape = self.operation.body
-        return {} if shape is None else shape.said(await self._json(shape))
+        return {} if shape is None else shape.read_sent(await self._json(shape))
 
     async def _json(self, shape: Shape) -> Any:
         return await read_json(self.request, BODY_BYTES_MAX, is_required=shape.must_be_sent)
 
-    def named(self, name: str) -> str:
-        """A name in the path."""
+    def path_param(self, name: str) -> str:
+        """A name from the path."""
         return checks.name(name, self.request.path_params[name])
 
     @property
-    def wants_little(self) -> bool:
-        """Whether the caller has asked for a short answer."""
+    def prefers_minimal(self) -> bool:
+        """Whether the caller sent `Prefer: return=minimal`."""
         return "return=minimal" in self.request.headers.get("prefer", "").replace(" ", "").lower()
 
 
@@ -114,17 +114,16 @@ Handler = Callable[[Call], Awaitable[Response]]
 class Operation:
     """One method on one path.
 
-    `permissions`: the key needs one of them; none at all means that no key is needed. `is_unbound`: keys that
-    are bound to tenants are refused, because what is asked for concerns all of them. `is_bulk`: the body may be
-    a list of the shape as well.
+    `permissions`: the key needs one of them; empty means that no key is needed. `is_unbound`: keys bound to tenants
+    are refused, because the operation concerns all tenants. `is_bulk`: the body may also be a list of the shape.
     """
 
     id: str
     method: str
     path: str
     handler: Handler
-    about: str
-    answers: Mapping[int, Answer]
+    summary: str
+    responses: Mapping[int, ResponseSpec]
     permissions: tuple[Permission, ...] = ()
     is_unbound: bool = False
     query: tuple[Field, ...] = ()
@@ -134,57 +133,57 @@ class Operation:
     tag: str = "jobs"
 
     def require(self, principal: Principal) -> None:
-        """Refuse whoever may not do this, before anything of the request is looked at."""
+        """Refuse a principal without permission, before the request is read."""
         if not any(principal.allows(permission) for permission in self.permissions):
             needed = " or ".join(sorted(repr(one.value) for one in {*self.permissions, Permission.ALL}))
             raise PermissionDenied(f"key '{principal.name}' lacks the permission {needed}")
         if self.is_unbound:
             principal.require_unbound()
 
-    async def run(self, parts: AppContext, request: Request) -> Response:
-        """Let the caller in, check the request, and do it."""
-        principal = NOBODY
+    async def run(self, context: AppContext, request: Request) -> Response:
+        """Authenticate the caller, validate the query, and call the handler."""
+        principal = ANONYMOUS
         if self.permissions:
-            principal = parts.keys.admit(key_of(request.scope))
+            principal = context.keys.admit(api_key_of(request.scope))
             self.require(principal)
-        call = Call(parts, self, request, principal)
-        _ = call.query
+        call = Call(context, self, request, principal)
+        _ = call.query  # Invalid parameters are refused even where the handler reads none.
         return await self.handler(call)
 
 
-NOBODY: Final = Principal("nobody", "nobody", frozenset())
-"""Whoever calls what needs no key; it allows nothing."""
+ANONYMOUS: Final = Principal("nobody", "nobody", frozenset())
+"""The principal of calls that need no key; it has no permissions."""
 
 
 class PathHandler:
-    """Everything that can be done on one path, as an ASGI application."""
+    """The operations on one path by method, as an ASGI application."""
 
-    def __init__(self, parts: AppContext, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, context: AppContext, operations: Mapping[str, Operation]) -> None:
         self.operations = operations
-        self._parts = parts
+        self._context = context
         self._allowed = ", ".join(sorted([*operations, *(["HEAD"] if "GET" in operations else [])]))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         method = scope["method"]
         operation = self.operations.get("GET" if method == "HEAD" else method)
         try:
             if operation is None:
                 raise Refusal(405, "method_not_allowed", f"allowed here: {self._allowed}", {"Allow": self._allowed})
             scope["everwork.operation"] = operation.id
-            response = await operation.run(self._parts, Request(scope, receive))
+            response = await operation.run(self._context, Request(scope, receive))
         except (EverworkError, Refusal) as error:
             response = problem_of(error)
         await response(scope, receive, send)
 
 
-def answer(value: object, status: int = 200) -> Response:
-    """A JSON answer."""
+def json_response(value: object, status: int = 200) -> Response:
+    """A JSON response."""
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
 def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """The checked parameters by name; unknown and needlessly repeated ones are refused."""
+    """The validated query parameters by name; unknown and repeated ones are refused."""
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
     except ValueError as error:
@@ -193,33 +192,33 @@ def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:
     for name, text in pairs:
         sent.setdefault(name, []).append(text)
     refuse_unknown(sent, {one.name for one in fields})
-    return {one.name: _parsed(one, sent.get(one.name)) for one in fields}
+    return {one.name: _parse(one, sent.get(one.name)) for one in fields}
 
 
 def refuse_unknown(sent: Mapping[str, Any], known: set[str] | frozenset[str]) -> None:
-    """Refuse names that mean nothing here, so that no wish is silently ignored."""
+    """Refuse unknown names, so that nothing is silently ignored."""
     for name in sent:
         if name not in known:
             allowed = f"allowed: {', '.join(sorted(known))}" if known else "nothing is allowed here"
             raise InvalidInput(name[:80], f"is unknown; {allowed}")
 
 
-def _parsed(one: Field, texts: list[str] | None) -> Any:
+def _parse(field: Field, texts: list[str] | None) -> Any:
     if texts is None:
-        return _value(one, None)
-    if isinstance(one.kind, ListOf):
-        return one.kind.parse_all(one.name, texts)
+        return _value(field, None)
+    if isinstance(field.type, ListOf):
+        return field.type.parse_all(field.name, texts)
     if len(texts) > 1:
-        raise InvalidInput(one.name, "must be given once")
-    return one.kind.parse(one.name, texts[0])
+        raise InvalidInput(field.name, "must be given once")
+    return field.type.parse(field.name, texts[0])
 
 
-def _value(one: Field, value: object) -> Any:
+def _value(field: Field, value: object) -> Any:
     if value is None:
-        if one.is_required:
-            raise InvalidInput(one.name, "must be given")
-        return one.default
-    return one.kind.read(one.name, value)
+        if field.is_required:
+            raise InvalidInput(field.name, "must be given")
+        return field.default
+    return field.type.read(field.name, value)
 
 
 class SegmentRoute(BaseRoute):
@@ -231,12 +230,12 @@ class SegmentRoute(BaseRoute):
         self._segments = path.split("/")
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for this path, and which names stand in it."""
+        """Whether a request matches this path, and its path parameters."""
         found = self._names(scope) if scope["type"] == "http" else None
         return (Match.NONE, {}) if found is None else (Match.FULL, {"path_params": found})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         await self.app(scope, receive, send)
 
     def _names(self, scope: Scope) -> dict[str, Any] | None:
@@ -254,7 +253,7 @@ class SegmentRoute(BaseRoute):
 
 
 def _decoded(raw: bytes) -> str | None:
-    """A segment as a text; none if it is not one in UTF-8."""
+    """A path segment as text; None if it is not UTF-8."""
     try:
         return unquote(raw.decode("ascii"), errors="strict")
     except UnicodeDecodeError:

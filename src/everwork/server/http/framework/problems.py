@@ -1,4 +1,4 @@
-"""Errors as callers of REST see them: problem documents (RFC 9457) with a stable code."""
+"""Errors of the REST API: problem documents (RFC 9457) with a stable code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from everwork.codec.json import as_written
+from everwork.codec.json import in_json_words
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.server.errors import wire
 
 PROBLEM_TYPE: Final = "application/problem+json"
-LINGER_SECONDS: Final = 5.0
-LINGER_BYTES_MAX: Final = 128 * 1_048_576
+DRAIN_SECONDS: Final = 5.0
+DRAIN_BYTES_MAX: Final = 128 * 1_048_576
 CHALLENGE: Final = 'Bearer realm="everwork"'
 
 
 class Refusal(Exception):
-    """A request that is refused for what it is in HTTP: its path, method, size or content type."""
+    """A request refused at the HTTP level: its path, method, size or content type."""
 
     def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -36,7 +36,7 @@ class Refusal(Exception):
 def problem(
     status: int, code: str, detail: str, *, field: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """One problem document."""
+    """Build a problem document."""
     body: dict[str, Any] = {
         "type": f"urn:everwork:problem:{code}",
         "title": HTTPStatus(status).phrase,
@@ -50,39 +50,39 @@ def problem(
 
 
 def problem_of(error: EverworkError | Refusal) -> Response:
-    """The problem document of an error."""
+    """Build the problem document of an error."""
     if isinstance(error, Refusal):
-        said = problem(error.status, error.code, str(error), headers=error.headers)
-        return Farewell(said) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else said
+        response = problem(error.status, error.code, str(error), headers=error.headers)
+        return DrainingResponse(response) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else response
     known = wire(error)
     field = error.field if isinstance(error, InvalidInput) else None
-    detail = str(error) if field is None else as_written(str(error))
+    detail = str(error) if field is None else in_json_words(str(error))
     return problem(known.http, known.code, detail, field=field, headers=_headers(error))
 
 
-class Farewell(Response):
-    """The answer to a body that is too large.
+class DrainingResponse(Response):
+    """The response to a body that is too large.
 
-    Many callers send all they have before they listen, and would find their connection broken instead of an answer:
-    so what they still send is thrown away for a while.
+    Many clients send the whole body before they read, and would see a reset connection instead of the response:
+    so the rest of the body is read and discarded for a while.
     """
 
-    def __init__(self, said: Response) -> None:
-        super().__init__(said.body, said.status_code, {"Connection": "close"}, said.media_type)
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.body, response.status_code, {"Connection": "close"}, response.media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
-        """Answer, hear the caller out, and close the connection."""
+        """Send the response, drain the request, and close the connection."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_SECONDS):
-                await _heard_out(receive)
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await _drain(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _heard_out(receive: Receive) -> None:
+async def _drain(receive: Receive) -> None:
     size = 0
-    while size < LINGER_BYTES_MAX:
+    while size < DRAIN_BYTES_MAX:
         message = await receive()
         size += len(message.get("body", b""))
         if not message.get("more_body", False):
@@ -98,7 +98,7 @@ def _headers(error: EverworkError) -> dict[str, str]:
 
 
 def _dumped(body: dict[str, Any]) -> bytes:
-    """A message quotes what the caller sent, and that may not be Unicode that can be sent back."""
+    """Encode a problem; it may quote lone surrogates from the request, which cannot be encoded."""
     try:
         return orjson.dumps(body)
     except TypeError:

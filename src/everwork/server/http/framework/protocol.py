@@ -1,4 +1,4 @@
-"""HTTP on one connection: uvicorn's, with bounds on how large a request's head is and how long it takes to come."""
+"""Uvicorn's HTTP protocol with limits on the size of a request's head and the time to receive it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_BYTES_MAX: Final = 131_072
-"""More than any honest request has; a query of all that is allowed fits."""
+"""Enough for the longest query that is allowed."""
 HEAD_SECONDS: Final = 30.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A caller that never ends its head holds neither memory nor a connection for long."""
+    """Bounds the head of a request, so that slow or endless heads hold neither memory nor connections."""
 
     head_seconds: float = HEAD_SECONDS
 
@@ -24,17 +24,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The first head is awaited from now on."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited any more."""
+        """Stop the timer."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come; of a head, not without end."""
+        """Parse data; refuse a head that grows too large."""
         had_head = self._has_head
         super().data_received(data)
         if not self._has_head:
@@ -45,41 +45,41 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_bytes = 0
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request starts: restart the timer of its head."""
         super().on_message_begin()
         self._has_head = False
         self._head_bytes = 0
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """Its head is complete."""
+        """The head is complete: stop its timer."""
         self._has_head = True
         self._stop_timer()
         super().on_headers_complete()
 
     def _await_head(self) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+        self._head_timer = self.loop.call_later(self.head_seconds, self._head_timeout)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _give_up(self) -> None:
-        if self._is_answering:
-            self._await_head()  # What was sent ahead is looked at when its turn comes.
+    def _head_timeout(self) -> None:
+        if self._is_responding:
+            self._await_head()  # A pipelined request is parsed after the response.
         else:
             self.transport.abort()
 
     @property
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
     def _refuse(self) -> None:
-        """Say so, unless the answer to an earlier request is under way."""
-        if self._is_answering:
+        """Respond with 400, unless a response to an earlier request is in progress."""
+        if self._is_responding:
             self.transport.abort()
         else:
             self.send_400_response("The head of the request is too large.")

@@ -1,4 +1,4 @@
-"""The REST door on its port, inside the event loop that is running already."""
+"""The HTTP server: uvicorn in the running event loop."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from everwork.service.service import JobService
 
 KEEP_ALIVE_SECONDS: Final = 30
 TICK_SECONDS: Final = 0.1
-"""How often uvicorn looks whether it is to end."""
-FAREWELL_SECONDS: Final = 1.0
+"""How often uvicorn checks whether to stop."""
+CANCEL_SECONDS: Final = 1.0
 BACKLOG: Final = 2_048
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For callers with TLS 1.2; those of 1.3 are all good."""
+"""For TLS 1.2; all ciphers of TLS 1.3 are fine."""
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the program that it is a part of."""
+    """A uvicorn server that leaves signal handling to its program."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are none of its business."""
+        """Install no signal handlers."""
         yield
 
 
 class HttpServer:
-    """REST for one service. `start` answers the port that was bound.
+    """REST API and dashboard of one service.
 
-    Without a sampler that somebody has opened, the engine is read only when a caller needs it.
+    Without a sampler that the caller has opened, the engine is sampled only on demand.
     """
 
     def __init__(
@@ -57,41 +57,41 @@ class HttpServer:
         metrics: Metrics | None = None,
         sampler: MetricsSampler | None = None,
     ) -> None:
-        beat = sampler or service.sampler()
-        self.parts = AppContext(service, keys, audit, settings, beat, Readiness(service), metrics or Metrics())
-        self.app = make_app(self.parts)
+        sampler = sampler or service.sampler()
+        self.context = AppContext(service, keys, audit, settings, sampler, Readiness(service), metrics or Metrics())
+        self.app = make_app(self.context)
         self._settings = settings
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Listen; the port is answered."""
+        """Start listening and return the bound port."""
         config = self._config()
-        bound = _bound(self._settings)
+        listener = _bind(self._settings)
         self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="everwork-http")
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="everwork-http")
         while not self._server.started:
             if self._task.done():
                 await self._task
                 raise BadConfiguration("http: the server ended before it had begun")
             await asyncio.sleep(0.001)
-        return int(bound.getsockname()[1])
+        return int(listener.getsockname()[1])
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, end the polls, and give the calls under way so many seconds to end.
+        """Accept no more requests, end long polls, and wait up to `grace` seconds for requests in progress.
 
-        Whoever is in more of a hurry may call it again meanwhile, with less grace.
+        It may be called again meanwhile with less grace.
         """
         if (server := self._server) is None or (task := self._task) is None:
             return
-        self.parts.stopping.set()
+        self.context.stopping.set()
         server.should_exit = True
         await asyncio.wait([task], timeout=max(grace, 0))
         while not task.done():
             server.force_exit = True
-            await _break_off(server)
+            await _cancel_requests(server)
             await asyncio.wait([task], timeout=TICK_SECONDS)
-        await _break_off(server)  # What came while the server ended.
+        await _cancel_requests(server)  # Requests that arrived while the server stopped.
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:
@@ -114,13 +114,13 @@ class HttpServer:
         )
         try:
             config.load()
-        except OSError as error:  # Errors of TLS are some of them.
+        except OSError as error:  # ssl.SSLError is an OSError.
             raise BadConfiguration(f"tls_certificate, tls_key: cannot be used: {error.strerror or error}") from None
         return config
 
     @property
     def _tls(self) -> tuple[str | None, str | None, str | None]:
-        """Certificate, key, and the authority whose certificates callers must have."""
+        """Certificate, key, and the authority that must have issued client certificates."""
         settings = self._settings
         certificate, key, authority = (
             None if path is None else str(path)
@@ -129,32 +129,32 @@ class HttpServer:
         return certificate, key, authority
 
 
-async def _break_off(server: uvicorn.Server) -> None:
-    """End the calls under way; they say so to their callers, if these listen."""
+async def _cancel_requests(server: uvicorn.Server) -> None:
+    """Cancel requests in progress, which respond with 503, and close all connections."""
     tasks = list(server.server_state.tasks)
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks, timeout=FAREWELL_SECONDS)
+        await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
     for connection in list(server.server_state.connections):
         connection.transport.abort()
 
 
-def _listening(family: socket.AddressFamily, address: Any) -> socket.socket:
-    """A socket on an address with all its parts; `::` takes callers with IPv4, too."""
+def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:
+    """Create a listening socket; on `::` it accepts IPv4, too."""
     if family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6():
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=True)
     return socket.create_server(address, family=family, backlog=BACKLOG)
 
 
-def _bound(settings: Settings) -> socket.socket:
+def _bind(settings: Settings) -> socket.socket:
     try:
         infos = socket.getaddrinfo(settings.host, settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = infos[0]
-        bound = _listening(family, address)
+        listener = _listen(family, address)
     except OSError as error:
-        place = f"{settings.host}:{settings.http_port}"
-        raise BadConfiguration(f"http_port: cannot listen on {place}: {error.strerror or error}") from None
-    # Connections inherit it. Without, the second part of an answer waits 40 ms for the first to be acknowledged.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return bound
+        where = f"{settings.host}:{settings.http_port}"
+        raise BadConfiguration(f"http_port: cannot listen on {where}: {error.strerror or error}") from None
+    # Connections inherit it. Without it, the second part of a response waits 40 ms for the ACK of the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

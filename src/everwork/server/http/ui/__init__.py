@@ -1,1 +1,1 @@
-"""The dashboard: pages rendered by the server, kept up to date while they are looked at."""
+"""The dashboard: pages rendered by the server and updated live."""

@@ -1,4 +1,4 @@
-"""Charts as SVG, out of numbers: bars that stand on each other, and lines. Colours are the stylesheet's."""
+"""Charts as SVG: stacked bars and lines. Colours come from the stylesheet."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PLOT_WIDTH: Final = WIDTH - LEFT - RIGHT
 PLOT_HEIGHT: Final = HEIGHT - TOP - BOTTOM
 FLOOR: Final = TOP + PLOT_HEIGHT
 STEPS: Final = 4
-"""About so many lines of the grid."""
+"""Approximate number of grid lines."""
 ROUND_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 14_400_000, 86_400_000)
-"""Where the lines of a grid of durations may be; what is shorter is drawn on the lowest."""
+"""Possible grid lines of durations; shorter values are drawn on the lowest."""
 NOTHING_ENDED: Final = "no jobs ended in this time"
 UNKNOWN: Final = "not counted: no server was running"
 
 
 class Series(NamedTuple):
-    """What is drawn in one colour: `name` is its class in the stylesheet, `whole` the figure of the whole chart.
+    """The values of one colour: `name` is its CSS class, `whole` its total in the legend.
 
-    None among the values: nothing is known for the slot.
+    None among the values: not known for the slot.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Series(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A stretch of time: what it is called when pointed at, and what stands under it, if anything does."""
+    """A time slot: its tooltip title, and its label on the time axis, if any."""
 
     title: str
     mark: str = ""
@@ -47,53 +47,53 @@ class Slot(NamedTuple):
     """It is not over yet."""
 
 
-Told = Callable[[float], str]
+Format = Callable[[float], str]
 
 
 class Scale(Protocol):
-    """The numbers at the side, and where they stand."""
+    """The value axis: grid lines and the position of values."""
 
     @property
     def ticks(self) -> Sequence[float]:
-        """Where the lines of the grid are."""
+        """The values of the grid lines."""
 
     def y(self, value: float) -> float:
-        """How far from the top a value is drawn."""
+        """The y coordinate of a value."""
 
 
 class Frame(NamedTuple):
-    """What a chart has beside its drawing: times, what it is about, its scale, and how values are written."""
+    """What all parts of a chart share: slots, description, scale, and how values are formatted."""
 
     slots: Sequence[Slot]
     about: str
     scale: Scale
-    at_the_side: Told
-    in_full: Told
+    tick_label: Format
+    value_label: Format
 
     @property
     def width(self) -> float:
-        """Of one slot."""
+        """The width of one slot."""
         return PLOT_WIDTH / max(len(self.slots), 1)
 
 
-def bars(series: Sequence[Series], slots: Sequence[Slot], about: str, told: Told) -> Markup:
-    """Bars of several colours, each on top of the one before; stretches of which nothing is known are grey."""
+def bars(series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format) -> Markup:
+    """Draw stacked bars; slots without known values are grey."""
     sums = [sum(one.values[at] or 0 for one in series) for at in range(len(slots))]
-    frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, told)
+    frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, format_)
     unknown = [at for at in range(len(slots)) if all(one.values[at] is None for one in series)]
     drawn = [*_unknown(unknown, frame), *(bar for at in range(len(slots)) for bar in _bars(series, at, frame))]
     return _chart(drawn, series, frame, unknown)
 
 
-def lines(series: Sequence[Series], slots: Sequence[Slot], about: str, told: Told) -> Markup:
-    """A line for each series of durations; it is broken where there is nothing to draw."""
+def lines(series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format) -> Markup:
+    """Draw a line per series of durations, interrupted where values are missing."""
     known = [value for one in series for value in one.values if value is not None]
-    frame = Frame(slots, about, DurationScale(min(known, default=0), max(known, default=0)), told, told)
+    frame = Frame(slots, about, DurationScale(min(known, default=0), max(known, default=0)), format_, format_)
     return _chart([_line(one, frame) for one in series], series, frame, [])
 
 
 def share(part: float, whole: float) -> Markup:
-    """A small bar that shows which part of a whole something is."""
+    """Draw a small bar of a share."""
     width = 100 * min(max(part / whole, 0.0), 1.0) if whole else 0.0
     return Markup(
         '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
@@ -102,7 +102,7 @@ def share(part: float, whole: float) -> Markup:
 
 
 def compact(value: float) -> str:
-    """A number as there is room for at the side of a chart."""
+    """Format a number briefly, for an axis."""
     for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= least:
             return f"{value / size:g} {unit}"
@@ -110,7 +110,7 @@ def compact(value: float) -> str:
 
 
 class CountScale:
-    """Round whole numbers, from zero to just above the highest value."""
+    """A linear scale from zero to just above the highest value, with round grid lines."""
 
     def __init__(self, highest: float) -> None:
         rough = max(highest / STEPS, 1.0)
@@ -124,12 +124,12 @@ class CountScale:
         return [self.step * at for at in range(round(self.top / self.step) + 1)]
 
     def y(self, value: float) -> float:
-        """In proportion."""
+        """Linear in the value."""
         return FLOOR - PLOT_HEIGHT * value / self.top
 
 
 class DurationScale:
-    """Durations differ by powers of ten, and so do the lines of the grid: a median is not lost under one outlier."""
+    """A logarithmic scale of durations, so that an outlier does not flatten the median."""
 
     def __init__(self, shortest: float, longest: float) -> None:
         low = max((one for one in ROUND_MS if one <= shortest), default=ROUND_MS[0])
@@ -137,13 +137,13 @@ class DurationScale:
         self.ticks = [one for one in ROUND_MS if low <= one <= high]
 
     def y(self, value: float) -> float:
-        """By its logarithm."""
+        """Linear in the logarithm."""
         low, high = math.log(self.ticks[0]), math.log(self.ticks[-1])
         at = min(max(math.log(max(value, 1e-3)), low), high)
         return FLOOR - PLOT_HEIGHT * (at - low) / (high - low)
 
 
-# What is drawn --------------------------------------------------------------------------------------
+# Bars and lines -------------------------------------------------------------------------------------
 
 
 def _bars(series: Sequence[Series], at: int, frame: Frame) -> Iterator[Markup]:
@@ -158,21 +158,21 @@ def _bars(series: Sequence[Series], at: int, frame: Frame) -> Iterator[Markup]:
 def _bar(name: str, at: int, frame: Frame, values: tuple[float, float]) -> Markup:
     low, high = map(frame.scale.y, values)
     gap = min(2.0, frame.width * 0.2)
-    looks = f"{name} running" if frame.slots[at].is_running else name
+    classes = f"{name} running" if frame.slots[at].is_running else name
     rect = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-    return rect.format(looks, LEFT + at * frame.width + gap / 2, high, frame.width - gap, max(low - high, 0.6))
+    return rect.format(classes, LEFT + at * frame.width + gap / 2, high, frame.width - gap, max(low - high, 0.6))
 
 
 def _unknown(slots: Sequence[int], frame: Frame) -> Iterator[Markup]:
-    """One grey field for all that are next to each other."""
+    """One grey area per run of adjacent slots."""
     rect = Markup('<rect class="unknown" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>')
     for _, run in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
-        together = [at for _, at in run]
-        yield rect.format(LEFT + together[0] * frame.width, TOP, len(together) * frame.width, PLOT_HEIGHT)
+        adjacent = [at for _, at in run]
+        yield rect.format(LEFT + adjacent[0] * frame.width, TOP, len(adjacent) * frame.width, PLOT_HEIGHT)
 
 
 def _line(one: Series, frame: Frame) -> Markup:
-    """Its parts; one that is a single point is a dot."""
+    """The segments of a line; a segment of a single point is a dot."""
     drawn: list[str] = []
     dots: list[Markup] = []
     dot = Markup('<circle class="point {}" cx="{:.1f}" cy="{:.1f}" r="3.5"/>')
@@ -186,15 +186,15 @@ def _line(one: Series, frame: Frame) -> Markup:
     return path + Markup("").join(dots)
 
 
-# What is around it ----------------------------------------------------------------------------------
+# Axes, legend and table ------------------------------------------------------------------------------
 
 
 def _chart(drawn: Sequence[Markup], series: Sequence[Series], frame: Frame, unknown: Sequence[int]) -> Markup:
     is_empty = not any(value is not None and value > 0 for one in series for value in one.values)
     about = f"{frame.about}: {NOTHING_ENDED}" if is_empty else frame.about
     head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, about)
-    pointed = _note() if is_empty else _hits(series, frame, UNKNOWN if unknown else "none ended")
-    inside = [_grid(frame, is_empty=is_empty), *drawn, pointed, _marks(frame)]
+    overlay = _note() if is_empty else _hits(series, frame, UNKNOWN if unknown else "none ended")
+    inside = [_grid(frame, is_empty=is_empty), *drawn, overlay, _marks(frame)]
     rest = [Markup("</svg>"), _legend(series, is_cut=bool(unknown)), _table(series, frame)]
     return Markup("").join([head, *inside, *rest])
 
@@ -214,7 +214,7 @@ def _grid(frame: Frame, *, is_empty: bool) -> Markup:
     for value in frame.scale.ticks:
         y = frame.scale.y(value)
         drawn.append(axis if y == FLOOR else line.format("grid", LEFT, WIDTH - RIGHT, y, y))
-        drawn.append(text.format(LEFT - 5, y + 4, frame.at_the_side(value)))
+        drawn.append(text.format(LEFT - 5, y + 4, frame.tick_label(value)))
     return Markup("").join(drawn)
 
 
@@ -224,14 +224,14 @@ def _marks(frame: Frame) -> Markup:
     drawn = []
     for number, at in enumerate(at for at, slot in enumerate(frame.slots) if slot.mark):
         anchor = "end" if at == last else "middle"
-        looks = "minor" if number % 2 and at != last else "major"
+        classes = "minor" if number % 2 and at != last else "major"
         x = LEFT + (at + 1 if anchor == "end" else at + 0.5) * frame.width
-        drawn.append(text.format(x, HEIGHT - 8, anchor, looks, frame.slots[at].mark))
+        drawn.append(text.format(x, HEIGHT - 8, anchor, classes, frame.slots[at].mark))
     return Markup("").join(drawn)
 
 
 def _hits(series: Sequence[Series], frame: Frame, nothing: str) -> Markup:
-    """What is read when a slot is pointed at."""
+    """The tooltips of the slots."""
     rect = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
     drawn = []
     for at, slot in enumerate(frame.slots):
@@ -252,7 +252,7 @@ def _legend(series: Sequence[Series], *, is_cut: bool) -> Markup:
 
 
 def _table(series: Sequence[Series], frame: Frame) -> Markup:
-    """The same for those who cannot see it, or want the figures; stretches without any are left out."""
+    """The values as a table, for screen readers and for exact figures; empty slots are omitted."""
     shown = [at for at in range(len(frame.slots)) if any(one.values[at] for one in series)]
     if not shown:
         return Markup("")
@@ -276,4 +276,4 @@ def _title(slot: Slot) -> str:
 
 def _value(one: Series, at: int, frame: Frame) -> str:
     value = one.values[at]
-    return "no value" if value is None else frame.in_full(value)
+    return "no value" if value is None else frame.value_label(value)

@@ -1,4 +1,4 @@
-"""How work flowed: points in time, by minute from the pulse or by hour from the engine, and the charts of them."""
+"""Throughput and latency over time: points by minute from the sampler or by hour from the engine, and their charts."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from everwork.service.service import JobService
 
 MINUTE_SLOTS: Final = 60
 LATENCY_MINUTES: Final = 5
-"""Percentiles of so many minutes are one point: of a single one they would jump about."""
-SHARES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-"""Percentiles that are shown: half of the attempts took at most p50, 95 of 100 at most p95, 99 of 100 at most p99."""
-DEAR_SHARE: Final = 0.02
-"""Which part of the time may go into one and the same charts: dear ones are shown for a while."""
-SHOWN_SECONDS_MAX: Final = 60.0
-REMEMBERED_MAX: Final = 50
-PASTS_MAX: Final = 20
-HOURS_AGAIN: Final = 2
-"""So many of the hours that were read last may have grown since: who began before an hour's end may end after it."""
+"""Minutes per point of percentiles: of single minutes they would be too noisy."""
+PERCENTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+"""The percentiles that are shown."""
+COST_SHARE_MAX: Final = 0.02
+"""The share of time that may be spent on drawing the same charts: expensive ones are cached for longer."""
+CACHE_SECONDS_MAX: Final = 60.0
+CACHED_CHARTS_MAX: Final = 50
+CACHED_TYPES_MAX: Final = 20
+HOURS_REREAD: Final = 2
+"""Hours to read again: attempts that started before the end of an hour may have ended after it."""
 
 
 class Range(NamedTuple):
-    """A stretch of time up to now, in slots of so many hours; 0 hours: in minutes."""
+    """A time range up to now, in slots of `slot_hours`; 0: in slots of minutes."""
 
     name: str
     label: str
     last: str
-    """How people call it."""
+    """Its name in sentences."""
     slots: int
     slot: str
-    """What a slot is called."""
+    """The name of a slot."""
     slot_hours: int = 0
     marked: int = 1
-    """Under every so many slots stands when it was."""
+    """The distance of labels on the time axis, in slots."""
 
     @property
     def is_days(self) -> bool:
@@ -65,7 +65,7 @@ RANGES: Final = (
 
 
 class Point(NamedTuple):
-    """What ended in one slot, which began at `start_ms`; nobody knows it if no server was there to count."""
+    """The attempts that ended in one slot; not known if no server was running to count them."""
 
     start_ms: int
     work: Work
@@ -74,7 +74,7 @@ class Point(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """How much was done, how long it took, and how long it had waited."""
+    """Charts of throughput, run time and queue wait, and their totals."""
 
     throughput: Markup
     execution: Markup
@@ -83,14 +83,14 @@ class Charts(NamedTuple):
     measured: Measured
 
 
-class _Shown(NamedTuple):
+class _CachedCharts(NamedTuple):
     charts: Charts
-    reading: int
+    sample_number: int
     until: float
 
 
-class Past:
-    """What the engine has counted by hour, of one type or of all. Hours that are over are read once."""
+class HourlyCounts:
+    """The engine's hourly counts of one type or of all; past hours are read once."""
 
     def __init__(self, type: str | None) -> None:
         self.counts: dict[int, Counter[str]] = {}
@@ -100,10 +100,10 @@ class Past:
         self._last = 0
 
     async def read(self, service: JobService, hours: int, at_ms: int) -> None:
-        """Know at least the last so many hours. `at_ms` is about now."""
+        """Read at least the last `hours`; `at_ms` is approximately now."""
         now = at_ms // HOUR_MS
         is_known = self._first is not None and self._first <= now - hours + 1
-        new = min(now - self._last + HOURS_AGAIN, STATISTICS_KEEP_HOURS) if is_known else hours
+        new = min(now - self._last + HOURS_REREAD, STATISTICS_KEEP_HOURS) if is_known else hours
         stats = await service.stats(max(new, 1))
         self.now_ms = stats.generated_at_ms
         first = self.now_ms // HOUR_MS - new + 1
@@ -113,10 +113,10 @@ class Past:
         oldest = self.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS + 1
         self._first = max(oldest, self._first if is_known and self._first is not None else first)
         self._last = self.now_ms // HOUR_MS
-        # One hour more than needed, for another may have begun since.
+        # One hour more than needed, for another may have started since.
         measures = await service.measures(min(new + 1, STATISTICS_KEEP_HOURS), self._type)
         kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
-        # A month of many types is half a million rows: the event loop has others to serve.
+        # A month of many types is half a million rows: they must not block the event loop.
         self.counts = kept | await asyncio.to_thread(self._fresh, stats, measures, first)
         return None
 
@@ -132,65 +132,65 @@ class Past:
         return counts
 
 
-class _Remembered:
-    """The charts that one server has drawn lately, and what they were drawn from; one at a time is drawn."""
+class _ChartCache:
+    """The recent charts of one server and their hourly counts; a lock lets one be drawn at a time."""
 
     def __init__(self) -> None:
-        self.drawing = asyncio.Lock()
-        self.shown: OrderedDict[tuple[str, str | None], _Shown] = OrderedDict()
-        self._pasts: OrderedDict[str | None, Past] = OrderedDict()
+        self.lock = asyncio.Lock()
+        self.charts: OrderedDict[tuple[str, str | None], _CachedCharts] = OrderedDict()
+        self._hourly: OrderedDict[str | None, HourlyCounts] = OrderedDict()
 
-    def past(self, type: str | None) -> Past:
-        """What is known of a type's hours."""
-        found = self._pasts.setdefault(type, Past(type))
-        self._pasts.move_to_end(type)
-        while len(self._pasts) > PASTS_MAX:
-            self._pasts.popitem(last=False)
+    def hourly(self, type: str | None) -> HourlyCounts:
+        """The hourly counts of a type."""
+        found = self._hourly.setdefault(type, HourlyCounts(type))
+        self._hourly.move_to_end(type)
+        while len(self._hourly) > CACHED_TYPES_MAX:
+            self._hourly.popitem(last=False)
         return found
 
 
-_remembered: Final[WeakKeyDictionary[MetricsSampler, _Remembered]] = WeakKeyDictionary()
+_caches: Final[WeakKeyDictionary[MetricsSampler, _ChartCache]] = WeakKeyDictionary()
 
 
 def range_of(visit: Visit) -> Range:
-    """The range that was asked for; else the first."""
-    return next((one for one in RANGES if one.name == visit.asked("range")), RANGES[0])
+    """The requested range; by default the first."""
+    return next((one for one in RANGES if one.name == visit.param("range")), RANGES[0])
 
 
-async def charts(visit: Visit, asked: Range, type: str | None = None) -> Charts:
-    """The charts of one type, or of all together. The visitor must be one who may see what concerns all tenants.
+async def charts(visit: Visit, range_: Range, type: str | None = None) -> Charts:
+    """The charts of one type, or of all together, for visitors who may see all tenants.
 
-    They are drawn once for all who look, and again when there is another reading, but not too often if that is dear.
+    They are drawn once for all viewers, and again after the next sample, but less often if drawing is expensive.
     """
-    sampler = visit.parts.sampler
-    mine = _remembered.setdefault(sampler, _Remembered())
-    async with mine.drawing:
-        known = mine.shown.get((asked.name, type))
-        reading = 0 if sampler.reading is None else sampler.reading.number
-        if known is not None and (known.reading == reading or time.monotonic() < known.until):
+    sampler = visit.context.sampler
+    cache = _caches.setdefault(sampler, _ChartCache())
+    async with cache.lock:
+        known = cache.charts.get((range_.name, type))
+        sample_number = 0 if sampler.reading is None else sampler.reading.number
+        if known is not None and (known.sample_number == sample_number or time.monotonic() < known.until):
             return known.charts
-        began = time.monotonic()
-        drawn = await _charts(visit, mine, asked, type)
+        started = time.monotonic()
+        drawn = await _charts(visit, cache, range_, type)
         now = time.monotonic()
-        until = now + min((now - began) / DEAR_SHARE, SHOWN_SECONDS_MAX)
-        mine.shown[asked.name, type] = _Shown(drawn, reading, until)
-        mine.shown.move_to_end((asked.name, type))
-        while len(mine.shown) > REMEMBERED_MAX:
-            mine.shown.popitem(last=False)
+        until = now + min((now - started) / COST_SHARE_MAX, CACHE_SECONDS_MAX)
+        cache.charts[range_.name, type] = _CachedCharts(drawn, sample_number, until)
+        cache.charts.move_to_end((range_.name, type))
+        while len(cache.charts) > CACHED_CHARTS_MAX:
+            cache.charts.popitem(last=False)
         return drawn
 
 
-async def _charts(visit: Visit, mine: _Remembered, asked: Range, type: str | None) -> Charts:
-    sampler = visit.parts.sampler
-    if asked.slot_hours:
-        past = mine.past(type)
-        reading = sampler.reading or await sampler.fresh()
-        await past.read(visit.parts.service, asked.slots * asked.slot_hours, reading.at_ms)
-        points = _by_hours(past, asked)
-        return _drawn(asked, points, points)
+async def _charts(visit: Visit, cache: _ChartCache, range_: Range, type: str | None) -> Charts:
+    sampler = visit.context.sampler
+    if range_.slot_hours:
+        hourly = cache.hourly(type)
+        sample = sampler.reading or await sampler.fresh()
+        await hourly.read(visit.context.service, range_.slots * range_.slot_hours, sample.at_ms)
+        points = _by_hours(hourly, range_)
+        return _draw(range_, points, points)
     points = _by_minutes(sampler, type)
-    steps = [_together(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
-    return _drawn(asked, points, steps)
+    steps = [_merged(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
+    return _draw(range_, points, steps)
 
 
 # Points ---------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def _by_minutes(sampler: MetricsSampler, type: str | None) -> list[Point]:
         if type is None or type in minute.counts or OTHER_TYPES not in minute.counts:
             for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
                 known[minute.minute].update(some)
-            known[minute.minute].update({})  # Of an idle minute it is known that nothing ended.
+            known[minute.minute].update({})  # An idle minute is known to be empty.
     last = sampler.reading.at_ms // MINUTE_MS if sampler.reading else 0
     return [
         _point(at * MINUTE_MS, known.get(at, {}))._replace(is_known=at in known)
@@ -210,14 +210,14 @@ def _by_minutes(sampler: MetricsSampler, type: str | None) -> list[Point]:
     ]
 
 
-def _by_hours(past: Past, asked: Range) -> list[Point]:
-    last = past.now_ms // HOUR_MS // asked.slot_hours
+def _by_hours(hourly: HourlyCounts, range_: Range) -> list[Point]:
+    last = hourly.now_ms // HOUR_MS // range_.slot_hours
     points = []
-    for slot in range(last - asked.slots + 1, last + 1):
+    for slot in range(last - range_.slots + 1, last + 1):
         counts: Counter[str] = Counter()
-        for hour in range(slot * asked.slot_hours, (slot + 1) * asked.slot_hours):
-            counts.update(past.counts.get(hour, {}))
-        points.append(_point(slot * asked.slot_hours * HOUR_MS, counts))
+        for hour in range(slot * range_.slot_hours, (slot + 1) * range_.slot_hours):
+            counts.update(hourly.counts.get(hour, {}))
+        points.append(_point(slot * range_.slot_hours * HOUR_MS, counts))
     return points
 
 
@@ -225,8 +225,8 @@ def _point(start_ms: int, counts: Mapping[str, int]) -> Point:
     return Point(start_ms, work_of(counts), measured(counts.items()))
 
 
-def _together(points: Sequence[Point]) -> Point:
-    """Several slots as one."""
+def _merged(points: Sequence[Point]) -> Point:
+    """Merge several slots into one."""
     failures: Counter[str] = Counter()
     for point in points:
         failures.update(point.measured.failures)
@@ -239,23 +239,23 @@ def _together(points: Sequence[Point]) -> Point:
 # Charts ---------------------------------------------------------------------------------------------
 
 
-def _drawn(asked: Range, points: Sequence[Point], steps: Sequence[Point]) -> Charts:
-    """`steps` are the points of the percentiles."""
-    whole = _together(points)
-    slots = _slots(asked, points, asked.marked)
-    steps_slots = _slots(asked, steps, max(1, asked.marked * len(steps) // len(points)))
+def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point]) -> Charts:
+    """Draw the charts; `steps` are the points of the percentiles."""
+    whole = _merged(points)
+    slots = _slots(range_, points, range_.marked)
+    steps_slots = _slots(range_, steps, max(1, range_.marked * len(steps) // len(points)))
     executions = [step.measured.execution for step in [*steps, whole]]
     waits = [step.measured.wait for step in [*steps, whole]]
     return Charts(
-        _throughput(asked, points, slots, whole.work),
-        _percentiles(executions, steps_slots, f"How long attempts ran in {asked.last}"),
-        _percentiles(waits, steps_slots, f"How long jobs were due before their attempts began, in {asked.last}"),
+        _throughput(range_, points, slots, whole.work),
+        _percentiles(executions, steps_slots, f"How long attempts ran in {range_.last}"),
+        _percentiles(waits, steps_slots, f"How long jobs were due before their attempts began, in {range_.last}"),
         whole.work,
         whole.measured,
     )
 
 
-def _throughput(asked: Range, points: Sequence[Point], slots: Sequence[Slot], total: Work) -> Markup:
+def _throughput(range_: Range, points: Sequence[Point], slots: Sequence[Slot], total: Work) -> Markup:
     named = (
         ("completed", "completed", total.completed),
         ("retried", "failed, tried again", total.retried),
@@ -265,42 +265,42 @@ def _throughput(asked: Range, points: Sequence[Point], slots: Sequence[Slot], to
         Series(name, label, [getattr(one.work, name) if one.is_known else None for one in points], number(jobs))
         for name, label, jobs in named
     ]
-    about = f"Attempts that ended in {asked.last}: {', '.join(f'{number(jobs)} {label}' for _, label, jobs in named)}"
+    about = f"Attempts that ended in {range_.last}: {', '.join(f'{number(jobs)} {label}' for _, label, jobs in named)}"
     return bars(series, slots, about, number)
 
 
 def _percentiles(counts: Sequence[Sequence[int]], slots: Sequence[Slot], about: str) -> Markup:
-    """The last of the counts are those of the whole."""
-    *parts, whole = counts
+    """Draw percentiles; the last of the counts are the totals."""
+    *slot_counts, whole = counts
     series = [
-        Series(name, name, [percentile_ms(one, part) for one in parts], duration(percentile_ms(whole, part)))
-        for name, part in SHARES
+        Series(name, name, [percentile_ms(one, share) for one in slot_counts], duration(percentile_ms(whole, share)))
+        for name, share in PERCENTILES
     ]
-    gist = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if any(whole) else about
-    return lines(series, slots, gist, duration)
+    description = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if any(whole) else about
+    return lines(series, slots, description, duration)
 
 
-def _slots(asked: Range, points: Sequence[Point], marked: int) -> list[Slot]:
+def _slots(range_: Range, points: Sequence[Point], marked: int) -> list[Slot]:
     last, last_ms = len(points) - 1, points[-1].start_ms
     return [
         Slot(
-            _named(asked, point.start_ms),
-            _mark(asked, point.start_ms, last_ms) if (last - at) % marked == 0 else "",
+            _slot_title(range_, point.start_ms),
+            _mark(range_, point.start_ms, last_ms) if (last - at) % marked == 0 else "",
             at == last,
         )
         for at, point in enumerate(points)
     ]
 
 
-def _named(asked: Range, start_ms: int) -> str:
-    form = "%Y-%m-%d" if asked.is_days else "%Y-%m-%d %H:%M"
-    return f"{datetime.fromtimestamp(start_ms / 1000, UTC).strftime(form)} UTC"
+def _slot_title(range_: Range, start_ms: int) -> str:
+    format_ = "%Y-%m-%d" if range_.is_days else "%Y-%m-%d %H:%M"
+    return f"{datetime.fromtimestamp(start_ms / 1000, UTC).strftime(format_)} UTC"
 
 
-def _mark(asked: Range, start_ms: int, last_ms: int) -> str:
-    """How long ago a slot was, as it stands under the chart."""
+def _mark(range_: Range, start_ms: int, last_ms: int) -> str:
+    """The label of a slot on the time axis: how long ago it was."""
     ago_ms = last_ms - start_ms
     if not ago_ms:
         return "now"
-    size, unit = (MINUTE_MS, "min") if not asked.slot_hours else (HOUR_MS, "h")
-    return f"\u2212{ago_ms // (24 * HOUR_MS)} d" if asked.slot_hours > 1 else f"\u2212{ago_ms // size} {unit}"
+    size, unit = (MINUTE_MS, "min") if not range_.slot_hours else (HOUR_MS, "h")
+    return f"\u2212{ago_ms // (24 * HOUR_MS)} d" if range_.slot_hours > 1 else f"\u2212{ago_ms // size} {unit}"

@@ -1,4 +1,4 @@
-"""What the dashboard is made of, as data: pages that show, and actions that change."""
+"""Pages and actions of the dashboard, as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everwork.service.access.sessions import Session
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a page shows: a template, and what it is filled with."""
+    """A template and its context."""
 
     template: str
     context: Mapping[str, Any] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A text to be saved as a file; no browser takes it for a page."""
+    """A text to be saved as a file, never rendered as a page."""
 
     name: str
     text: str
@@ -30,18 +30,18 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action has done, in a sentence, and where to go on; nowhere: back to where it was asked for."""
+    """The result of an action: a message, and the page to redirect to; by default the page of the form."""
 
-    said: str
-    to: str | None = None
+    message: str
+    redirect_to: str | None = None
     is_good: bool = True
     session: Session | None = None
-    """One that begins with it; with an empty token, the visitor's ends."""
+    """A session to start; with an empty token, the visitor's session ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A path that shows something. `is_open`: also to whoever has not logged in."""
+    """A path that shows something. `is_open`: without login."""
 
     path: str
     show: Callable[[Visit], Awaitable[View | Download]]
@@ -50,15 +50,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A path that changes something, by a form. A `View` is shown as it is; after anything else, another page.
+    """A path that changes something, by a form. It returns a `View` to show, or `Done` to redirect.
 
-    `needs`: what the visitor's key must allow, whatever the form brings. `asks`: a form that is not `sure` is answered
-    with a question, where no script has asked it. `is_open`: also to whoever has not logged in, and so cannot have got
-    the session's token.
+    `permission`: required of the visitor's key. `confirms`: a form without `sure` gets a confirmation page, for
+    browsers without script. `is_open`: without login, and therefore without CSRF token.
     """
 
     path: str
     act: Callable[[Visit], Awaitable[Done | View]]
-    needs: Permission | None = None
-    asks: bool = False
+    permission: Permission | None = None
+    confirms: bool = False
     is_open: bool = False

@@ -1,4 +1,4 @@
-"""Texts of strangers as a page may show them: nothing hides in them, nothing acts, secrets stay out."""
+"""Untrusted texts made safe to show: invisible characters are spelled out, secrets are masked."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from everwork.server.http.ui.visit import Visit
 
 MASK: Final = "••••••"
 SECRET_CHARS_MIN: Final = 4
-"""Shorter secrets are not looked for in other texts: they would be found everywhere."""
+"""Shorter secrets are not searched for in other texts: they would match everywhere."""
 END_CHARS_MIN: Final = 5
-"""From so many letters on a listed name hides also at the end of a word: `token` hides `authtoken`."""
+"""Listed names of at least this length also match at the end of a word: `token` masks `authtoken`."""
 INSIDE_CHARS_MIN: Final = 8
-"""From so many letters on it hides anywhere: `password` hides `dbpasswordhash`."""
+"""Listed names of at least this length match anywhere: `password` masks `dbpasswordhash`."""
 NAME_CHARS_MAX: Final = 200
-"""Of longer names only the end is looked at."""
+"""Of longer names only the end is checked."""
 SHOWN_CHARS_MAX: Final = 20_000
 _HIDING: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _PLAIN: Final = re.compile(r"[\t\n\x20-\x7e]*")
@@ -38,7 +38,7 @@ _URL_PASSWORD: Final = re.compile(r"""(//[^\s/:@"'<>\\]*:)([^\s/"'<>\\]+)@""")
 
 
 def visible(text: object) -> str:
-    """A text in which whatever would be invisible, or turn its neighbours round, is spelled out."""
+    """Spell out characters that are invisible or change the text direction."""
     whole = str(text)
     return whole if _PLAIN.fullmatch(whole) else "".join(map(_visible, whole.replace("\r\n", "\n")))
 
@@ -50,47 +50,49 @@ def _visible(char: str) -> str:
 
 
 def one_line(text: object, chars_max: int = 200) -> str:
-    """The beginning of a text, in one line."""
+    """The start of a text, in one line."""
     flat = " ".join(visible(str(text)[: chars_max * 2]).split())
     return flat if len(flat) <= chars_max else f"{flat[: chars_max - 1]}…"
 
 
 def cut(text: str, chars_max: int = SHOWN_CHARS_MAX) -> tuple[str, int]:
-    """The beginning of a text, and how many characters were left out."""
+    """The start of a text, and the number of characters left out."""
     return text[:chars_max], max(0, len(text) - chars_max)
 
 
 class Masks:
-    """Which names of variables and headers are secret: those in which the words of a given one stand together.
+    """Decides which variables and headers are secret: those whose names contain the words of a listed name.
 
-    Spaces, case, accents, a plural and a number behind make no difference: `api key` hides `apiKeys2` and `X-API-Key`.
-    Without any name nothing is masked.
+    Spaces, case, accents, a plural and a trailing number do not matter: `api key` masks `apiKeys2` and `X-API-Key`.
+    Without listed names nothing is masked.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._listed = frozenset(bare for name in names if (bare := _bare(_words(name))))
         self._lengths = sorted({len(bare) for bare in self._listed})
         one_of = "|".join(map(re.escape, sorted(self._listed)))
-        self._any, self._begins = re.compile(one_of), re.compile(f"(?={one_of})")
+        self._any_name, self._name_start = re.compile(one_of), re.compile(f"(?={one_of})")
         self._known = lru_cache(maxsize=4_096)(self._hides)
 
     def hides(self, name: str) -> bool:
-        """Whether what stands under this name must not be shown."""
+        """Whether the value of this name is secret."""
         return self._may_hide(name) and self._known(name[-NAME_CHARS_MAX:])
 
     def _may_hide(self, text: str) -> bool:
-        """Whether it is worth to look at a text closely: this takes a tenth of the time."""
-        return bool(self._listed) and (not text.isascii() or bool(self._any.search(text.translate(_SQUEEZED).lower())))
+        """A quick check whether a text can contain a listed name, in a tenth of the time of the full one."""
+        return bool(self._listed) and (
+            not text.isascii() or bool(self._any_name.search(text.translate(_SQUEEZED).lower()))
+        )
 
     def _hides(self, name: str) -> bool:
         words = _words(name)
         whole = "".join(words)
         borders = {0, *accumulate(map(len, words))}
-        starts = (match.start() for match in self._begins.finditer(whole))
+        starts = (match.start() for match in self._name_start.finditer(whole))
         return any(self._is_listed(whole, at, at + size, borders) for at in starts for size in self._lengths)
 
     def _is_listed(self, whole: str, at: int, end: int, borders: Set[int]) -> bool:
-        """Short names must be words of their own: a pin is secret, a spin is not."""
+        """Short names must be whole words: a pin is secret, a spin is not."""
         if end > len(whole) or whole[at:end] not in self._listed:
             return False
         plural = end + whole.startswith("s", end)
@@ -101,10 +103,10 @@ class Masks:
         return size >= INSIDE_CHARS_MIN or (is_over and at in borders) or (is_last and size >= END_CHARS_MIN)
 
     def masked(self, value: Any) -> Any:
-        """A JSON value without what is secret in it, however deep."""
+        """A JSON value with its secrets masked, at any depth."""
         if isinstance(value, Mapping):
-            hidden = self._hidden_in(value)
-            return {name: MASK if name in hidden else self.masked(one) for name, one in value.items()}
+            secret = self._secret_names(value)
+            return {name: MASK if name in secret else self.masked(one) for name, one in value.items()}
         if isinstance(value, list):
             return [self.masked(one) for one in value]
         return self._masked_text(value) if isinstance(value, str) else value
@@ -116,7 +118,7 @@ class Masks:
         return orjson.dumps(masked).decode()
 
     def _inner(self, text: str) -> Any:
-        """The JSON object or list that a text is; None if it is none, or nothing can be secret in it."""
+        """The JSON object or list that a text holds; None if it holds none, or no secrets."""
         if text.lstrip()[:1] not in ("{", "[") or not self._may_hide(text):
             return None
         try:
@@ -125,15 +127,15 @@ class Masks:
             return None
 
     def without_passwords(self, text: str) -> str:
-        """A text without the passwords that stand in its URLs."""
+        """A text with the passwords in its URLs masked."""
         return _URL_PASSWORD.sub(rf"\1{MASK}@", text) if self._listed and "//" in text else text
 
     def secrets_in(self, value: Any) -> Iterator[str]:
-        """The texts that are hidden in a JSON value."""
+        """The secret texts of a JSON value."""
         if isinstance(value, Mapping):
-            hidden = self._hidden_in(value)
+            secret = self._secret_names(value)
             for name, one in value.items():
-                yield from _texts(one) if name in hidden else self.secrets_in(one)
+                yield from _texts(one) if name in secret else self.secrets_in(one)
         elif isinstance(value, list):
             for one in value:
                 yield from self.secrets_in(one)
@@ -142,15 +144,15 @@ class Masks:
                 yield from (found[1] for found in _URL_PASSWORD.findall(value))
             yield from self.secrets_in(self._inner(value))
 
-    def _hidden_in(self, value: Mapping[str, Any]) -> set[str]:
-        """The names whose values are secret; of a pair like name and value, the value if such a name stands there."""
-        hidden = {name for name in value if self.hides(name)}
+    def _secret_names(self, value: Mapping[str, Any]) -> set[str]:
+        """The names whose values are secret; in a name/value pair, `value` if the name is secret."""
+        secret = {name for name in value if self.hides(name)}
         is_pair = "value" in value and any(self.hides(str(value.get(label, ""))) for label in ("name", "key"))
-        return hidden | {"value"} if is_pair else hidden
+        return secret | {"value"} if is_pair else secret
 
 
 def spellings(secret: str) -> set[str]:
-    """How a secret may stand in another text: as it is, in JSON, in Python, in an address, without `Bearer` before."""
+    """The forms of a secret in other texts: plain, in JSON, in Python, in a URL, without a leading `Bearer`."""
     bare = _SCHEME.sub("", secret)
     found = {bare, secret}
     if secret.isascii() and secret.isalnum():
@@ -162,7 +164,7 @@ def spellings(secret: str) -> set[str]:
 
 
 def pretty(value: Any) -> str:
-    """A JSON value for people."""
+    """A JSON value, indented."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
@@ -181,24 +183,24 @@ def _bare(words: Sequence[str]) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """apiKey, API-Key and api_key are the same name; ápi kéy is spelt in another way only."""
+    """The words of a name: those of apiKey, API-Key, api_key and ápi kéy are the same."""
     if not name.isascii():
         name = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
     return _APART.sub(" ", _HUMPS.sub(" ", name).casefold()).split()
 
 
 SECRETS_MAX: Final = 1_000
-"""Of a job with more secrets no free text is shown: to look for each of them would hold the server up."""
+"""Of a job with more secrets no free text is shown: searching for all of them would block the server."""
 PAGE_WORK_MAX: Final = 50_000_000
-"""Characters times secrets: about so many are looked through in a twentieth of a second."""
+"""Characters times secrets: the search takes about a twentieth of a second."""
 FILE_WORK_MAX: Final = 40 * PAGE_WORK_MAX
 FACTS: Final = ("correlation_id", "dedupe_key", "limit_key", "error_code", "worker")
 _MARK: Final = "\0"
 _MARKS: Final = re.compile("\0+")
 
 
-class Hidden:
-    """What may be shown of one job."""
+class RedactedJob:
+    """One job with its secrets masked."""
 
     def __init__(self, masks: Masks, job: Job) -> None:
         self._masks = masks
@@ -207,39 +209,39 @@ class Hidden:
         self._texts = {name: text for name, text in texts.items() if text is not None}
 
     def json(self, name: str) -> tuple[str, int] | None:
-        """The beginning of one of the job's JSON values, for people, and how many characters were left out."""
+        """The start of one of the job's JSON values, indented, and the number of characters left out."""
         text = self._pretty(name)
         if text is None:
             return None
         shown, left = cut(text)
         if not left:
-            return self.cleaned(text), 0
-        # What stands across the end of what is shown must be found, too.
+            return self.redact(text), 0
+        # A secret that crosses the end of the shown text must be found, too.
         longest = len(self._secrets[0]) if self._secrets else 0
         marked = self._marked(text[: len(shown) + longest], PAGE_WORK_MAX)
         return (MASK if marked is None else self._unmarked(marked[: len(shown)])), left
 
-    def whole_json(self, name: str) -> str | None:
-        """One of the job's JSON values to the end. It may take seconds: for threads."""
+    def full_json(self, name: str) -> str | None:
+        """One of the job's JSON values in full. It may take seconds: call it in a thread."""
         text = self._pretty(name)
-        return None if text is None else self.cleaned(text, FILE_WORK_MAX)
+        return None if text is None else self.redact(text, FILE_WORK_MAX)
 
-    def cleaned(self, text: str, work_max: int = PAGE_WORK_MAX) -> str:
-        """A text, an error say, without the secrets that stand in the job's values."""
+    def redact(self, text: str, work_max: int = PAGE_WORK_MAX) -> str:
+        """A text, such as an error, with the job's secrets masked."""
         marked = self._marked(text, work_max)
         return MASK if marked is None else self._unmarked(marked)
 
     @property
-    def facts(self) -> Job:
-        """The job with cleaned names of its own."""
-        said: dict[str, Any] = {name: self.cleaned(text) for name in FACTS if (text := getattr(self._job, name))}
-        return replace(self._job, **said)
+    def job(self) -> Job:
+        """The job with its own names redacted."""
+        redacted: dict[str, Any] = {name: self.redact(text) for name in FACTS if (text := getattr(self._job, name))}
+        return replace(self._job, **redacted)
 
     def _pretty(self, name: str) -> str | None:
         return pretty(self._masks.masked(self._values[name])) if name in self._values else None
 
     def _marked(self, text: str, work_max: int) -> str | None:
-        """A text of the same length in which the secrets are marks; None if to look for them takes too long."""
+        """A text of the same length with secrets replaced by marks; None if the search would take too long."""
         if len(self._secrets) > SECRETS_MAX or len(self._secrets) * len(text) > work_max:
             return None
         for secret in self._secrets:
@@ -255,7 +257,7 @@ class Hidden:
 
     @cached_property
     def _secrets(self) -> list[str]:
-        """Longest first: one may be a part of another. A few more than are looked for, if there are too many."""
+        """The secrets, longest first, because one may contain another; cut off above the limit."""
         found = (secret for value in self._values.values() for secret in self._masks.secrets_in(value))
         long: set[str] = set()
         for secret in found:
@@ -267,8 +269,8 @@ class Hidden:
 
 
 def masks_of(visit: Visit) -> Masks:
-    """What this server must not show."""
-    return _masks(visit.parts.settings.masked_variables)
+    """The masks of this server."""
+    return _masks(visit.context.settings.masked_variables)
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""Templates filled in: whatever they are given is escaped, and a name that does not exist is a defect."""
+"""Jinja templates and their filters: values are escaped, undefined names are errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from everwork.core.states import State
 from everwork.server.http.ui.redaction import one_line, visible
 
 NOTHING: Final = "\u2013"
-"""What stands where there is no value."""
+"""The placeholder of a missing value."""
 LIVE: Final = "live"
-"""The block of every page that is rendered again while it is looked at."""
+"""The block of every page that is updated live."""
 
 _FOLDER: Final = Path(__file__).parent / "static"
 _MEDIA: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -30,12 +30,12 @@ ASSET_PATH: Final = "/ui/static/{version}/{name}"
 
 
 def asset_url(name: str) -> str:
-    """Where an asset is: another place for every version of it."""
+    """The URL of an asset, which changes with its version."""
     return f"/ui/static/{VERSION}/{name}"
 
 
 def asset(version: str, name: str) -> Response | None:
-    """An asset, if there is one of this name. Only what is asked for by its version is kept."""
+    """An asset by name; cacheable only under the current version."""
     content = _FILES.get(name)
     if content is None:
         return None
@@ -54,18 +54,18 @@ environment: Final = Environment(
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
-    """A whole page."""
+    """Render a whole page."""
     return environment.get_template(template).render(context)
 
 
 def render_live(template: str, context: Mapping[str, Any]) -> str:
-    """The part of a page that changes while it is looked at."""
+    """Render the live block of a page."""
     found = environment.get_template(template)
     return "".join(found.blocks[LIVE](found.new_context(dict(context))))
 
 
 def when(instant_ms: int | None, style: str = "ago") -> str | Markup:
-    """An instant: UTC as it stands here, and in the viewer's zone once the script has seen it.
+    """An instant in UTC, which the script converts to the viewer's time zone.
 
     Styles: `ago` (a distance that goes on counting), `clock` (date and time), `moment` (the date only if not today).
     """
@@ -77,7 +77,7 @@ def when(instant_ms: int | None, style: str = "ago") -> str | Markup:
 
 
 def duration(milliseconds: float | None) -> str:
-    """A duration as people say it."""
+    """A duration with its unit."""
     if milliseconds is None:
         return NOTHING
     if milliseconds < 1000:
@@ -90,12 +90,12 @@ def duration(milliseconds: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """At most one decimal, and none that says nothing."""
+    """At most one decimal, without `.0`."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def number(value: float | None) -> str:
-    """A number with its thousands apart."""
+    """A number with thousands separators."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.2g}"
@@ -114,9 +114,9 @@ def size(count: int | None) -> str:
 
 
 def address(path: str, **query: object) -> str:
-    """A page of the dashboard, with what it is asked for; nothing is asked for by None."""
-    said = {name: str(value) for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(said)}" if said else path
+    """The URL of a dashboard page; parameters that are None or empty are omitted."""
+    given = {name: str(value) for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 def job_url(key: int | str) -> str:
@@ -140,4 +140,4 @@ environment.filters |= {
 environment.globals |= {"address": address, "asset_url": asset_url, "job_url": job_url, "type_url": type_url}
 environment.globals["states"] = tuple(state.label for state in State)
 # Not imported by each template: a block that is rendered alone does not see what its template imports.
-environment.globals["parts"] = environment.get_template("parts.html").module
+environment.globals["macros"] = environment.get_template("macros.html").module

@@ -1,4 +1,4 @@
-"""What a search for jobs asks for, as a query says it; what cannot be understood is told at its field."""
+"""The search form of jobs: parses its fields, and reports problems per field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.queries import JobFilter
@@ -18,18 +18,18 @@ from everwork.service.bulk import BulkFilter
 
 SCHEDULED: Final = "scheduled"
 DUE: Final = "due"
-PARTS: Final = (SCHEDULED, DUE)
-"""What a filter may ask for that is no state, but a part of one: of the jobs that wait."""
-NAMES: Final = ("state", "type", "worker", "tenant", "correlation", "after", "before", "error")
+SUBSTATES: Final = (SCHEDULED, DUE)
+"""Values of the state field that are parts of a state: of pending jobs."""
+FIELDS: Final = ("state", "type", "worker", "tenant", "correlation", "after", "before", "error")
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,3})?)?", re.ASCII)
 
-Read = Callable[[str], str | None]
-"""The value of a field; None if it was left empty."""
+ReadField = Callable[[str], str | None]
+"""Returns the value of a field; None if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchForm:
-    """A search, the texts that were typed, and what is wrong with them."""
+    """A search, the typed texts, and their problems by field."""
 
     search: BulkFilter
     typed: Mapping[str, str]
@@ -37,22 +37,17 @@ class SearchForm:
 
     @property
     def query(self) -> str:
-        """The search as a query, so that it can be sent on."""
+        """The search as a query string, to pass it on."""
         return urlencode(self.typed)
 
-    @property
-    def is_narrow(self) -> bool:
-        """Whether few jobs of many may match, so that a step of looking may end before its page is full."""
-        return any(name in self.typed for name in NAMES if name not in ("state", "type"))
 
-
-def asked_for(read: Read) -> SearchForm:
-    """The search that somebody has typed."""
-    typed = {name: value for name in NAMES if (value := read(name)) is not None}
+def read_search(read: ReadField) -> SearchForm:
+    """Parse the search form."""
+    typed = {name: value for name in FIELDS if (value := read(name)) is not None}
     problems: dict[str, str] = {}
     found = {name: _checked(name, value, problems) for name, value in typed.items()}
     states, due = found.get("state") or (frozenset(), False)
-    wanted = JobFilter(
+    filter_ = JobFilter(
         type=found.get("type"),
         states=states,
         tenants=(found["tenant"],) if found.get("tenant") else (),
@@ -63,7 +58,7 @@ def asked_for(read: Read) -> SearchForm:
         error_text=found.get("error"),
         due=due,
     )
-    return SearchForm(BulkFilter(wanted, scheduled=typed.get("state") == SCHEDULED), typed, problems)
+    return SearchForm(BulkFilter(filter_, scheduled=typed.get("state") == SCHEDULED), typed, problems)
 
 
 def _checked(name: str, text: str, problems: dict[str, str]) -> Any:
@@ -75,16 +70,16 @@ def _checked(name: str, text: str, problems: dict[str, str]) -> Any:
 
 
 def _state(name: str, text: str) -> tuple[frozenset[State], bool]:
-    if text in PARTS:
+    if text in SUBSTATES:
         return frozenset([State.PENDING]), text == DUE
     if text not in {state.label for state in State}:
-        allowed = ", ".join([*(state.label for state in State), *PARTS])
+        allowed = ", ".join([*(state.label for state in State), *SUBSTATES])
         raise InvalidInput(name, f"must be one of {allowed}, not {checks.shown(text)}")
     return frozenset([checks.state(text)]), False
 
 
 def utc_moment(name: str, text: str) -> int:
-    """A moment as browsers write what was typed into a field for it; it is understood in UTC."""
+    """Parse the value of a browser's datetime-local field, in UTC."""
     plain = text.removesuffix("Z")
     if not _LOCAL.fullmatch(plain):
         raise InvalidInput(name, f"must be a moment in UTC, like 2030-01-31T12:00, not {checks.shown(text)}")
@@ -95,5 +90,5 @@ _READERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "state": _state,
     "after": utc_moment,
     "before": utc_moment,
-    "error": sought_text,
+    "error": search_text,
 }

@@ -1,4 +1,4 @@
-"""What became of a job, one thing after the other, in words: from its creation to now, newest first."""
+"""The timeline of a job, newest first, and the summary of its state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 
 
-class Moment(NamedTuple):
-    """One entry. `mood` is its colour; `error` is all that was said, its first line stands in the entry itself."""
+class TimelineEntry(NamedTuple):
+    """One entry of the timeline. `mood` is its colour; `error` is the whole error, of which one line is shown."""
 
     name: str
     mood: str
@@ -31,12 +31,12 @@ class Moment(NamedTuple):
 
     @property
     def error_line(self) -> str:
-        """What the error is about."""
+        """The line of the error that is shown."""
         return gist(self.error or "")
 
     @property
     def has_more(self) -> bool:
-        """Whether the error says more than its line."""
+        """Whether the error is longer than its line."""
         return (self.error or "").strip() != self.error_line.strip() or len(self.error_line) > ERROR_LINE_MAX
 
 
@@ -58,48 +58,50 @@ _ENDS: Final = {
 _CANCELLED: Final = ("Cancelled", "Cancelled while attempt {n} ran")
 
 
-def timeline(job: Job, history: Sequence[HistoryEntry], now_ms: int, clean: Callable[[str], str]) -> list[Moment]:
-    """Newest first: what is looked for is mostly what happened last."""
+def timeline(
+    job: Job, history: Sequence[HistoryEntry], now_ms: int, clean: Callable[[str], str]
+) -> list[TimelineEntry]:
+    """The entries of a job, newest first; `clean` redacts errors."""
     past = [_ended(f"h{at}-{entry.at_ms}", entry, clean) for at, entry in enumerate(history)]
     if len(history) >= HISTORY_ENTRIES_MAX:
         note = f"Only the last {HISTORY_ENTRIES_MAX} entries are kept."
-        past = [Moment("older", "", "Earlier attempts", None, note=note), *past]
-    created = Moment("created", "", "Created", job.created_at_ms)
+        past = [TimelineEntry("older", "", "Earlier attempts", None, note=note), *past]
+    created = TimelineEntry("created", "", "Created", job.created_at_ms)
     return [*_now(job, now_ms), *reversed([created, *past])]
 
 
 def gist(error: str) -> str:
-    """The line of an error that says what it is about: of a traceback the last one, else the first."""
+    """The line that describes an error: of a traceback the last one, else the first."""
     lines = [line for line in error.splitlines() if line.strip()] or [""]
     return lines[-1] if lines[0].startswith(TRACEBACK) else lines[0]
 
 
 def beginning(error: str) -> str:
-    """The first lines of an error, up to its traceback: a validation's error says only there what is wrong."""
+    """The first lines of an error, up to its traceback: a validation error has its details there."""
     lines = [line.rstrip() for line in error.splitlines() if line.strip()] or [""]
     if lines[0].startswith(TRACEBACK):
         return lines[-1][:BEGINNING_CHARS]
-    said = takewhile(lambda line: not line.startswith(TRACEBACK), lines)
-    return "\n".join(islice(said, BEGINNING_LINES))[:BEGINNING_CHARS]
+    before = takewhile(lambda line: not line.startswith(TRACEBACK), lines)
+    return "\n".join(islice(before, BEGINNING_LINES))[:BEGINNING_CHARS]
 
 
-def _now(job: Job, now_ms: int) -> list[Moment]:
-    """What goes on, or comes next."""
+def _now(job: Job, now_ms: int) -> list[TimelineEntry]:
+    """The entry of what is happening now, or next."""
     if job.state is State.PROCESSING:
         title = f"Attempt {job.attempt} runs"
-        return [Moment("now", "busy", title, job.activated_at_ms, worker=job.worker)]
+        return [TimelineEntry("now", "busy", title, job.activated_at_ms, worker=job.worker)]
     if job.state is State.PENDING:
         is_due = job.run_at_ms <= now_ms
-        return [Moment("now", "busy", "Waits, due since" if is_due else "Will run", job.run_at_ms)]
+        return [TimelineEntry("now", "busy", "Waits, due since" if is_due else "Will run", job.run_at_ms)]
     return []
 
 
-def _ended(name: str, entry: HistoryEntry, clean: Callable[[str], str]) -> Moment:
+def _ended(name: str, entry: HistoryEntry, clean: Callable[[str], str]) -> TimelineEntry:
     mood, title = _ENDS.get(entry.kind, ("", entry.kind.capitalize()))
     if entry.kind == "cancel":
         mood, title = "", _CANCELLED[entry.activated_at_ms is not None]
     took_ms = None if entry.activated_at_ms is None else max(0, entry.at_ms - entry.activated_at_ms)
-    return Moment(
+    return TimelineEntry(
         name,
         "warn" if entry.retry_at_ms is not None and mood == "bad" else mood,
         title.format(n=entry.attempt),
@@ -113,16 +115,16 @@ def _ended(name: str, entry: HistoryEntry, clean: Callable[[str], str]) -> Momen
 
 
 TITLES: Final = {State.PENDING: "Why is it not running?", State.PROCESSING: "What is it doing?"}
-WAITS_FOR_SOMEBODY: Final = frozenset({Reason.NOT_ASKED, Reason.PAUSED, Reason.BREAKER})
+NEEDS_ACTION: Final = frozenset({Reason.NOT_ASKED, Reason.PAUSED, Reason.BREAKER})
 FAILING: Final = ("bad", "warn")
 _INSTANT: Final = re.compile(r"(?<= )(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)(?=[ :;.,]|$)", re.ASCII)
 
 Piece = str | int
-"""Of a sentence: words, or an instant."""
+"""A piece of a sentence: text, or an instant."""
 
 
 class Failure(NamedTuple):
-    """The last attempt that failed: what it said first, and all of it if that is more."""
+    """The last failed attempt: the first lines of its error, and the whole error if that is longer."""
 
     title: str
     at_ms: int | None
@@ -131,34 +133,34 @@ class Failure(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """`tone` is its colour: bad (it has failed), warn (it waits for somebody to act), over, or none."""
+    """The state of a job in a sentence. `tone` is its colour: bad (failed), warn (needs action), over, or none."""
 
     tone: str
     title: str
     at_ms: int | None
-    said: Sequence[Piece]
+    pieces: Sequence[Piece]
     failure: Failure | None
     note: str | None = None
 
 
-def verdict(job: Job, why: Explanation, moments: Sequence[Moment], now_ms: int) -> Summary | None:
-    """A job that is completed needs none."""
+def summary(job: Job, why: Explanation, entries: Sequence[TimelineEntry], now_ms: int) -> Summary | None:
+    """Summarise a job; None if it is completed."""
     if job.state is State.COMPLETED:
         return None
-    tone, said = _tone(job, why, now_ms), _sentence(job, why.text)
+    tone, sentence = _tone(job, why, now_ms), _sentence(job, why.text)
     if job.state is State.CANCELLED:
-        return Summary(tone, *_end(job, moments), said, None, moments[0].error)
-    title, at_ms = _end(job, moments) if job.state is State.FAILED else (TITLES[job.state], None)
-    failed = (one for one in moments if one.error and one.mood in FAILING)
+        return Summary(tone, *_end(job, entries), sentence, None, entries[0].error)
+    title, at_ms = _end(job, entries) if job.state is State.FAILED else (TITLES[job.state], None)
+    failed = (one for one in entries if one.error and one.mood in FAILING)
     failure = next(map(_failure, failed), None) if job.last_error is not None else None
-    return Summary(tone, title, at_ms, said, failure)
+    return Summary(tone, title, at_ms, sentence, failure)
 
 
-def _end(job: Job, moments: Sequence[Moment]) -> tuple[str, int | None]:
-    """What the history says of it, if it goes back so far."""
-    if moments[0].at_ms is None or moments[0].at_ms < (job.finished_at_ms or 0):
+def _end(job: Job, entries: Sequence[TimelineEntry]) -> tuple[str, int | None]:
+    """Title and time of the job's end: from the history, if it has it."""
+    if entries[0].at_ms is None or entries[0].at_ms < (job.finished_at_ms or 0):
         return job.state.label.capitalize(), job.finished_at_ms
-    return moments[0].title, moments[0].at_ms
+    return entries[0].title, entries[0].at_ms
 
 
 def _tone(job: Job, why: Explanation, now_ms: int) -> str:
@@ -167,29 +169,29 @@ def _tone(job: Job, why: Explanation, now_ms: int) -> str:
     if job.state is State.CANCELLED:
         return "over"
     is_lapsed = why.reason is Reason.RUNNING and why.until_ms is not None and why.until_ms <= now_ms
-    return "warn" if is_lapsed or why.reason in WAITS_FOR_SOMEBODY else ""
+    return "warn" if is_lapsed or why.reason in NEEDS_ACTION else ""
 
 
-def _failure(moment: Moment) -> Failure:
-    error = (moment.error or "").strip()
+def _failure(entry: TimelineEntry) -> Failure:
+    error = (entry.error or "").strip()
     lines = beginning(error)
-    return Failure(moment.title, moment.at_ms, lines, error if error != lines else None)
+    return Failure(entry.title, entry.at_ms, lines, error if error != lines else None)
 
 
 def _sentence(job: Job, text: str) -> list[Piece]:
-    """The explanation as a sentence, without what the page says anyway; instants apart, so that they are local."""
+    """The explanation as a sentence, without the state that the page shows anyway."""
     known = f"it is {job.state.label} and "
-    told = f"it {text.removeprefix(known)}" if text.startswith(known) else text
-    return pieces(f"{told[:1].upper()}{told[1:]}.")
+    sentence = f"it {text.removeprefix(known)}" if text.startswith(known) else text
+    return pieces(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def pieces(text: str) -> list[Piece]:
-    """A text with its instants apart, so that each viewer sees them in his own zone."""
+    """Split a text at its instants, so that each viewer sees them in the local time zone."""
     return [_instant(piece) if at % 2 else piece for at, piece in enumerate(_INSTANT.split(text))]
 
 
 def _instant(text: str) -> Piece:
     try:
         return moment_ms("until", text)
-    except InvalidInput:  # Somebody's name for a type looks like an instant.
+    except InvalidInput:  # The name of a type can look like an instant.
         return text

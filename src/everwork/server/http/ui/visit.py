@@ -1,4 +1,4 @@
-"""One request to the dashboard: who comes, what was asked for, and what came with a form."""
+"""One request to the dashboard: its visitor, query parameters and form fields."""
 
 from __future__ import annotations
 
@@ -21,46 +21,45 @@ FIELDS_MAX: Final = 2_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 HOME: Final = "/ui"
 _LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
-"""What browsers take for a way out of a folder."""
+"""Path parts that browsers resolve to another folder or host."""
 
 
 class Visit(Caller):
-    """Who looks at which page. `path` and `query` are the page's own, also where a live page asks for it again."""
+    """A visitor's request. `path` and `query` are those of the page, also when it is updated live."""
 
-    def __init__(self, parts: AppContext, request: Request, principal: Principal, session: Session) -> None:
-        super().__init__(parts, request, principal)
+    def __init__(self, context: AppContext, request: Request, principal: Principal, session: Session) -> None:
+        super().__init__(context, request, principal)
         self.session = session
         self.path = request.scope["path"]
-        self.query = pairs_of(request.scope["query_string"])
-        self.names: Mapping[str, str] = request.path_params
+        self.query = parse_pairs(request.scope["query_string"])
         self.form: Mapping[str, Sequence[str]] = {}
 
     @property
     def may_see_jobs(self) -> bool:
-        """Whether the visitor may look at jobs at all; a key for administration alone may not."""
+        """Whether the visitor may see jobs; a key with only the admin permission may not."""
         return self.principal.allows(Permission.JOBS_READ)
 
     @property
     def may_change_jobs(self) -> bool:
-        """Whether to offer what changes jobs."""
+        """Whether the visitor may change jobs."""
         return self.principal.allows(Permission.JOBS)
 
     @property
     def may_administer(self) -> bool:
-        """Whether to offer what concerns the whole store."""
+        """Whether the visitor may administer the whole store."""
         return self.principal.allows(Permission.ADMIN) and not self.principal.tenants
 
     @property
     def sees_all(self) -> bool:
-        """Whether the visitor may see what concerns all tenants together."""
+        """Whether the visitor may see all tenants."""
         return not self.principal.tenants
 
-    def asked(self, name: str) -> str | None:
-        """A parameter of the query, to the letter: names may begin with a space. An empty one asks for nothing."""
+    def param(self, name: str) -> str | None:
+        """A query parameter, unstripped because names may start with a space; None if empty."""
         return self.query.get(name, [""])[-1] or None
 
-    def here(self, **changes: str | None) -> str:
-        """This page's address, with some parameters changed; None takes one away."""
+    def url(self, **changes: str | None) -> str:
+        """The URL of this page with some parameters changed; None removes one."""
         query = {name: values[-1] for name, values in self.query.items() if values[-1]}
         query |= {name: value for name, value in changes.items() if value is not None}
         kept = [(name, value) for name, value in query.items() if changes.get(name, value) is not None]
@@ -69,34 +68,34 @@ class Visit(Caller):
     # Forms --------------------------------------------------------------------------------------
 
     async def read_form(self) -> None:
-        """Take what the form has brought."""
+        """Read the fields of the form."""
         if self.request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
             raise Refusal(415, "unsupported_media_type", f"a form must come as {FORM_TYPE}")
-        self.form = pairs_of(await read_body(self.request, FORM_BYTES_MAX))
+        self.form = parse_pairs(await read_body(self.request, FORM_BYTES_MAX))
 
-    def sent(self, name: str) -> str:
-        """A field of the form that must be there, and not be empty."""
+    def required(self, name: str) -> str:
+        """A form field that must not be empty."""
         value = self.optional(name)
         if value is None:
             raise InvalidInput(name, "must be given")
         return value
 
     def optional(self, name: str) -> str | None:
-        """A field of the form, to the letter; an empty one was not filled in."""
+        """A form field, unstripped; None if empty."""
         return self.form.get(name, [""])[-1] or None
 
-    def all_sent(self, name: str) -> Sequence[str]:
-        """A field that may be there many times."""
+    def values(self, name: str) -> Sequence[str]:
+        """All values of a repeated form field."""
         return self.form.get(name, [])
 
     @property
     def back(self) -> str:
-        """Where the form says that it was; a page of the dashboard in any case."""
-        return own_path(self.form.get("back", [""])[-1])
+        """The page of the form; always one of the dashboard."""
+        return local_path(self.form.get("back", [""])[-1])
 
 
-def pairs_of(raw: bytes) -> dict[str, list[str]]:
-    """The values of a query or a form, by name."""
+def parse_pairs(raw: bytes) -> dict[str, list[str]]:
+    """Parse the values of a query or form, by name."""
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError:
@@ -107,8 +106,8 @@ def pairs_of(raw: bytes) -> dict[str, list[str]]:
     return found
 
 
-def own_path(text: str) -> str:
-    """A path of the dashboard as it was given; of anything else, the first page."""
+def local_path(text: str) -> str:
+    """A path of the dashboard unchanged; anything else becomes the first page."""
     path = unquote(text.partition("?")[0])
     is_own = path == HOME or path.startswith(f"{HOME}/")
     is_plain = text.isascii() and text.isprintable() and "\\" not in text

@@ -1,8 +1,10 @@
--- Purpose: what the ends of attempts make of their types' breakers: the rules of core/breaker.py, with the numbers of the type.
--- Inputs: records, traits, effects. settle_breakers() follows all outcomes, so that completions come before failures, and precedes claims.
-local noted = {} -- By type: what has ended; false for one whose breaker has nothing to count.
+-- Purpose: the effect of ended attempts on their types' breakers: the rules of core/breaker.py, with the type's
+--   numbers.
+-- Inputs: records, traits, effects. settle_breakers() runs after all outcomes, so that completions count before
+--   failures, and before claims.
+local noted = {} -- By type: how many attempts ended; false for one whose breaker has nothing to count.
 
-local function note_of(r) -- And the id of the probe, if this may be its attempt.
+local function note_of(r) -- The note of the job's type, and the id of the probe if this may be its attempt.
   local t = trait_for(r.queue)
   local note = noted[t.type]
   if note == nil then
@@ -40,8 +42,13 @@ end
 local function settle_breakers()
   for type, note in pairs(noted) do
     local t = note and trait_of(type)
-    if note and note.completed > 0 and (note.has_probe_completed or t.failures and not t.breaker) then close_breaker(t) end
-    if note and note.has_probe_failed then open_breaker(t, t.breaker_ms or @BREAKER_MS_DEFAULT@)
-    elseif note and note.failed > 0 and t.breaker_failures and not t.breaker then fail_closed(t, note.failed) end
+    if note and note.completed > 0 and (note.has_probe_completed or t.failures and not t.breaker) then
+      close_breaker(t)
+    end
+    if note and note.has_probe_failed then
+      open_breaker(t, t.breaker_ms or @BREAKER_MS_DEFAULT@)
+    elseif note and note.failed > 0 and t.breaker_failures and not t.breaker then
+      fail_closed(t, note.failed)
+    end
   end
 end

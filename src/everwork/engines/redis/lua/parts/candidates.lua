@@ -1,29 +1,34 @@
--- Purpose: where the jobs of some states can be found by key, newest first. Inputs: records.
+-- Purpose: the ids of jobs in some states, newest first. Inputs: records.
+-- The most live jobs that are sorted; with more of them the buckets are walked.
 local FEW = @LIST_SCAN_MAX@
 
-local function add_places(queue, keys, futures)
+local function add_keys(queue, keys, futures)
   keys[#keys + 1] = P .. ':future:' .. queue
   futures[keys[#keys]] = true
   for _, lanes in ipairs({P .. ':lanes:', P .. ':full:'}) do
-    for _, lane in ipairs(call('ZRANGE', lanes .. queue, 0, -1)) do keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane end
+    for _, lane in ipairs(call('ZRANGE', lanes .. queue, 0, -1)) do
+      keys[#keys + 1] = P .. ':ready:' .. queue .. '\n' .. lane
+    end
   end
 end
 
-local function pending_places(futures) -- Every set that holds pending jobs; those of scheduled ones are noted in `futures`.
+-- The keys of all sets of pending jobs; those of scheduled ones are added to `futures`.
+local function pending_keys(futures)
   local keys = {}
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local groups = call('HGET', P .. ':t:' .. type, 'groups') or ''
-    add_places(type, keys, futures)
-    for group in string.gmatch(groups, '[^\31]+') do add_places(type .. '\31' .. group, keys, futures) end
+    add_keys(type, keys, futures)
+    for group in string.gmatch(groups, '[^\31]+') do add_keys(type .. '\31' .. group, keys, futures) end
     if #keys > FEW then return keys, true end
   end
-  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do add_places(queue, keys, futures) end
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do add_keys(queue, keys, futures) end
   return keys, #keys > FEW
 end
 
-local function live_ids(states, below, ids, due) -- Adds the ids of live jobs; false if they are too many to sort.
+-- Adds the ids of live jobs to `ids`; false if there are too many to sort.
+local function live_ids(states, below, ids, due)
   local keys, futures, too_many = {}, {}, false
-  if string.find(states, 'p', 1, true) then keys, too_many = pending_places(futures) end
+  if string.find(states, 'p', 1, true) then keys, too_many = pending_keys(futures) end
   if string.find(states, 'r', 1, true) then keys[#keys + 1] = LEASES end
   local total = 0
   for _, key in ipairs(keys) do
@@ -33,24 +38,25 @@ local function live_ids(states, below, ids, due) -- Adds the ids of live jobs; f
   end
   for _, key in ipairs(keys) do
     for _, id in ipairs(futures[key] and call('ZRANGEBYSCORE', key, '-inf', due) or call('ZRANGE', key, 0, -1)) do
-      if id < below then ids[#ids + 1] = id end -- The guard among the leases sorts behind every id.
+      if id < below then ids[#ids + 1] = id end -- The filler among the leases sorts after every id.
     end
   end
   return true
 end
 
-local function cut(ids, step) -- Those that stand first, and where to go on.
+local function cut(ids, step) -- The first ones, and the next cursor.
   if #ids <= step then return ids, '' end
   for i = #ids, step + 1, -1 do ids[i] = nil end
   return ids, ids[step]
 end
 
-local function by_index(below, step, states, due) -- Of scheduled jobs those that run until then.
+local function by_index(below, step, states, due) -- Of scheduled jobs only those that run until `due`.
   local ids = {}
   if not live_ids(states, below, ids, due) then return nil end
   for letter, key in pairs({f = FAILED, x = CANCELLED}) do
     if string.find(states, letter, 1, true) then
-      for _, id in ipairs(call('ZREVRANGEBYLEX', key, '(' .. below, '-', 'LIMIT', 0, step + 1)) do ids[#ids + 1] = id end
+      local found = call('ZREVRANGEBYLEX', key, '(' .. below, '-', 'LIMIT', 0, step + 1)
+      for _, id in ipairs(found) do ids[#ids + 1] = id end
     end
   end
   table.sort(ids, function(a, b) return a > b end)
@@ -59,11 +65,11 @@ end
 
 local function by_walking(below, step)
   local ids, last = {}, '[' .. sub(below, 1, 13)
-  while #ids <= step do -- One more than asked for: only then there are others.
+  while #ids <= step do -- One more than needed, which shows that there are others.
     local buckets = call('ZREVRANGEBYLEX', P .. ':buckets', last, '-', 'LIMIT', 0, 1)
     if not buckets[1] then return ids, '' end
-    local found = call('HKEYS', S .. buckets[1])
-    table.sort(found) -- Upwards, because a comparison of one's own takes several times as long.
+    local found = call('HKEYS', STATES .. buckets[1])
+    table.sort(found) -- Ascending: a comparison function of our own would take several times as long.
     for i = #found, 1, -1 do
       if found[i] < below then ids[#ids + 1] = found[i] end
     end

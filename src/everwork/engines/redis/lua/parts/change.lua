@@ -1,5 +1,5 @@
--- Purpose: change jobs one by one. Inputs: records. act(id, record, r) answers a letter: a accepted, r repeated, w wrong state.
--- Returns: per id from ARGV[at] on: the letter, the state it was found in, attempts, max; '' for no such job.
+-- Purpose: change jobs one by one. Inputs: records. act(id, record, r) returns accepted, repeated or wrong_state.
+-- Returns: per id from ARGV[at] on: that verdict, the state it was found in, attempts, max; '' for no such job.
 local function change(at, act)
   local out = {}
   for i = at, #ARGV do

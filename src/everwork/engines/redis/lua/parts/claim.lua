@@ -1,13 +1,15 @@
--- Purpose: promote what is due, then lease the first jobs of each lane: straight down one lane, or by turns.
--- Inputs: records, traits, running, effects, places, endings. activate(at) reads ARGV from `at` on: claims, then per claim
---   type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker, limit, lease_ms.
--- Returns {now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids, heads, infos, payloads};
---   the jobs are for its demands, in their order; an info is attempt, attempts, max, priority, lane.
+-- Purpose: promote due jobs, then lease the first jobs of each lane; several lanes take turns.
+-- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: claims, then per
+--   claim type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker,
+--   limit, lease_ms.
+-- Returns: now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids,
+--   heads, infos, payloads. The jobs are for its demands, in their order; an info is attempt, attempts, max, priority,
+--   lane.
 local PROMOTE_MAX = @PROMOTE_MAX@
 
--- To find a tenant's lanes is to walk over all of them. When several claims of a call want the jobs of some tenants
+-- A tenant's lanes are found by walking over all of them. If several claims of a call are for the jobs of some tenants
 -- only, the lanes of their queue are read once.
-local bound, indexed = {}, {} -- By queue: how many such claims there are; what was read.
+local bound, indexed = {}, {} -- By queue: how many such claims there are; its lanes as they were read.
 
 local function promote(queue)
   local future = future_key(queue)
@@ -16,81 +18,87 @@ local function promote(queue)
   call('ZREMRANGEBYRANK', future, 0, #ids - 1)
   indexed[queue] = nil
   local lanes = {}
-  for i, record in ipairs(fetch(S, ids)) do
+  for i, record in ipairs(fetch(STATES, ids)) do
     local r = parse(sub(record, 31))
-    local z = lanes[r.lane]
-    if not z then z = {}; lanes[r.lane] = z end
-    z[#z + 1] = ready_score(r.priority, sub(record, 1, 15))
-    z[#z + 1] = ids[i]
+    local members = lanes[r.lane]
+    if not members then members = {}; lanes[r.lane] = members end
+    members[#members + 1] = ready_score(r.priority, sub(record, 1, 15))
+    members[#members + 1] = ids[i]
   end
-  for lane, z in pairs(lanes) do
-    many('ZADD', ready_key(queue, lane), z)
+  for lane, members in pairs(lanes) do
+    call_many('ZADD', ready_key(queue, lane), members)
     open_lane(queue, lane)
   end
 end
 
-local function pop(queue, lane, n, ids) -- Appends up to n ids; how many, and whether the lane is empty now.
+local function pop(queue, lane, n, ids) -- Appends up to n ids: how many, and whether the lane is empty now.
   local ready = ready_key(queue, lane)
-  local got = call('ZRANGE', ready, 0, n) -- One more than wanted, to see whether any stays.
-  local k = #got
-  local is_empty = k <= n
+  local got = call('ZRANGE', ready, 0, n) -- One more than n, to see whether any are left.
+  local popped = #got
+  local is_empty = popped <= n
   if is_empty then
     call('DEL', ready)
     opened[queue .. '\n' .. lane] = nil
   else
-    k = n
+    popped = n
     call('ZREMRANGEBYRANK', ready, 0, n - 1)
   end
   local at = #ids
-  for i = 1, k do ids[at + i] = got[i] end
-  return k, is_empty
+  for i = 1, popped do ids[at + i] = got[i] end
+  return popped, is_empty
 end
 
 local function index_lanes(queue)
-  local got, index = call('ZRANGE', P .. ':lanes:' .. queue, 0, -1, 'WITHSCORES'), {of = {}, whose = {}}
+  local got, index = call('ZRANGE', P .. ':lanes:' .. queue, 0, -1, 'WITHSCORES'), {by_name = {}, by_tenant = {}}
   for i = 1, #got, 2 do
     local lane, tenant = {name = got[i], served = tonumber(got[i + 1])}, tenant_of(got[i])
-    index.of[got[i]] = lane
-    index.whose[tenant] = index.whose[tenant] or {}
-    table.insert(index.whose[tenant], lane)
+    index.by_name[got[i]] = lane
+    index.by_tenant[tenant] = index.by_tenant[tenant] or {}
+    table.insert(index.by_tenant[tenant], lane)
   end
   indexed[queue] = index
   return index
 end
 
-local function indexed_lanes(queue, tenants, wanted)
+local function indexed_lanes(queue, tenants, limit)
   local lanes, names, index = {}, {}, indexed[queue] or index_lanes(queue)
   for tenant in pairs(tenants) do
-    for _, lane in ipairs(index.whose[tenant] or {}) do if lane.served then lanes[#lanes + 1] = lane end end
+    for _, lane in ipairs(index.by_tenant[tenant] or {}) do
+      if lane.served then lanes[#lanes + 1] = lane end
+    end
   end
   table.sort(lanes, function(a, b) return a.served < b.served or a.served == b.served and a.name < b.name end)
-  for i = 1, math.min(#lanes, wanted) do names[i] = lanes[i].name end
+  for i = 1, math.min(#lanes, limit) do names[i] = lanes[i].name end
   return names
 end
 
-local function lanes_of(queue, tenants, wanted) -- Lanes with ready work, least recently served first.
+local function lanes_of(queue, tenants, limit) -- Lanes with ready work, least recently served first.
   local lanes = lanes_key(queue)
-  if not tenants then return call('ZRANGE', lanes, 0, wanted - 1) end
-  if bound[queue] > 1 then return indexed_lanes(queue, tenants, wanted) end
+  if not tenants then return call('ZRANGE', lanes, 0, limit - 1) end
+  if bound[queue] > 1 then return indexed_lanes(queue, tenants, limit) end
   local names, from = {}, 0
   repeat
     local got = call('ZRANGE', lanes, from, from + 499)
     for _, lane in ipairs(got) do
-      if tenants[tenant_of(lane)] and #names < wanted then names[#names + 1] = lane end
+      if tenants[tenant_of(lane)] and #names < limit then names[#names + 1] = lane end
     end
     from = from + 500
-  until #got < 500 or #names == wanted
+  until #got < 500 or #names == limit
   return names
 end
 
-local function find_rooms(queue, names, limit, rooms) -- How many more may start of each lane with a limit key.
-  local asked = {}
-  for _, lane in ipairs(names) do if not rooms[lane] and has_limit_key(lane) then asked[#asked + 1] = lane end end
-  local numbers = numbers_of(queue, asked)
-  for _, lane in ipairs(asked) do rooms[lane] = math.max(0, limit - numbers[lane]) end
+-- How many more jobs may start of each lane with a limit key.
+local function read_capacities(queue, names, limit, capacities)
+  local unknown = {}
+  for _, lane in ipairs(names) do
+    if not capacities[lane] and has_limit_key(lane) then unknown[#unknown + 1] = lane end
+  end
+  local numbers = numbers_of(queue, unknown)
+  for _, lane in ipairs(unknown) do capacities[lane] = math.max(0, limit - numbers[lane]) end
 end
 
-local function round(queue, names, left, ids, rooms) -- Every lane gets an equal share; who got one more stands behind who did not.
+-- Each lane gets an equal share; lanes that got one more come after those that did not.
+local function round(queue, names, left, ids, capacities)
   local lanes, served = lanes_key(queue), P .. ':served:' .. queue
   local share, extra, n = math.floor(left / #names), left % #names, #names
   local turn = call('INCRBY', P .. ':turn:' .. queue, 2 * n) - 2 * n
@@ -98,13 +106,15 @@ local function round(queue, names, left, ids, rooms) -- Every lane gets an equal
   for i, lane in ipairs(names) do
     local has_more = i <= extra
     local mine = turn + i + (has_more and n or 0)
-    local wanted, room = share + (has_more and 1 or 0), rooms[lane]
-    local k, is_empty = 0, false
-    if room ~= 0 then k, is_empty = pop(queue, lane, room and math.min(room, wanted) or wanted, ids) end
-    taken = taken + k
-    if room then rooms[lane] = room - k end
-    local is_full = room == k and not is_empty
-    local known = indexed[queue] and indexed[queue].of[lane]
+    local target, capacity = share + (has_more and 1 or 0), capacities[lane]
+    local popped, is_empty = 0, false
+    if capacity ~= 0 then
+      popped, is_empty = pop(queue, lane, capacity and math.min(capacity, target) or target, ids)
+    end
+    taken = taken + popped
+    if capacity then capacities[lane] = capacity - popped end
+    local is_full = capacity == popped and not is_empty
+    local known = indexed[queue] and indexed[queue].by_name[lane]
     if known then known.served = not is_empty and not is_full and mine or nil end
     if is_full then
       gone[#gone + 1] = lane
@@ -119,33 +129,34 @@ local function round(queue, names, left, ids, rooms) -- Every lane gets an equal
       back[#back + 1] = lane
     end
   end
-  many('ZADD', lanes, back)
-  many('ZADD', full_key(queue), full)
-  many('ZREM', lanes, gone)
-  many('HSET', served, mark)
+  call_many('ZADD', lanes, back)
+  call_many('ZADD', full_key(queue), full)
+  call_many('ZREM', lanes, gone)
+  call_many('HSET', served, mark)
   return taken
 end
 
 local function claim(queue, limit, tenants, limit_per_key)
-  local ids, left, rooms = {}, limit, {}
+  local ids, left, capacities = {}, limit, {}
   while left > 0 do
     local names = lanes_of(queue, tenants, left)
     if #names == 0 then break end
-    if limit_per_key then find_rooms(queue, names, limit_per_key, rooms) end
-    left = left - round(queue, names, left, ids, rooms)
+    if limit_per_key then read_capacities(queue, names, limit_per_key, capacities) end
+    left = left - round(queue, names, left, ids, capacities)
   end
   return ids
 end
 
-local function lease(ids, demands) -- Writes what was claimed as leased; heads, infos and payloads.
+local function lease(ids, demands) -- Writes claimed jobs as leased; returns heads, infos and payloads.
   local runs = runs_of(ids)
-  local records, payloads = fetch(S, ids, runs), fetch(J, ids, runs)
+  local records, payloads = fetch(STATES, ids, runs), fetch(PAYLOADS, ids, runs)
   local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
   local at, last, worker, till = -2, 0, nil, nil -- Of the demand whose jobs are written, in `demands`; its last job.
   for i = 1, #ids do
     while i > last do
       at = at + 3
-      last, worker, till, next_of = last + demands[at + 1], demands[at], fmt('%.0f', now + demands[at + 2]), {}
+      last, worker, till = last + demands[at + 1], demands[at], fmt('%.0f', now + demands[at + 2])
+      next_of = {}
     end
     local record = records[i]
     local tail, head = sub(record, 31), sub(record, 1, 30)
@@ -162,24 +173,25 @@ local function lease(ids, demands) -- Writes what was claimed as leased; heads, 
     states[i], heads[i], infos[i] = head .. following.tail, head, following.info
     leases[2 * i - 1], leases[2 * i] = till, ids[i]
   end
-  store(S, ids, states, runs)
-  many('ZADD', LEASES, leases)
-  for _, following in ipairs(followings) do move(following.r, 'r', following.n) end
+  store(STATES, ids, states, runs)
+  call_many('ZADD', LEASES, leases)
+  for _, following in ipairs(followings) do move_count(following.r, 'r', following.n) end
   return heads, infos, payloads
 end
 
 local function read_claim(at)
   local type, group, n = unpack(ARGV, at, at + 2)
-  local wanted = {type = type, group = group, queue = group == '' and type or type .. '\31' .. group, demands = {}, limit = 0}
+  local queue = group == '' and type or type .. '\31' .. group
+  local request = {type = type, group = group, queue = queue, demands = {}, limit = 0}
   for i = at + 3, at + 2 + n do
-    wanted.tenants = wanted.tenants or {}
-    wanted.tenants[ARGV[i]] = true
+    request.tenants = request.tenants or {}
+    request.tenants[ARGV[i]] = true
   end
   at = at + 3 + n
   local last = at + 3 * ARGV[at]
-  for i = at + 1, last do wanted.demands[i - at] = ARGV[i] end
-  for i = at + 2, last, 3 do wanted.limit = wanted.limit + ARGV[i] end
-  return wanted, last + 1
+  for i = at + 1, last do request.demands[i - at] = ARGV[i] end
+  for i = at + 2, last, 3 do request.limit = request.limit + ARGV[i] end
+  return request, last + 1
 end
 
 local function read_claims(at)
@@ -193,39 +205,46 @@ local function read_claims(at)
   return claims
 end
 
-local function asked_for(wanted) -- What is known of the type, unless there is no such group; remembers that it was asked for.
-  local t, asked = trait_of(wanted.type), 'asked\n' .. wanted.group
+-- The traits of the type, unless there is no such group; stores the time of the demand.
+local function demanded_type(request)
+  local t, asked = trait_of(request.type), 'asked\n' .. request.group
   if not t.known then
     call('HSET', t.key, 'known', 1)
-    call('SADD', P .. ':types', wanted.type)
+    call('SADD', P .. ':types', request.type)
     t.known = '1'
   end
-  if wanted.group ~= '' and not string.find('\31' .. t.groups .. '\31', '\31' .. wanted.group .. '\31', 1, true) then return nil end
-  local before = wanted.group == '' and t.asked or wanted.group ~= '' and call('HGET', t.key, asked)
+  if request.group ~= '' and not string.find('\31' .. t.groups .. '\31', '\31' .. request.group .. '\31', 1, true) then
+    return nil
+  end
+  local before = request.group == '' and t.asked or request.group ~= '' and call('HGET', t.key, asked)
   local since = before and now - before
-  if not since or since < 0 or since >= @ASKED_EVERY_MS@ then call('HSET', t.key, asked, NOW) end -- A second claim of this call may say it again.
+  if not since or since < 0 or since >= @ASKED_EVERY_MS@ then
+    call('HSET', t.key, asked, NOW) -- A second claim of this call may write it again.
+  end
   return t
 end
 
-local function window_of(t, group) -- The rate's, if it has not ended.
+-- The window of the rate, a new one if the last has ended: since when, how many started.
+local function window_of(t, group)
   local since, used = string.match(call('HGET', t.key, 'window\n' .. group) or '', '^(%d+) (%d+)$')
   if not since or math.abs(now - since) >= t.rate_ms then return now, 0 end
   return tonumber(since), tonumber(used)
 end
 
-local function room_for(wanted, t) -- How many may start now, and from when on more may if only time holds them back.
-  local room, till = wanted.limit, nil
+-- How many jobs may start now, and from when on more may if they only have to wait.
+local function capacity_for(request, t)
+  local capacity, till = request.limit, nil
   if t.paused then return 0 end
   if t.breaker then
     if t.breaker > now then return 0, t.breaker end
-    room = probe_lives(t) and 0 or 1
+    capacity = is_probe_live(t) and 0 or 1
   end
-  if t.max_running and room > 0 then room = math.min(room, t.max_running - running_of(wanted.queue)) end
+  if t.max_running and capacity > 0 then capacity = math.min(capacity, t.max_running - running_of(request.queue)) end
   if t.rate_jobs then
-    local since, used = window_of(t, wanted.group)
-    if room >= t.rate_jobs - used then room, till = t.rate_jobs - used, since + t.rate_ms end
+    local since, used = window_of(t, request.group)
+    if capacity >= t.rate_jobs - used then capacity, till = t.rate_jobs - used, since + t.rate_ms end
   end
-  return math.max(room, 0), till
+  return math.max(capacity, 0), till
 end
 
 local function enter_window(t, group, started)
@@ -233,15 +252,15 @@ local function enter_window(t, group, started)
   call('HSET', t.key, 'window\n' .. group, fmt('%.0f %.0f', since, used + started))
 end
 
-local function start(wanted, t, room, out) -- Leases what may start: how many.
-  promote(wanted.queue)
-  if t.max_per_key then take_in_running() end
-  local ids = claim(wanted.queue, room, wanted.tenants, t.max_per_key)
+local function start(request, t, capacity, out) -- Leases the jobs that may start: how many.
+  promote(request.queue)
+  if t.max_per_key then apply_running() end
+  local ids = claim(request.queue, capacity, request.tenants, t.max_per_key)
   if #ids == 0 then return 0 end
-  local heads, infos, payloads = lease(ids, wanted.demands)
+  local heads, infos, payloads = lease(ids, request.demands)
   local at = #out
-  out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = wanted.number, ids, heads, infos, payloads
-  if t.rate_jobs then enter_window(t, wanted.group, #ids) end
+  out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = request.number, ids, heads, infos, payloads
+  if t.rate_jobs then enter_window(t, request.group, #ids) end
   if t.breaker then
     t.probe, t.probe_attempt = ids[1], string.match(infos[1], '^%d+')
     call('HSET', t.key, 'probe', t.probe .. ' ' .. t.probe_attempt)
@@ -253,25 +272,27 @@ local function has_work(queue) return call('EXISTS', lanes_key(queue), full_key(
 
 local function activate(at)
   local out, next_due = {NOW, '', 0}, nil
-  local function look_again(instant) if instant and not (next_due and next_due < instant) then next_due = instant end end
+  local function note_due(instant)
+    if instant and not (next_due and next_due < instant) then next_due = instant end
+  end
   local _, more_expired = expire()
   if more_expired then next_due = now end
-  for i, wanted in ipairs(read_claims(at)) do
-    local t, leased, room, later = asked_for(wanted), 0, 0, nil
-    if t and not more_expired then room, later = room_for(wanted, t) end
-    if room > 0 then
-      wanted.number = i
-      leased = start(wanted, t, room, out)
-      look_again(tonumber(call('ZRANGE', future_key(wanted.queue), 0, 0, 'WITHSCORES')[2]))
+  for i, request in ipairs(read_claims(at)) do
+    local t, leased, capacity, later = demanded_type(request), 0, 0, nil
+    if t and not more_expired then capacity, later = capacity_for(request, t) end
+    if capacity > 0 then
+      request.number = i
+      leased = start(request, t, capacity, out)
+      note_due(tonumber(call('ZRANGE', future_key(request.queue), 0, 0, 'WITHSCORES')[2]))
     end
-    if later and has_work(wanted.queue) then look_again(later) end
-    if leased < wanted.limit then waiting[wanted.queue] = true end
+    if later and has_work(request.queue) then note_due(later) end
+    if leased < request.limit then waiting[request.queue] = true end
   end
   if next_due then out[2] = fmt('%.0f', next_due) end
   return out
 end
 
-local function answered(out) -- After finish(): what this script has made itself is no news to whoever asked.
+local function answered(out) -- After finish(): the wake-ups of this script itself are not news to its caller.
   out[3] = call('HGET', P .. ':bell', 'work') or '0'
   return out
 end

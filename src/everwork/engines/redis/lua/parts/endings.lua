@@ -1,5 +1,5 @@
--- Purpose: how a job is cancelled, how an attempt's end is written down, and how a dead letter comes back.
--- Inputs: records, effects, places.
+-- Purpose: cancel a job, record the end of an attempt, requeue a dead letter.
+-- Inputs: records, effects, queues.
 local HISTORY_MAX = @HISTORY_ENTRIES_MAX@
 
 local function record_end(id, attempt, kind, activated, retry_at, worker, error)
@@ -8,24 +8,24 @@ local function record_end(id, attempt, kind, activated, retry_at, worker, error)
   if n > HISTORY_MAX then call('LTRIM', key, -HISTORY_MAX, -1) end
 end
 
-local function past_end(id, attempt) -- How an attempt ended, as far as the history goes back; nil if it does not know.
+local function past_end(id, attempt) -- How an attempt ended; nil if it is not in the history.
   for _, entry in ipairs(call('LRANGE', P .. ':h:' .. id, 0, -1)) do
     local number, kind = string.match(entry, '^(%d+)\n(%a+)\n')
     if number == attempt and kind ~= 'requeue' then return kind end
   end
 end
 
-local function cancel(id, record, r, kind, reason) -- A live job, in whatever place it is.
+local function cancel(id, record, r, kind, reason) -- A pending or processing job.
   if r.state == 'p' then leave_pending(id, r) else call('ZREM', LEASES, id) end
-  put(S, id, sub(record, 1, 30) .. tail_of(r, 'x', r.attempt, r.attempts, r.max, kind, r.activated, NOW, r.worker))
-  if reason == '' then drop(E, id) else put(E, id, '\0' .. reason) end
+  put(STATES, id, sub(record, 1, 30) .. tail_of(r, 'x', r.attempt, r.attempts, r.max, kind, r.activated, NOW, r.worker))
+  if reason == '' then drop(ERRORS, id) else put(ERRORS, id, '\0' .. reason) end
   call('ZADD', CANCELLED, 0, id)
-  move(r, 'x', 1)
+  move_count(r, 'x', 1)
   table.insert(ended_as(r, 'c'), id)
 end
 
 local function cancel_pending(ids, kind, reason)
-  local cancelled, records = 0, fetch(S, ids)
+  local cancelled, records = 0, fetch(STATES, ids)
   for i, id in ipairs(ids) do
     local record = records[i]
     local r = record and parse(sub(record, 31))
@@ -38,18 +38,18 @@ local function cancel_pending(ids, kind, reason)
 end
 
 local STEP = @SWEEP_STEP_MAX@
-local function expire() -- Cancels pending jobs whose time is over: how many, and whether more are waiting.
+local function expire() -- Cancels expired pending jobs: how many, and whether there may be more.
   local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', NOW, 'LIMIT', 0, STEP)
   if #due == 0 then return 0, false end
   call('ZREMRANGEBYRANK', EXPIRY, 0, #due - 1)
   return cancel_pending(due, 'expire', 'expired'), #due == STEP
 end
 
-local function requeue(id, record, r, max, why) -- A dead letter.
-  put(S, id, fmt('%015.0f', now) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
-  drop(E, id)
+local function requeue(id, record, r, max, error) -- A dead letter.
+  put(STATES, id, fmt('%015.0f', now) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
+  drop(ERRORS, id)
   call('ZREM', FAILED, id)
   enter_pending(id, r, now)
-  record_end(id, r.attempt, 'requeue', '', '', '', why or '')
-  move(r, 'p', 1)
+  record_end(id, r.attempt, 'requeue', '', '', '', error or '')
+  move_count(r, 'p', 1)
 end

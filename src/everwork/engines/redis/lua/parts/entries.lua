@@ -1,5 +1,6 @@
--- Purpose: the entries of the registry: a hash by kind and name in one text; a sorted set of these texts keeps them in order.
--- Inputs: records. An entry is its end or '', a line feed, its body.
+-- Purpose: the entries of the registry: a hash by kind and name in one text; a sorted set of these texts keeps their
+--   order.
+-- Inputs: records. An entry is its expiry or '', a line feed, its body.
 local ENTRIES, ENTRY_NAMES = P .. ':registry', P .. ':registered'
 
 local function put_entry(name, till, body)

@@ -1,15 +1,15 @@
--- Purpose: accept jobs: keys, dedupe, a copy per group, their first place.
--- Inputs: records, traits, effects, places. accept(at, wanted) reads ARGV from `at` on:
+-- Purpose: accept jobs: keys, dedupe, a copy per group, their first queue.
+-- Inputs: records, traits, effects, queues. accept(at, is_accepted) reads ARGV from `at` on:
 --   heads, then per head type, lane, priority, delay or '', run_at or '', max or '', expires or '';
 --   runs, then per run head, jobs, owner; then per job dedupe field or '', own policy or '', payload.
--- A run is passed over unless wanted(owner). Returns per job {id, or '=' and the id of an earlier one}, the first key if
--- there is one per job, and the place in ARGV that follows.
+-- A run is skipped unless is_accepted(owner). Returns per job {id, or '=' and the id of an earlier one}, the first key
+-- if there is a new one per job and no copies, and the index in ARGV that follows.
 local function read_type(types, name)
   local known = types[name]
   if known then return known end
   local t = trait_of(name)
   if not t.known then
-    begin_store()
+    create_store()
     call('HSET', t.key, 'known', 1)
     call('SADD', P .. ':types', name)
     t.known = '1'
@@ -19,7 +19,7 @@ local function read_type(types, name)
   return known
 end
 
-local function read_head(types, at) -- What the jobs of a head share, for each group of their type.
+local function read_head(types, at) -- The values that the jobs of a head share, for each group of their type.
   local type, lane, priority, delay, run_at, max, expires = unpack(ARGV, at, at + 6)
   local t = read_type(types, type)
   run_at = run_at ~= '' and tonumber(run_at) or now + tonumber(delay)
@@ -29,19 +29,19 @@ local function read_head(types, at) -- What the jobs of a head share, for each g
     local before = fmt('%015.0f%015.0f', run_at, now)
       .. table.concat({'p', 0, 0, max, max, priority, queue, lane, expires, ''}, '\n')
     local due = run_at <= now
-    head.copies[i] = {queue = queue, lane = lane, due = due, soon = run_at <= now + SOON_MS, before = before, z = {},
-      plain = before .. '\n\n\n\n', place = due and ready_key(queue, lane) or future_key(queue),
+    head.copies[i] = {queue = queue, lane = lane, due = due, soon = run_at <= now + SOON_MS, before = before,
+      members = {}, plain = before .. '\n\n\n\n', key = due and ready_key(queue, lane) or future_key(queue),
       score = due and ready_score(priority, fmt('%.0f', run_at)) or fmt('%.0f', run_at)}
   end
   return head
 end
 
-local function settle_in(heads) -- The first places of all that was accepted.
+local function enqueue_accepted(heads)
   for _, head in ipairs(heads) do
     for _, copy in ipairs(head.copies) do
-      local n = #copy.z / 2
+      local n = #copy.members / 2
       if n > 0 then
-        many('ZADD', copy.place, copy.z)
+        call_many('ZADD', copy.key, copy.members)
         if copy.due then open_lane(copy.queue, copy.lane) end
         if copy.soon then woken[copy.queue] = true end
         count(copy, 'p', n)
@@ -56,29 +56,32 @@ local function name_buckets(first, last)
     names[#names + 1] = 0
     names[#names + 1] = fmt('%013.0f', bucket)
   end
-  many('ZADD', P .. ':buckets', names)
+  call_many('ZADD', P .. ':buckets', names)
 end
 
-local function accept(at, wanted)
+local function accept(at, is_accepted)
   local heads, types, n_heads = {}, {}, tonumber(ARGV[at])
-  for h = 1, n_heads do heads[h] = read_head(types, at + 1 + 7 * (h - 1)) end
+  for i = 1, n_heads do heads[i] = read_head(types, at + 1 + 7 * (i - 1)) end
   at = at + 1 + 7 * n_heads
   local n_runs, runs, needed = tonumber(ARGV[at]), at + 1, 0
-  local a = runs + 3 * n_runs
-  for i = runs, a - 1, 3 do needed = needed + ARGV[i + 1] * #heads[tonumber(ARGV[i])].copies end
-  if needed == 0 then return {}, nil, a end
+  local job_at = runs + 3 * n_runs
+  for i = runs, job_at - 1, 3 do needed = needed + ARGV[i + 1] * #heads[tonumber(ARGV[i])].copies end
+  if needed == 0 then return {}, nil, job_at end
   local last = call('INCRBY', P .. ':seq', needed)
   local key, is_plain = last - needed, true
   local ids, states, payloads, result = {}, {}, {}, {}
-  for run = runs, a - 1, 3 do
+  for run = runs, job_at - 1, 3 do
     local head, n = heads[tonumber(ARGV[run])], tonumber(ARGV[run + 1])
-    local copies, takes = head.copies, wanted(tonumber(ARGV[run + 2]))
+    local copies, takes = head.copies, is_accepted(tonumber(ARGV[run + 2]))
     local groups = #copies
     for _ = 1, n do
-      local id, field, own, seen = fmt('%016.0f', key + 1), ARGV[a], ARGV[a + 1], nil
+      local id, field, own, seen = fmt('%016.0f', key + 1), ARGV[job_at], ARGV[job_at + 1], nil
       if takes and field ~= '' then
-        if call('HSETNX', P .. ':dedupe', field, id) == 0 then seen = call('HGET', P .. ':dedupe', field)
-        else put(K, id, field) end
+        if call('HSETNX', P .. ':dedupe', field, id) == 0 then
+          seen = call('HGET', P .. ':dedupe', field)
+        else
+          put(DEDUPE_FIELDS, id, field)
+        end
       end
       if seen or not takes then
         is_plain = false
@@ -90,25 +93,25 @@ local function accept(at, wanted)
           local copy = copies[c]
           local this = c == 1 and id or fmt('%016.0f', key + c)
           at_id = at_id + 1
-          ids[at_id], payloads[at_id] = this, ARGV[a + 2]
+          ids[at_id], payloads[at_id] = this, ARGV[job_at + 2]
           states[at_id] = c == 1 and copy.plain or copy.before .. id .. '\n\n\n\n'
-          local z = copy.z
-          local at_z = #z
-          z[at_z + 1], z[at_z + 2] = copy.score, this
+          local members = copy.members
+          local at_member = #members
+          members[at_member + 1], members[at_member + 2] = copy.score, this
           if head.expires ~= '' then call('ZADD', EXPIRY, head.expires, this) end
-          if own ~= '' then put(OWN, this, own) end
+          if own ~= '' then put(OWN_POLICIES, this, own) end
         end
       end
-      key, a = key + groups, a + 3
+      key, job_at = key + groups, job_at + 3
     end
     if groups > 1 then is_plain = false end
   end
   if #ids > 0 then
-    local places = runs_of(ids)
-    store(J, ids, payloads, places)
-    store(S, ids, states, places)
+    local id_runs = runs_of(ids)
+    store(PAYLOADS, ids, payloads, id_runs)
+    store(STATES, ids, states, id_runs)
     name_buckets(tonumber(ids[1]), tonumber(ids[#ids]))
-    settle_in(heads)
+    enqueue_accepted(heads)
   end
-  return result, is_plain and last - needed + 1 or nil, a
+  return result, is_plain and last - needed + 1 or nil, job_at
 end

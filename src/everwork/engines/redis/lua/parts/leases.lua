@@ -1,8 +1,9 @@
--- Purpose: judge leases. Inputs: records; ARGV from `at` on: per lease id, attempt. held(id) is called for each that holds.
+-- Purpose: judge leases. Inputs: records; ARGV from `at` on: per lease id, attempt. held(id) is called for each held
+--   one.
 local function judge_leases(at, held)
   local letters, ids = {}, {}
   for i = at, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-  local records = fetch(S, ids)
+  local records = fetch(STATES, ids)
   for i, id in ipairs(ids) do
     local r = records[i] and parse(sub(records[i], 31))
     local letter = 'l'

@@ -1,5 +1,6 @@
--- Purpose: where triggers stand. Inputs: records, entries. A mark is an entry of the registry: when it began, the last point that has passed.
-local function mark_of(trigger) -- Nothing if the trigger has not begun, or what is there is no mark.
+-- Purpose: the marks of triggers. Inputs: records, entries.
+-- A mark is an entry of the registry: when the trigger began, the last point that has passed.
+local function mark_of(trigger) -- Nothing if the trigger has not begun, or its entry is not a mark.
   local entry = call('HGET', ENTRIES, 'trigger-mark\0' .. trigger)
   local began, last = string.match(entry or '', '^%d*\n(%d+) (%d+)$')
   if began and #began <= 16 and #last <= 16 then return began, last end

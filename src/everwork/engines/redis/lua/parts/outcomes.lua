@@ -1,9 +1,9 @@
--- Purpose: end attempts, each judged by itself.
--- Inputs: records, traits, effects, places, endings, breakers, work; ARGV as settle.lua says.
--- A refused outcome is told with the job's state, its latest attempt, and how the attempt named had ended.
+-- Purpose: end attempts, each judged separately.
+-- Inputs: records, traits, effects, queues, endings, breakers, work; ARGV as in settle.lua.
+-- A refused outcome is returned with the job's state, its latest attempt, and how the named attempt ended.
 local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
 local n_completions = 0
-local VALUES = 12 -- Of an outcome that is no completion.
+local VALUES = 12 -- Of an outcome other than a completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -11,19 +11,19 @@ local function refuse(refused, number, id, attempt, r)
     refused[#refused + 1] = ''
     return
   end
-  local ended_so = past_end(id, attempt)
-  if not ended_so and attempt == r.attempt then
-    ended_so = r.state == 'c' and 'complete' or (r.state == 'x' or r.state == 'f') and r.kind or nil
+  local end_kind = past_end(id, attempt)
+  if not end_kind and attempt == r.attempt then
+    end_kind = r.state == 'c' and 'complete' or (r.state == 'x' or r.state == 'f') and r.kind or nil
   end
-  refused[#refused + 1] = table.concat({r.state, r.attempt, ended_so or ''}, '\n')
+  refused[#refused + 1] = table.concat({r.state, r.attempt, end_kind or ''}, '\n')
 end
 
-local function complete_all(at, refused) -- Completions of different jobs; the place in ARGV that follows.
+local function complete_all(at, refused) -- Completions of different jobs; returns the index in ARGV that follows.
   local n = tonumber(ARGV[at])
   local ids, done, states, next_of, failed_before = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = ARGV[at + i] end
   local runs = runs_of(ids)
-  local records, attempts_at = fetch(S, ids, runs), at + n
+  local records, attempts_at = fetch(STATES, ids, runs), at + n
   local last_head, last_following, waited, bucket -- Neighbours are alike.
   for i = 1, n do
     local record, attempt = records[i], ARGV[attempts_at + i]
@@ -33,13 +33,15 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       local following = next_of[tail]
       if not following then
         local note, probe = note_of(r)
-        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe, ended = ended_as(r, 'c'), measures = measures_of(r),
+        following = {r = r, n = 0, wait = 0, activated = tonumber(r.activated), note = note, probe = probe,
+          ended = ended_as(r, 'c'), measures = measures_of(r),
           tail = tail_of(r, 'c', r.attempt, r.attempts, r.max, '', r.activated, NOW, r.worker)}
         next_of[tail] = following
       end
       local k, head = #done + 1, sub(record, 1, 30)
       if head ~= last_head or following ~= last_following then
-        last_head, last_following, waited = head, following, math.max(0, following.activated - sub(record, 1, 15))
+        last_head, last_following = head, following
+        waited = math.max(0, following.activated - sub(record, 1, 15))
         bucket = bucket_of(WAIT, waited)
       end
       following.n = following.n + 1
@@ -55,21 +57,21 @@ local function complete_all(at, refused) -- Completions of different jobs; the p
       refuse(refused, judged + i, ids[i], attempt, r)
     end
   end
-  many('ZREM', LEASES, done)
-  store(S, done, states, #done == n and runs or nil)
-  for _, id in ipairs(failed_before) do drop(E, id) end
+  call_many('ZREM', LEASES, done)
+  store(STATES, done, states, #done == n and runs or nil)
+  for _, id in ipairs(failed_before) do drop(ERRORS, id) end
   for _, following in pairs(next_of) do
-    move(following.r, 'c', following.n)
+    move_count(following.r, 'c', following.n)
     if following.note then following.note.completed = following.note.completed + following.n end
     local spent = math.max(0, now - following.activated)
     add(following.measures, bucket_of(EXECUTION, spent), following.n)
-    worked(following.r, 'completed', following.n, following.n * spent, following.wait)
+    add_work(following.r, 'completed', following.n, following.n * spent, following.wait)
   end
   at = attempts_at + n + 1
   local results = tonumber(ARGV[at])
   for i = at + 1, at + 2 * results, 2 do
     local number = tonumber(ARGV[i])
-    if completed[n_completions + number] then put(O, ids[number], ARGV[i + 1]) end
+    if completed[n_completions + number] then put(RESULTS, ids[number], ARGV[i + 1]) end
   end
   n_completions, judged = n_completions + n, judged + n
   return at + 1 + 2 * results
@@ -78,16 +80,16 @@ end
 local function is_live(r, attempt) return r.state == 'r' and (attempt == '0' or attempt == r.attempt) end
 local function guard_of(r) return r.attempt .. ' ' .. r.attempts .. ' ' .. r.max end
 
-local function decisions_fit(at, segments) -- Nothing has been written yet.
+local function decisions_fit(at, segments) -- Called before anything is written.
   for _ = 1, segments do
     local n = tonumber(ARGV[at + 1])
-    if ARGV[at] == 'c' then
+    if ARGV[at] == 'complete' then
       at = at + 2 + 2 * n
       at = at + 1 + 2 * tonumber(ARGV[at])
     else
       for i = at + 2, at + 1 + VALUES * n, VALUES do
         local id, attempt, verdict, guard = unpack(ARGV, i, i + 3)
-        if verdict ~= 'l' then
+        if verdict ~= 'release' then
           local _, tail = state_of(id)
           local r = tail and parse(tail)
           if r and is_live(r, attempt) and guard ~= guard_of(r) then return false end
@@ -99,46 +101,47 @@ local function decisions_fit(at, segments) -- Nothing has been written yet.
   return true
 end
 
-local function set_variables(id, given) -- What else the payload holds is its first line, and stays.
-  local rare = string.match(call('HGET', J .. sub(id, 1, 13), id), '^%[[^\n]*\n')
+local function set_variables(id, given) -- The rare values, in the first line of the payload, stay.
+  local rare = string.match(call('HGET', PAYLOADS .. sub(id, 1, 13), id), '^%[[^\n]*\n')
   if rare then given = rare .. (string.match(given, '^%[[^\n]*\n(.*)$') or given) end
-  put(J, id, given)
+  put(PAYLOADS, id, given)
 end
 
-local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than its completion.
-  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, why = unpack(outcome)
+local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than a completion.
+  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, measured_as = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
   local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
   call('ZREM', LEASES, id)
   if is_counted == '1' then note_failure(id, r) end
   if variables ~= '' then set_variables(id, variables) end
-  if verdict == 'f' then
-    put(S, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
-    put(E, id, code .. '\0' .. error)
+  if verdict == 'fail' then
+    put(STATES, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
+    put(ERRORS, id, code .. '\0' .. error)
     call('ZADD', FAILED, 0, id)
     record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
-    fell(r, 'failed', spent, waited, why)
+    add_failure(r, 'failed', spent, waited, measured_as)
     table.insert(ended_as(r, 'f'), id)
-    await_return(id, r, kind, NOW)
-    move(r, 'f', 1)
+    schedule_requeue(id, r, kind, NOW)
+    move_count(r, 'f', 1)
     return
   end
   local attempts, retry_at = r.attempts, ''
-  if verdict == 'l' then
+  if verdict == 'release' then
     max, attempts = r.max, r.attempts - 1
   else
     run_at = now + tonumber(delay)
     retry_at = fmt('%.0f', run_at)
-    put(E, id, '\0' .. error)
-    fell(r, 'retried', spent, waited, why)
+    put(ERRORS, id, '\0' .. error)
+    add_failure(r, 'retried', spent, waited, measured_as)
   end
-  put(S, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, attempts, max, '', '', '', ''))
+  local tail = tail_of(r, 'p', r.attempt, attempts, max, '', '', '', '')
+  put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail)
   enter_pending(id, r, run_at)
   record_end(id, r.attempt, kind, r.activated, retry_at, r.worker, error)
-  move(r, 'p', 1)
+  move_count(r, 'p', 1)
 end
 
-local function apply_all(at, refused) -- Other outcomes of different jobs; the place in ARGV that follows.
+local function apply_all(at, refused) -- Other outcomes of different jobs; returns the index in ARGV that follows.
   local n = tonumber(ARGV[at])
   for i = 1, n do
     local outcome = {unpack(ARGV, at + 1 + VALUES * (i - 1), at + VALUES * i)}

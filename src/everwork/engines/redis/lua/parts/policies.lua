@@ -1,7 +1,7 @@
--- Purpose: the policies of types, each said once however many jobs it holds for. Inputs: records.
+-- Purpose: the policies of types, each returned once for any number of jobs. Inputs: records.
 local policies, numbers = {}, {}
 
-local function policy_number(r) -- Where the policy of a job's type stands in `policies`; 0 if it has none.
+local function policy_number(r) -- The index of the policy of a job's type in `policies`; 0 if it has none.
   local type = type_of(r.queue)
   if not numbers[type] then
     local policy = call('HGET', P .. ':t:' .. type, 'policy')

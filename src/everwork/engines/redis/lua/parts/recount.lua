@@ -1,14 +1,18 @@
--- Purpose: count anew what runs of types with limits, and which lanes are full, in bounded steps while jobs start and end.
--- Inputs: records, traits, running, effects, endings. Who starts and ends jobs adds to a number and takes from it, so a wrong number
---   stays wrong by as much: what was leased at the beginning is taken from a copy of the numbers, and what remains is the error.
-local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases that are left to take; the queues.
+-- Purpose: recount the running jobs of types with limits, and which lanes are full, in bounded steps while jobs start
+--   and end.
+-- Inputs: records, traits, running, effects, endings. Starts and ends only add to a number and subtract from it, so a
+--   wrong number stays wrong by the same amount: the leases at the start are subtracted from a copy of the numbers, and
+--   the remainder is the error.
+local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases that are left to subtract; the queues.
 local RECOUNT_EVERY_MS = 60000
 
 local function was_full_key(queue) return P .. ':wasfull:' .. queue end
 
-local function all_queues_of(t) -- Those of dropped groups, too.
+local function all_queues_of(t) -- Including those of dropped groups.
   local queues = queues_of(t)
-  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do if type_of(queue) == t.type then queues[#queues + 1] = queue end end
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
+    if type_of(queue) == t.type then queues[#queues + 1] = queue end
+  end
   return queues
 end
 
@@ -21,7 +25,7 @@ local function copy_numbers(t)
   if not (t.max_running or t.max_per_key) then return end
   for _, queue in ipairs(all_queues_of(t)) do
     call('COPY', run_key(queue), error_key(queue), 'REPLACE')
-    call('HSET', error_key(queue), FILLER, 0) -- It is there as long as anybody may add to it.
+    call('HSET', error_key(queue), FILLER, 0) -- The hash must exist as long as it may be added to.
     if t.max_per_key then call('COPY', full_key(queue), was_full_key(queue), 'REPLACE') end
     call('SADD', RECOUNTED, queue)
   end
@@ -33,7 +37,7 @@ local function begin_recount()
   if call('EXISTS', RECOUNTED) == 1 then call('COPY', LEASES, RECOUNT, 'REPLACE') else call('UNLINK', RECOUNT) end
 end
 
-local function take_from(errors, r) -- A job that was leased at the beginning; its queue and lane are always the same.
+local function subtract(errors, r) -- A job that was leased at the start; its queue and lane never change.
   local mine = errors[r.queue]
   if mine == nil then
     mine = call('EXISTS', error_key(r.queue)) == 1 and {} or false
@@ -44,12 +48,15 @@ local function take_from(errors, r) -- A job that was leased at the beginning; i
   if trait_for(r.queue).max_per_key and has_limit_key(r.lane) then mine[r.lane] = (mine[r.lane] or 0) - 1 end
 end
 
-local function take_leases() -- A bounded number; false if one of these jobs has been deleted, so that nobody knows its queue.
+-- A bounded number; false if one of these jobs was deleted, so that its queue is unknown.
+local function subtract_leases()
   local popped, ids, errors = call('ZPOPMIN', RECOUNT, STEP), {}, {}
-  for i = 1, #popped, 2 do if popped[i] ~= FILLER then ids[#ids + 1] = popped[i] end end
-  for _, record in ipairs(fetch(S, ids)) do
+  for i = 1, #popped, 2 do
+    if popped[i] ~= FILLER then ids[#ids + 1] = popped[i] end
+  end
+  for _, record in ipairs(fetch(STATES, ids)) do
     if not record then return false end
-    take_from(errors, parse(sub(record, 31)))
+    subtract(errors, parse(sub(record, 31)))
   end
   for queue, mine in pairs(errors) do
     for lane, by in pairs(mine or {}) do
@@ -59,42 +66,44 @@ local function take_leases() -- A bounded number; false if one of these jobs has
   return true
 end
 
-local function mend_numbers(queue) -- Of a bounded number of lanes: how many.
+local function repair_numbers(queue) -- Of a bounded number of lanes: how many.
   local wrong, lanes = call('HRANDFIELD', error_key(queue), STEP, 'WITHVALUES'), {}
   for i = 1, #wrong, 2 do
     lanes[#lanes + 1] = wrong[i]
-    if wrong[i] ~= FILLER then run_more(queue, wrong[i], -wrong[i + 1]) end
+    if wrong[i] ~= FILLER then add_running(queue, wrong[i], -wrong[i + 1]) end
   end
-  many('HDEL', error_key(queue), lanes)
+  call_many('HDEL', error_key(queue), lanes)
   return #lanes
 end
 
-local function mend_full(queue) -- Opens full lanes that have room: at how many it has looked, a bounded number.
+local function repair_full(queue) -- Reopens full lanes with capacity: how many it has checked, a bounded number.
   local popped, limit, lanes = call('ZPOPMIN', was_full_key(queue), STEP), trait_for(queue).max_per_key, {}
   for i = 1, #popped, 2 do lanes[#lanes + 1] = popped[i] end
   local numbers = numbers_of(queue, lanes)
   local open = {}
-  for _, lane in ipairs(lanes) do if numbers[lane] < limit then open[#open + 1] = lane end end
+  for _, lane in ipairs(lanes) do
+    if numbers[lane] < limit then open[#open + 1] = lane end
+  end
   reopen_lanes(queue, open)
   return #lanes
 end
 
-local function mend_some() -- Whether there is more.
+local function repair_some() -- Whether there is more.
   for _, queue in ipairs(call('SMEMBERS', RECOUNTED)) do
-    if mend_numbers(queue) >= STEP then return true end
-    take_in_running()
-    if mend_full(queue) >= STEP then return true end
+    if repair_numbers(queue) >= STEP then return true end
+    apply_running()
+    if repair_full(queue) >= STEP then return true end
     forget_recount(queue)
   end
   return false
 end
 
 local function recount_some() -- Whether there is more.
-  if not take_leases() then begin_recount() end
-  return call('EXISTS', RECOUNT) == 1 or mend_some()
+  if not subtract_leases() then begin_recount() end
+  return call('EXISTS', RECOUNT) == 1 or repair_some()
 end
 
-local function recount(is_wanted) -- Goes on with it, or begins it: whether there is more.
+local function recount(is_wanted) -- Continues a recount, or starts one: whether there is more.
   local since = now - (call('HGET', P .. ':turns', '\ncounted') or 0)
   if is_wanted or since < 0 or since >= RECOUNT_EVERY_MS then
     call('HSET', P .. ':turns', '\ncounted', NOW)

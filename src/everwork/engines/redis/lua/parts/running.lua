@@ -1,43 +1,46 @@
--- Purpose: how many jobs run, of a queue and of each of its lanes with a limit key; only for types with such limits.
--- Inputs: records, traits. A hash per queue: the lanes, and \n for all of them. A lane with ready work that is at its limit stands not
--- among the lanes of its queue but among the full ones, with its turn, until a job of it ends.
-local running, freed = {}, {} -- By queue: what changes, to be taken in; whether somebody may start who could not before.
+-- Purpose: the number of running jobs of a queue and of each of its lanes with a limit key; only for types with such
+--   limits.
+-- Inputs: records, traits. A hash per queue: the lanes, and \n for all of them. A lane with ready work that is at its
+--   limit is not among the lanes of its queue but among the full ones, with its turn, until one of its jobs ends.
+local running, freed = {}, {} -- By queue: changes to be applied; whether jobs may start that could not before.
 local known, changed = {}, {} -- By queue, of its lanes: how many run; which of these numbers are to be written.
 
 local function lanes_key(queue) return P .. ':lanes:' .. queue end
 local function full_key(queue) return P .. ':full:' .. queue end
 local function run_key(queue) return P .. ':run:' .. queue end
-local function error_key(queue) return P .. ':error:' .. queue end -- While it is counted anew; see parts/recount.lua.
+local function error_key(queue) return P .. ':error:' .. queue end -- During a recount; see parts/recount.lua.
 
 local function begin_count(queue) call('HSET', run_key(queue), FILLER, 0) end
 
 local function has_limit_key(lane) return lane ~= '' and string.byte(lane, -1) ~= 31 end
 
-local function run_more(queue, lane, by) -- Of a lane, or with \n of all of them.
+local function add_running(queue, lane, by) -- To a lane, or with \n to the total.
   local q = running[queue]
   if not q then q = {t = trait_for(queue), total = 0, lanes = {}}; running[queue] = q end
   if lane == '\n' then q.total = q.total + by else q.lanes[lane] = (q.lanes[lane] or 0) + by end
 end
 
-local function ran(r, by) -- So many more of a job's sort run.
+local function count_running(r, by) -- Adds jobs of this queue and lane.
   local t = trait_for(r.queue)
   if not (t.max_running or t.max_per_key) then return end
-  run_more(r.queue, '\n', by)
-  if t.max_per_key and has_limit_key(r.lane) then run_more(r.queue, r.lane, by) end
+  add_running(r.queue, '\n', by)
+  if t.max_per_key and has_limit_key(r.lane) then add_running(r.queue, r.lane, by) end
 end
 
-local function numbers_of(queue, lanes) -- How many run of each, by its name; and whatever else is known by now.
-  local numbers, asked = known[queue] or {}, {}
+local function numbers_of(queue, lanes) -- How many run of each lane, by its name; may have other lanes, too.
+  local numbers, unknown = known[queue] or {}, {}
   known[queue] = numbers
-  for _, lane in ipairs(lanes) do if not numbers[lane] then asked[#asked + 1] = lane end end
-  for i = 1, #asked, CHUNK do
-    local got = call('HMGET', run_key(queue), unpack(asked, i, math.min(i + CHUNK - 1, #asked)))
-    for j = 1, #got do numbers[asked[i + j - 1]] = tonumber(got[j] or 0) end
+  for _, lane in ipairs(lanes) do
+    if not numbers[lane] then unknown[#unknown + 1] = lane end
+  end
+  for i = 1, #unknown, CHUNK do
+    local got = call('HMGET', run_key(queue), unpack(unknown, i, math.min(i + CHUNK - 1, #unknown)))
+    for j = 1, #got do numbers[unknown[i + j - 1]] = tonumber(got[j] or 0) end
   end
   return numbers
 end
 
-local function reopen_lanes(queue, lanes) -- Those of them that stand among the full ones.
+local function reopen_lanes(queue, lanes) -- Those of them that are among the full ones.
   local gone, back = {}, {}
   for i = 1, #lanes, CHUNK do
     local turns = call('ZMSCORE', full_key(queue), unpack(lanes, i, math.min(i + CHUNK - 1, #lanes)))
@@ -49,14 +52,16 @@ local function reopen_lanes(queue, lanes) -- Those of them that stand among the 
     end
   end
   if #gone == 0 then return end
-  many('ZREM', full_key(queue), gone)
-  many('ZADD', lanes_key(queue), back)
+  call_many('ZREM', full_key(queue), gone)
+  call_many('ZADD', lanes_key(queue), back)
   freed[queue] = true
 end
 
-local function take_in_lanes(queue, q)
+local function apply_lanes(queue, q)
   local lanes, limit, mine, open = {}, q.t.max_per_key, changed[queue] or {}, {}
-  for lane, by in pairs(q.lanes) do if by ~= 0 then lanes[#lanes + 1] = lane end end
+  for lane, by in pairs(q.lanes) do
+    if by ~= 0 then lanes[#lanes + 1] = lane end
+  end
   local numbers = numbers_of(queue, lanes)
   for _, lane in ipairs(lanes) do
     local before = numbers[lane]
@@ -68,27 +73,30 @@ local function take_in_lanes(queue, q)
   changed[queue] = mine
 end
 
-local function take_in_total(queue, q)
+local function apply_total(queue, q)
   if q.total == 0 then return end
   local after, limit = call('HINCRBY', run_key(queue), '\n', q.total), q.t.max_running
   if after == 0 then call('HDEL', run_key(queue), '\n') end
   if limit and after < limit and after - q.total >= limit then freed[queue] = true end
 end
 
-local function take_in_running() -- What has ended so far has given its room back.
+local function apply_running() -- Ended jobs give their capacity back.
   for queue, q in pairs(running) do
-    take_in_total(queue, q)
-    take_in_lanes(queue, q)
+    apply_total(queue, q)
+    apply_lanes(queue, q)
   end
   running = {}
 end
 
-local function forgive(queue, lane, number) -- A number below 0 is written as none; who counts anew must know.
-  if number < 0 and call('EXISTS', error_key(queue)) == 1 then call('HINCRBY', error_key(queue), lane, -number) end
+-- A number below 0 is stored as none; a recount must know the difference.
+local function note_deficit(queue, lane, number)
+  if number < 0 and call('EXISTS', error_key(queue)) == 1 then
+    call('HINCRBY', error_key(queue), lane, -number)
+  end
 end
 
 local function write_running()
-  take_in_running()
+  apply_running()
   for queue, mine in pairs(changed) do
     local numbers, set, gone = known[queue], {}, {}
     for lane in pairs(mine) do
@@ -97,11 +105,11 @@ local function write_running()
         set[at + 1], set[at + 2] = lane, number
       else
         gone[#gone + 1] = lane
-        forgive(queue, lane, number)
+        note_deficit(queue, lane, number)
       end
     end
-    many('HSET', run_key(queue), set)
-    many('HDEL', run_key(queue), gone)
+    call_many('HSET', run_key(queue), set)
+    call_many('HDEL', run_key(queue), gone)
   end
 end
 

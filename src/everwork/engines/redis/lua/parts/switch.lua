@@ -1,14 +1,18 @@
--- Purpose: a policy takes effect: what was not counted before is counted now, what a limit kept back may be looked at again.
+-- Purpose: put a policy into effect: count what was not counted before, recheck what an earlier limit held back.
 -- Inputs: records, traits, running, effects, endings, recount.
 local function switch_limits(before, t)
   local was_counted, is_counted = before.max_running or before.max_per_key, t.max_running or t.max_per_key
   if before.max_per_key ~= t.max_per_key then
     for _, queue in ipairs(all_queues_of(t)) do -- The next claim finds out which of them are full.
-      if call('EXISTS', full_key(queue)) == 1 then call('ZUNIONSTORE', lanes_key(queue), 2, lanes_key(queue), full_key(queue), 'AGGREGATE', 'MAX') end
+      if call('EXISTS', full_key(queue)) == 1 then
+        call('ZUNIONSTORE', lanes_key(queue), 2, lanes_key(queue), full_key(queue), 'AGGREGATE', 'MAX')
+      end
       call('UNLINK', full_key(queue))
     end
   end
-  if (was_counted ~= nil) == (is_counted ~= nil) and (before.max_per_key ~= nil) == (t.max_per_key ~= nil) then return end
+  if (was_counted ~= nil) == (is_counted ~= nil) and (before.max_per_key ~= nil) == (t.max_per_key ~= nil) then
+    return
+  end
   for _, queue in ipairs(all_queues_of(t)) do
     call('UNLINK', run_key(queue))
     forget_recount(queue)
@@ -19,12 +23,13 @@ end
 
 local function switch_finished(before, t)
   if t.keep_c or t.keep_f then call('SADD', P .. ':keeps', t.type) end
-  if t.again_ms then
+  if t.requeue_ms then
     call('SADD', P .. ':agains', t.type)
   else
     call('SREM', P .. ':agains', t.type)
     call('UNLINK', P .. ':again:' .. t.type)
   end
-  local is_new = t.keep_c and not before.keep_c or t.keep_f and not before.keep_f or t.again_ms and before.again_rounds ~= t.again_rounds
+  local is_new = t.keep_c and not before.keep_c or t.keep_f and not before.keep_f
+    or t.requeue_ms and before.requeue_rounds ~= t.requeue_rounds
   if is_new then call('SET', P .. ':unplaced', '') end -- The sweep walks over all jobs, from the first one on.
 end

@@ -1,17 +1,18 @@
--- Purpose: what is known of a type, read once in a script. Inputs: records.
--- The hash of a type: known, paused, groups, policy (a text, which no script parses), max and rules (its numbers, see below);
---   what its breaker remembers: failures, breaker (open until), probe (id and attempt); per group asked \n group (when it was last asked
---   for) and window \n group (of its rate: since when, how many have started).
-local RULES = {'breaker_failures', 'breaker_ms', 'max_running', 'max_per_key', 'rate_jobs', 'rate_ms', 'again_ms', 'again_rounds',
-  'keep_c', 'keep_f'} -- One word each; '-' is no rule.
+-- Purpose: the traits of a type, read once per script. Inputs: records.
+-- The hash of a type: known, paused, groups, policy (a text, which no script parses), max and rules (its numbers, see
+--   below); of its breaker: failures, breaker (open until), probe (id and attempt); per group asked \n group (the time
+--   of the last demand) and window \n group (of its rate: since when, how many jobs have started).
+local RULES = {'breaker_failures', 'breaker_ms', 'max_running', 'max_per_key', 'rate_jobs', 'rate_ms', 'requeue_ms',
+  'requeue_rounds', 'keep_c', 'keep_f'} -- One word each; '-' is no rule.
 local traits = {}
 
-local function trait_of(type) -- Who writes any of this writes it here, too.
+local function trait_of(type) -- Code that writes any of these to the hash updates them here, too.
   local t = traits[type]
   if t then return t end
   local key = P .. ':t:' .. type
   local got = call('HMGET', key, 'known', 'paused', 'groups', 'max', 'rules', 'breaker', 'failures', 'probe', 'asked\n')
-  t = {key = key, type = type, known = got[1], paused = got[2] == '1', groups = got[3] or '', max = got[4], asked = got[9]}
+  t = {key = key, type = type, known = got[1], paused = got[2] == '1', groups = got[3] or '', max = got[4],
+    asked = got[9]}
   if got[5] then
     local i = 0
     for word in string.gmatch(got[5], '%S+') do
@@ -26,7 +27,7 @@ local function trait_of(type) -- Who writes any of this writes it here, too.
 end
 
 local by_queue = {}
-local function trait_for(queue) -- What is known of the type of a queue; asked for with every job.
+local function trait_for(queue) -- The traits of the type of a queue; called for every job.
   local t = by_queue[queue]
   if not t then
     t = trait_of(type_of(queue))
@@ -35,13 +36,13 @@ local function trait_for(queue) -- What is known of the type of a queue; asked f
   return t
 end
 
-local function queues_of(t) -- The queue of each of its groups, the default one first.
+local function queues_of(t) -- The queues of all groups, the default one first.
   local queues = {t.type}
   for group in string.gmatch(t.groups, '[^\31]+') do queues[#queues + 1] = t.type .. '\31' .. group end
   return queues
 end
 
-local function probe_lives(t) -- Whether the job that tries for a half-open breaker is still leased.
+local function is_probe_live(t) -- Whether the probe of a half-open breaker is still leased.
   local _, tail = state_of(t.probe or '')
   local r = tail and parse(tail)
   return r ~= nil and r.state == 'r' and r.attempt == t.probe_attempt

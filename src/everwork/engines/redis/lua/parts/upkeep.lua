@@ -1,17 +1,18 @@
--- Purpose: the steps of a sweep. Inputs: records, effects, places, endings, removal, entries.
+-- Purpose: the steps of a sweep. Inputs: records, effects, queues, endings, removal, entries.
 local TIDY_EVERY_MS, TIDY_BYTES, LANES_KEPT = 3600000, 1000000, 100000
 
 local function lapsed_leases()
   local ids = call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, STEP)
-  local records, own, out = fetch(S, ids), fetch(OWN, ids), {}
+  local records, own, out = fetch(STATES, ids), fetch(OWN_POLICIES, ids), {}
   for i, id in ipairs(ids) do
     local at = #out
-    out[at + 1], out[at + 2], out[at + 3], out[at + 4] = id, records[i], own[i] or '', policy_number(parse(sub(records[i], 31)))
+    out[at + 1], out[at + 2], out[at + 3] = id, records[i], own[i] or ''
+    out[at + 4] = policy_number(parse(sub(records[i], 31)))
   end
   return out
 end
 
-local function cancel_queue(queue, reason, step) -- Cancels what waits in a queue: how many, a bounded number.
+local function cancel_queue(queue, reason, step) -- Cancels pending jobs of a queue: how many, a bounded number.
   local ids = call('ZRANGE', future_key(queue), 0, step - 1)
   for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do
     for _, lane in ipairs(call('ZRANGE', lanes, 0, step - 1)) do
@@ -22,7 +23,7 @@ local function cancel_queue(queue, reason, step) -- Cancels what waits in a queu
   return cancel_pending(ids, 'cancel', reason)
 end
 
-local function cancel_stranded() -- Pending jobs of groups that were dropped: nobody will ever ask for them.
+local function cancel_dropped() -- Pending jobs of dropped groups: no worker will ever demand them.
   local has_more = false
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
     if cancel_queue(queue, 'its group was dropped', STEP) >= STEP then has_more = true end
@@ -30,50 +31,50 @@ local function cancel_stranded() -- Pending jobs of groups that were dropped: no
   return has_more
 end
 
-local function holds_turn(holder, turn_ms) -- And whether somebody else had it before.
-  local till, who = string.match(call('HGET', P .. ':turns', 'sweep') or '0\n', '^(%d+)\n(.*)$')
+local function holds_turn(holder, turn_ms) -- And whether another process had it before.
+  local till, owner = string.match(call('HGET', P .. ':turns', 'sweep') or '0\n', '^(%d+)\n(.*)$')
   local left = till - now
-  if left > 0 and who ~= holder then return false, false end
+  if left > 0 and owner ~= holder then return false, false end
   if left < turn_ms / 2 then call('HSET', P .. ':turns', 'sweep', fmt('%.0f', now + turn_ms) .. '\n' .. holder) end
-  return true, who ~= holder
+  return true, owner ~= holder
 end
 
-local looked = 0 -- At how many finished jobs this step has looked; a bounded number.
+local scanned = 0 -- How many finished jobs this step has checked; a bounded number.
 
-local function look_later(id, r, kept) -- By instant, because these come in another order than they finished in.
+local function retain_later(id, r, kept) -- By instant, because these are found in another order than they finished in.
   call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
 end
 
-local function remove_old(ids, kept, usual_ms) -- Deletes those that are past their time: how many.
+local function remove_old(ids, kept, usual_ms) -- Deletes those past their retention: how many.
   local old, records = {}, {}
-  for i, record in ipairs(fetch(S, ids)) do
+  for i, record in ipairs(fetch(STATES, ids)) do
     local r = record and parse(sub(record, 31))
     -- It may have been deleted, or requeued and finished again.
     if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') then
       if r.finished + (trait_for(r.queue)['keep_' .. kept] or usual_ms) <= now then
         old[#old + 1], records[#records + 1] = ids[i], record
       else
-        look_later(ids[i], r, kept)
+        retain_later(ids[i], r, kept)
       end
     end
   end
-  looked = looked + #ids
+  scanned = scanned + #ids
   remove(old, records)
   return #old
 end
 
-local function retain_loaded(list, kept, keep_ms, usual_ms) -- The same as retain, for jobs that stand by instant.
+local function retain_loaded(list, kept, keep_ms, usual_ms) -- The same as retain, for jobs that are listed by instant.
   local key = P .. ':loaded:' .. list
-  local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - keep_ms), 'LIMIT', 0, math.max(STEP - looked, 0))
+  local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - keep_ms), 'LIMIT', 0, math.max(STEP - scanned, 0))
   if #ids == 0 then return 0 end
-  many('ZREM', key, ids)
+  call_many('ZREM', key, ids)
   return remove_old(ids, kept, usual_ms)
 end
 
-local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs past their time: how many.
+local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs past their retention: how many.
   local key = P .. ':old:' .. list
   local gone = retain_loaded(list, kept, keep_ms, usual_ms)
-  while looked < STEP do
+  while scanned < STEP do
     local entry = call('LINDEX', key, 0)
     if not entry or tonumber(sub(entry, 1, 15)) + keep_ms > now then return gone end
     call('LPOP', key)
@@ -84,7 +85,7 @@ local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs pa
   return gone
 end
 
-local function retain_all(usual) -- By 'c' and 'f', or only one of them, how long finished jobs are kept: how many were deleted.
+local function retain_all(usual) -- usual: the retention by 'c' and 'f', or one of them. Returns how many were deleted.
   local gone = 0
   for kept, usual_ms in pairs(usual) do gone = gone + retain(kept, kept, usual_ms, usual_ms) end
   for _, type in ipairs(call('SMEMBERS', P .. ':keeps')) do
@@ -95,44 +96,53 @@ local function retain_all(usual) -- By 'c' and 'f', or only one of them, how lon
       lists[#lists + 1] = P .. ':old:' .. list
       lists[#lists + 1] = P .. ':loaded:' .. list
     end
-    if #lists == 4 and not (t.keep_c or t.keep_f) and call('EXISTS', unpack(lists)) == 0 then call('SREM', P .. ':keeps', type) end
+    if #lists == 4 and not (t.keep_c or t.keep_f) and call('EXISTS', unpack(lists)) == 0 then
+      call('SREM', P .. ':keeps', type)
+    end
   end
   return gone
 end
 
-local function come_back(id, record, r, t) -- Unless it was rejected, its time is over, or it has come back as often as it may.
-  local rounds = tonumber(call('HGET', AGAIN .. sub(id, 1, 13), id) or 0)
-  if r.kind == 'reject' or r.expires ~= '' and tonumber(r.expires) <= now or rounds >= t.again_rounds then return 0 end
-  put(AGAIN, id, rounds + 1)
+-- Unless the job was rejected, has expired, or has used its rounds: 1 if it was requeued.
+local function requeue_automatically(id, record, r, t)
+  local rounds = tonumber(call('HGET', REQUEUE_ROUNDS .. sub(id, 1, 13), id) or 0)
+  if r.kind == 'reject' or r.expires ~= '' and tonumber(r.expires) <= now or rounds >= t.requeue_rounds then
+    return 0
+  end
+  put(REQUEUE_ROUNDS, id, rounds + 1)
   requeue(id, record, r, r.created_max, 'by itself')
   return 1
 end
 
-local function return_dead() -- Requeues dead letters whose time has come: how many, and whether there are more.
-  local back, left, dropped = 0, STEP, {}
+local function requeue_dead_letters() -- Those that are due: how many, and whether there may be more.
+  local requeued, left, dropped = 0, STEP, {}
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do dropped[queue] = true end
   for _, type in ipairs(call('SMEMBERS', P .. ':agains')) do
     local t, key = trait_of(type), P .. ':again:' .. type
-    local ids = t.again_ms and call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - t.again_ms), 'LIMIT', 0, left) or {}
-    many('ZREM', key, ids)
-    for i, record in ipairs(fetch(S, ids)) do
+    local due = fmt('%.0f', now - (t.requeue_ms or 0))
+    local ids = t.requeue_ms and call('ZRANGEBYSCORE', key, '-inf', due, 'LIMIT', 0, left) or {}
+    call_many('ZREM', key, ids)
+    for i, record in ipairs(fetch(STATES, ids)) do
       local r = record and parse(sub(record, 31))
-      if r and r.state == 'f' and not dropped[r.queue] then back = back + come_back(ids[i], record, r, t) end
+      if r and r.state == 'f' and not dropped[r.queue] then
+        requeued = requeued + requeue_automatically(ids[i], record, r, t)
+      end
     end
     left = left - #ids
-    if left == 0 then return back, true end
+    if left == 0 then return requeued, true end
   end
-  return back, false
+  return requeued, false
 end
 
-local function place_finished(id, r) -- Where a rule that is new for its type looks for it.
+local function index_finished(id, r) -- Lists it where a new rule of its type finds it.
   if r.finished == '' then return end
   local kept = r.state == 'f' and 'f' or 'c'
-  if trait_for(r.queue)['keep_' .. kept] then look_later(id, r, kept) end
-  if r.state == 'f' then await_return(id, r, r.kind, r.finished) end
+  if trait_for(r.queue)['keep_' .. kept] then retain_later(id, r, kept) end
+  if r.state == 'f' then schedule_requeue(id, r, r.kind, r.finished) end
 end
 
-local function place_some() -- What had finished before its type got a rule about it; whether there is more. See parts/switch.lua.
+-- Jobs that finished before their type got a rule about them; whether there are more. See parts/switch.lua.
+local function index_finished_jobs()
   local last, seen = call('GET', P .. ':unplaced'), 0
   if not last then return false end
   while seen < STEP do
@@ -141,29 +151,30 @@ local function place_some() -- What had finished before its type got a rule abou
       call('DEL', P .. ':unplaced')
       return false
     end
-    local states = call('HGETALL', S .. bucket)
-    for i = 1, #states, 2 do place_finished(states[i], parse(sub(states[i + 1], 31))) end
+    local states = call('HGETALL', STATES .. bucket)
+    for i = 1, #states, 2 do index_finished(states[i], parse(sub(states[i + 1], 31))) end
     last, seen = bucket, seen + #states / 2
   end
   call('SET', P .. ':unplaced', last)
   return true
 end
 
-local function forget_hour(hours_kept) -- The statistics of one hour that is past its time; whether there was one.
+local function forget_hour(hours_kept) -- Deletes the statistics of one hour past its retention; whether there was one.
   local first = math.floor(now / 3600000) - hours_kept
   local hour = call('ZRANGEBYSCORE', P .. ':hours', '-inf', '(' .. first, 'LIMIT', 0, 1)[1]
   if not hour then return false end
   local keys = call('SMEMBERS', P .. ':types')
   for i, type in ipairs(keys) do keys[i] = P .. ':m:' .. hour .. ':' .. type end
-  many('UNLINK', P .. ':w:' .. hour, keys)
+  call_many('UNLINK', P .. ':w:' .. hour, keys)
   call('ZREM', P .. ':hours', hour)
   return true
 end
 
-local function tidy_entries() -- Forgets what has run out among the next entries of the registry. Some are long, so their bytes are what is bounded.
-  local behind, size = call('HGET', P .. ':turns', '\ntidying'), 0
-  if not behind then return end
-  local names = call('ZRANGEBYLEX', ENTRY_NAMES, behind == '' and '-' or '(' .. behind, '+', 'LIMIT', 0, STEP)
+-- Deletes expired ones among the next entries of the registry. Some are long, so their bytes are bounded.
+local function tidy_entries()
+  local last_name, size = call('HGET', P .. ':turns', '\ntidying'), 0
+  if not last_name then return end
+  local names = call('ZRANGEBYLEX', ENTRY_NAMES, last_name == '' and '-' or '(' .. last_name, '+', 'LIMIT', 0, STEP)
   for i, name in ipairs(names) do
     local entry = call('HGET', ENTRIES, name) or ''
     local till = string.match(entry, '^(%d+)\n')

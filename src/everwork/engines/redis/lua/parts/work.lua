@@ -1,8 +1,8 @@
--- Purpose: what attempts that end add to the statistics of their hour; core/measures.py names what is measured.
--- Inputs: records, traits, effects. Work is summed up by type \n worker, what is measured by type.
+-- Purpose: what ended attempts add to the statistics of their hour; core/measures.py has the names of the measures.
+-- Inputs: records, traits, effects. Work is summed up by type \n worker, measures by type.
 local BOUNDS = {@BOUNDS_MS@, math.huge} -- Where the buckets end, inclusive.
 local EXECUTION, WAIT = {@EXECUTION_NAMES@}, {@WAIT_NAMES@}
-local at = 1 -- Neighbours are alike, so the search for a bucket begins where the last one ended.
+local at = 1 -- Neighbours are alike, so the search for a bucket starts where the last one ended.
 
 local function bucket_of(names, ms)
   while ms > BOUNDS[at] do at = at + 1 end
@@ -10,27 +10,27 @@ local function bucket_of(names, ms)
   return names[at]
 end
 
-local function of(sums, who)
-  local some = sums[who]
-  if not some then some = {}; sums[who] = some end
-  return some
+local function sums_for(all_sums, name)
+  local sums = all_sums[name]
+  if not sums then sums = {}; all_sums[name] = sums end
+  return sums
 end
 
-local function measures_of(r) return of(measured, trait_for(r.queue).type) end
+local function measures_of(r) return sums_for(measured, trait_for(r.queue).type) end
 
-local function add(w, what, by) w[what] = (w[what] or 0) + by end
+local function add(sums, what, by) sums[what] = (sums[what] or 0) + by end
 
-local function worked(r, what, jobs, execution_ms, wait_ms)
-  local w = of(work, trait_for(r.queue).type .. '\n' .. r.worker)
-  add(w, what, jobs)
-  add(w, 'execution', execution_ms)
-  add(w, 'wait', wait_ms)
+local function add_work(r, what, jobs, execution_ms, wait_ms)
+  local sums = sums_for(work, trait_for(r.queue).type .. '\n' .. r.worker)
+  add(sums, what, jobs)
+  add(sums, 'execution', execution_ms)
+  add(sums, 'wait', wait_ms)
 end
 
-local function fell(r, what, execution_ms, wait_ms, why) -- One attempt that has failed.
+local function add_failure(r, what, execution_ms, wait_ms, measured_as) -- Of one failed attempt.
   local measures = measures_of(r)
   add(measures, bucket_of(EXECUTION, execution_ms), 1)
   add(measures, bucket_of(WAIT, wait_ms), 1)
-  add(measures, why, 1)
-  worked(r, what, 1, execution_ms, wait_ms)
+  add(measures, measured_as, 1)
+  add_work(r, what, 1, execution_ms, wait_ms)
 end

@@ -1,4 +1,4 @@
-"""Every page and action of the dashboard."""
+"""All pages and actions of the dashboard."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Final
 
 from everwork.server.http.ui.pages import (
     audit,
-    breakers,
-    changes,
     dead_letters,
     job,
     job_type,
@@ -24,12 +22,10 @@ from everwork.server.http.ui.pages import (
 MODULES: Final = (
     overview,
     jobs,
-    changes,
     job,
     dead_letters,
     types,
     job_type,
-    breakers,
     workers,
     triggers,
     keys,

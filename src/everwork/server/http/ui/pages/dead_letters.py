@@ -1,4 +1,4 @@
-"""Dead letters: by what went wrong, to be brought back or removed, one sort of error at a time."""
+"""Page: dead letters by error group, to be requeued or deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.new_job import sought_text
+from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint
 from everwork.core.job import Job
@@ -16,7 +16,7 @@ from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.redaction import MASK, Hidden, Masks, masks_of
+from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of
 from everwork.server.http.ui.render import address
 from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
@@ -25,14 +25,14 @@ from everwork.service import bulk, dead_letters
 from everwork.service.access.principal import Permission
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, DeadLetterGroup, Survey
 
-LOOK_MAX: Final = 1_000
-"""Of so many of the newest the page is made, unless more are asked for."""
-LOOK_FURTHER_MAX: Final = 20_000
+SCAN_MAX: Final = 1_000
+"""How many of the newest dead letters the page scans, unless more are requested."""
+SCAN_FURTHER_MAX: Final = 20_000
 NEWEST: Final = 50
-SOUGHT_CHARS_MAX: Final = 60
-_DIFFERING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
+SEARCH_CHARS_MAX: Final = 60
+_VARYING: Final = re.compile(rf"[^\s]*\d[^\s]*|['\"]|[^\s]*{MASK}[^\s]*")
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "error": sought_text,
+    "error": search_text,
     "type": checks.name,
     "tenant": checks.name,
     "fingerprint": lambda name, text: dead_letters.require_fingerprint(text, name),
@@ -46,11 +46,11 @@ FIELDS: Final = {
     "after": "failed_after_ms",
     "before": "failed_before_ms",
 }
-"""What a filter's field is called in the form, and in the service."""
+"""The fields of the form by their names in the service's filter."""
 
 
-class Group(NamedTuple):
-    """A group as it is shown: its error without secrets, where its jobs are, and what names it in a form."""
+class GroupRow(NamedTuple):
+    """A group in the list: its redacted error, the URL of its jobs, and the form fields that select it."""
 
     group: DeadLetterGroup
     error: str
@@ -60,100 +60,99 @@ class Group(NamedTuple):
 
 
 class DeadLetterForm(NamedTuple):
-    """Which dead letters somebody wants to see, what they typed, and what is wrong with that."""
+    """A filter of dead letters, the typed texts, and their problems by field."""
 
-    wanted: DeadLetterFilter
+    query: DeadLetterFilter
     typed: Mapping[str, str]
     problems: Mapping[str, str]
 
 
 async def show(visit: Visit) -> View:
-    """The groups; of one of them, its newest jobs too."""
-    asked, is_all = _asked(visit.asked), visit.asked("all") == "1"
-    newest_max = NEWEST if asked.wanted.fingerprint is not None else 0
+    """List the groups; of a single group, its newest jobs too."""
+    form, is_all = _read_form(visit.param), visit.param("all") == "1"
+    newest_max = NEWEST if form.query.fingerprint is not None else 0
     survey: Survey | None = None
-    if not asked.problems:
-        look_max = LOOK_FURTHER_MAX if is_all else LOOK_MAX
-        survey = await dead_letters.survey(visit.jobs, asked.wanted, look_max, newest_max)
+    if not form.problems:
+        scan_max = SCAN_FURTHER_MAX if is_all else SCAN_MAX
+        survey = await dead_letters.survey(visit.jobs, form.query, scan_max, newest_max)
     masks = masks_of(visit)
     context = {
-        "asked": asked,
+        "form": form,
         "survey": survey,
-        "groups": [] if survey is None else await _shown(visit, asked, survey.grouped.groups),
-        "newest": [] if survey is None else [(job, gist(_cleaned(masks, job))) for job in survey.newest],
+        "groups": [] if survey is None else await _rows(visit, form, survey.grouped.groups),
+        "newest": [] if survey is None else [(job, gist(_redacted(masks, job))) for job in survey.newest],
         "is_all": is_all,
-        "further": visit.here(all="1"),
-        "all_sorts": visit.here(fingerprint=None, type=None, all=None),
+        "further": visit.url(all="1"),
+        "all_groups": visit.url(fingerprint=None, type=None, all=None),
     }
-    return View("dead.html", context, 422 if asked.problems else 200)
+    return View("dead.html", context, 422 if form.problems else 200)
 
 
 async def sure(visit: Visit) -> View:
-    """Before many are changed: how many, and what will happen."""
-    act, asked = _act(visit), _sent(visit)
-    until_ms = await visit.parts.service.now() + 1
-    survey = await dead_letters.survey(visit.jobs, _until(asked.wanted, until_ms), LOOK_FURTHER_MAX)
-    groups = await _shown(visit, asked, survey.grouped.groups[:1])
+    """Confirmation page: how many dead letters match, and what will happen."""
+    action, form = _action(visit), _sent_form(visit)
+    until_ms = await visit.context.service.now() + 1
+    survey = await dead_letters.survey(visit.jobs, _until(form.query, until_ms), SCAN_FURTHER_MAX)
+    groups = await _rows(visit, form, survey.grouped.groups[:1])
     context = {
-        "act": act.value,
-        "sample": groups[0].gist if groups and asked.wanted.fingerprint else "",
-        "typed": asked.typed,
+        "act": action.value,
+        "sample": groups[0].gist if groups and form.query.fingerprint else "",
+        "typed": form.typed,
         "matched": survey.matched,
         "is_cut": survey.grouped.is_cut,
         "types": sorted({group.type for group in survey.grouped.groups}),
         "until_ms": until_ms,
-        "returns": await _returns(visit, asked.wanted.type),
+        "returns": await _returns(visit, form.query.type),
         "back": visit.back,
     }
     return View("dead_change.html", context)
 
 
 async def change(visit: Visit) -> Done:
-    """Bring back or remove what was meant: nothing that has failed since somebody was asked."""
-    act, asked = _act(visit), _sent(visit)
-    until_ms = checks.whole_number("until", checks.typed(visit.sent("until")), 0, INSTANT_MS_MAX)
-    done = await visit.admin.change_dead(act, _until(asked.wanted, until_ms))
+    """Requeue or delete what was confirmed, nothing that has failed since."""
+    action, form = _action(visit), _sent_form(visit)
+    until_ms = checks.whole_number("until", checks.typed(visit.required("until")), 0, INSTANT_MS_MAX)
+    done = await visit.admin.change_dead(action, _until(form.query, until_ms))
     many = "dead letter was" if done.changed == 1 else "dead letters were"
-    said = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
+    requeued = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
     left = done.matched - done.changed
     others = f" {left:,} had changed meanwhile." if left else ""
-    return Done(
-        f"{done.changed:,} {many} {said if act is DeadLetterAction.REQUEUE else 'removed'}.{others}", "/ui/dead"
-    )
+    changed = requeued if action is DeadLetterAction.REQUEUE else "removed"
+    return Done(f"{done.changed:,} {many} {changed}.{others}", "/ui/dead")
 
 
-# What is shown -------------------------------------------------------------------------------------------
+# Groups -----------------------------------------------------------------------------------------------
 
 
-async def _shown(visit: Visit, asked: DeadLetterForm, groups: Sequence[DeadLetterGroup]) -> list[Group]:
-    """Each group with its latest error; what is secret in that job stays out of it, of one that is gone everything."""
+async def _rows(visit: Visit, form: DeadLetterForm, groups: Sequence[DeadLetterGroup]) -> list[GroupRow]:
+    """Each group with its latest error, redacted; masked entirely if its job is gone."""
     jobs = await visit.jobs.get_many([group.key for group in groups])
     masks = masks_of(visit)
     return [
-        _group(asked, group, MASK if job is None else _cleaned(masks, job))
+        _row(form, group, MASK if job is None else _redacted(masks, job))
         for group, job in zip(groups, jobs, strict=True)
     ]
 
 
-def _group(asked: DeadLetterForm, group: DeadLetterGroup, error: str) -> Group:
-    fields = {**asked.typed, "type": group.type, "fingerprint": group.fingerprint}
-    is_alone = asked.wanted.fingerprint is not None
-    jobs = address("/ui/jobs", state="failed", type=group.type, error=_sought(error))
-    return Group(group, error, gist(error), jobs if is_alone else address("/ui/dead", **fields), fields)
+def _row(form: DeadLetterForm, group: DeadLetterGroup, error: str) -> GroupRow:
+    fields = {**form.typed, "type": group.type, "fingerprint": group.fingerprint}
+    is_alone = form.query.fingerprint is not None
+    jobs = address("/ui/jobs", state="failed", type=group.type, error=_search_text(error))
+    return GroupRow(group, error, gist(error), jobs if is_alone else address("/ui/dead", **fields), fields)
 
 
-def _cleaned(masks: Masks, job: Job) -> str:
-    return Hidden(masks, job).cleaned(job.last_error or "")
+def _redacted(masks: Masks, job: Job) -> str:
+    return RedactedJob(masks, job).redact(job.last_error or "")
 
 
-def _sought(error: str) -> str | None:
-    """What to look for in errors to find those of the same sort: the longest common part of its gist."""
-    parts = _DIFFERING.split(gist(error))
-    return max((part.strip() for part in parts), key=len, default="")[:SOUGHT_CHARS_MAX] or None
+def _search_text(error: str) -> str | None:
+    """A search text that finds errors of the same group: the longest constant part of its gist."""
+    constant = _VARYING.split(gist(error))
+    return max((part.strip() for part in constant), key=len, default="")[:SEARCH_CHARS_MAX] or None
 
 
 async def _returns(visit: Visit, type: str | None) -> float | None:
-    """After how many hours dead letters of a type come back by themselves."""
+    """After how many hours dead letters of a type are requeued automatically."""
     if type is None or not visit.sees_all:
         return None
     try:
@@ -162,10 +161,10 @@ async def _returns(visit: Visit, type: str | None) -> float | None:
         return None
 
 
-# What is asked for ---------------------------------------------------------------------------------------
+# Forms -------------------------------------------------------------------------------------------------
 
 
-def _asked(read: Callable[[str], str | None]) -> DeadLetterForm:
+def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
     typed = {name: value for name in _READERS if (value := read(name)) is not None}
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -175,42 +174,41 @@ def _asked(read: Callable[[str], str | None]) -> DeadLetterForm:
         except InvalidInput as error:
             problems[name] = error.problem
     tenants = (found["tenant"],) if "tenant" in found else ()
-    said = {field: found.get(name) for name, field in FIELDS.items()}
-    return DeadLetterForm(DeadLetterFilter(tenants=tenants, **said), typed, problems)
+    fields = {field: found.get(name) for name, field in FIELDS.items()}
+    return DeadLetterForm(DeadLetterFilter(tenants=tenants, **fields), typed, problems)
 
 
-def _sent(visit: Visit) -> DeadLetterForm:
-    """What a form has brought: there is no place to tell a mistake at, for nobody has typed it."""
-    asked = _asked(visit.optional)
-    for name, problem in asked.problems.items():
+def _sent_form(visit: Visit) -> DeadLetterForm:
+    """The filter of a posted form; nobody has typed it, so problems are errors."""
+    form = _read_form(visit.optional)
+    for name, problem in form.problems.items():
         raise InvalidInput(name, problem)
-    return asked
+    return form
 
 
-def _until(wanted: DeadLetterFilter, until_ms: int) -> DeadLetterFilter:
-    before_ms = wanted.failed_before_ms
-    return replace(wanted, failed_before_ms=until_ms if before_ms is None else min(before_ms, until_ms))
+def _until(filter_: DeadLetterFilter, until_ms: int) -> DeadLetterFilter:
+    before_ms = filter_.failed_before_ms
+    return replace(filter_, failed_before_ms=until_ms if before_ms is None else min(before_ms, until_ms))
 
 
-def _act(visit: Visit) -> DeadLetterAction:
+def _action(visit: Visit) -> DeadLetterAction:
     try:
-        return DeadLetterAction(visit.sent("act"))
+        return DeadLetterAction(visit.required("act"))
     except ValueError:
         raise InvalidInput("act", f"must be one of {', '.join(one.value for one in DeadLetterAction)}") from None
 
 
-PAGES = (Page("/ui/dead", show),)
-ACTIONS = (Action("/ui/dead/sure", sure, Permission.JOBS), Action("/ui/dead/change", change, Permission.JOBS))
+# Recent dead letters, for other pages ---------------------------------------------------------------------
 
 
-RECENT_LOOK_MAX: Final = 100
-"""So many of the newest dead letters are looked at."""
-KINDS_MAX: Final = 5
+RECENT_SCAN_MAX: Final = 100
+"""How many of the newest dead letters are scanned."""
+RECENT_GROUPS_MAX: Final = 5
 _FAILED: Final = JobFilter(states=frozenset([State.FAILED]))
 
 
-class Kind(NamedTuple):
-    """Dead letters of one type and one kind of error; `job` is the latest of them, `error` its own without secrets."""
+class ErrorGroup(NamedTuple):
+    """Dead letters of one type and error group; `job` is the latest, `error` its redacted error."""
 
     jobs: int
     job: Job
@@ -219,36 +217,42 @@ class Kind(NamedTuple):
 
     @property
     def failed_ms(self) -> int:
-        """When the latest of them failed."""
+        """When the latest job failed."""
         return _failed_ms(self.job)
 
 
-class Failing(NamedTuple):
-    """The kinds that came last, and of how many dead letters they are; `is_cut`: there are more than were looked at."""
+class RecentFailures(NamedTuple):
+    """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned."""
 
-    kinds: list[Kind]
-    looked_at: int
+    groups: list[ErrorGroup]
+    scanned: int
     is_cut: bool
 
 
-async def failing(visit: Visit, type: str | None = None) -> Failing | None:
-    """What failed lately, the latest first; None for whoever may not see jobs."""
+async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailures | None:
+    """The latest error groups, newest first; None if the visitor may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.found(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_LOOK_MAX, 0)
+    page = await bulk.found(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_SCAN_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)
-    latest = [(kind, len(jobs), max(jobs, key=_failed_ms)) for kind, jobs in found.items()]
+    latest = [(group, len(jobs), max(jobs, key=_failed_ms)) for group, jobs in found.items()]
     latest.sort(key=lambda one: _failed_ms(one[2]), reverse=True)
-    kinds = [_kind(visit, mark, jobs, job) for (_, mark), jobs, job in latest[:KINDS_MAX]]
-    return Failing(kinds, len(page.jobs), page.next is not None)
+    groups = [
+        _error_group(visit, fingerprint_, jobs, job) for (_, fingerprint_), jobs, job in latest[:RECENT_GROUPS_MAX]
+    ]
+    return RecentFailures(groups, len(page.jobs), page.next is not None)
 
 
-def _kind(visit: Visit, mark: str, jobs: int, job: Job) -> Kind:
-    error = gist(Hidden(masks_of(visit), job).cleaned(job.last_error or ""))
-    return Kind(jobs, job, error, address("/ui/dead", type=job.type, fingerprint=mark))
+def _error_group(visit: Visit, fingerprint_: str, jobs: int, job: Job) -> ErrorGroup:
+    error = gist(RedactedJob(masks_of(visit), job).redact(job.last_error or ""))
+    return ErrorGroup(jobs, job, error, address("/ui/dead", type=job.type, fingerprint=fingerprint_))
 
 
 def _failed_ms(job: Job) -> int:
     return job.finished_at_ms or job.created_at_ms
+
+
+PAGES = (Page("/ui/dead", show),)
+ACTIONS = (Action("/ui/dead/sure", sure, Permission.JOBS), Action("/ui/dead/change", change, Permission.JOBS))

@@ -1,4 +1,4 @@
-"""One job: what it is, why it is not running, all that happened to it, and what can be done."""
+"""Page: one job, why it is not running, its timeline, and its actions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
 from everwork.exceptions import NotFound
 from everwork.server.http.ui.page import Action, Done, Download, Page, View
 from everwork.server.http.ui.pages.jobs import now_of, shown_state
-from everwork.server.http.ui.redaction import Hidden, masks_of
+from everwork.server.http.ui.redaction import RedactedJob, masks_of
 from everwork.server.http.ui.render import address, type_url
-from everwork.server.http.ui.timeline import timeline, verdict
+from everwork.server.http.ui.timeline import summary, timeline
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.principal import Permission
 
@@ -24,46 +24,46 @@ TEXTS: Final = ("result", "variables", "headers", "extra")
 
 
 class Link(NamedTuple):
-    """To what an explanation speaks of."""
+    """A link to what an explanation mentions."""
 
     label: str
     href: str
 
 
 async def show(visit: Visit) -> View:
-    """All that is known of a job."""
+    """Show a job."""
     job = await visit.jobs.get(visit.key)
     history, explanation = await visit.jobs.history(job.key), await visit.jobs.explain(job.key)
-    hidden, now_ms = Hidden(masks_of(visit), job), await now_of(visit)
-    job, explanation = hidden.facts, replace(explanation, text=hidden.cleaned(explanation.text))
-    moments = timeline(job, history, now_ms, hidden.cleaned)
+    redacted, now_ms = RedactedJob(masks_of(visit), job), await now_of(visit)
+    job, explanation = redacted.job, replace(explanation, text=redacted.redact(explanation.text))
+    entries = timeline(job, history, now_ms, redacted.redact)
     context = {
         "job": job,
         "state": shown_state(job, now_ms),
         "attempts": _attempts(job),
-        "verdict": verdict(job, explanation, moments, now_ms),
+        "summary": summary(job, explanation, entries, now_ms),
         "related": _related(visit, job),
         "links": _links(visit, job, explanation),
-        "texts": {name: shown for name in TEXTS if (shown := hidden.json(name)) is not None},
-        "moments": moments,
+        "texts": {name: shown for name in TEXTS if (shown := redacted.json(name)) is not None},
+        "entries": entries,
         "may": _allowed(visit, job, now_ms),
         "bounds": {"priority": (PRIORITY_MIN, PRIORITY_MAX), "retries": (_retries_min(job), ATTEMPTS_MAX)},
     }
     return View("job.html", context)
 
 
-async def whole(visit: Visit) -> Download:
-    """One of the job's texts to the end, as a file; secrets are hidden as on the page."""
-    part = visit.asked("part") or "variables"
-    hidden = Hidden(masks_of(visit), await visit.jobs.get(visit.key))
-    text = await asyncio.to_thread(hidden.whole_json, part) if part in TEXTS else None
-    if text is None:
+async def text(visit: Visit) -> Download:
+    """Download one of the job's JSON values in full; secrets are masked as on the page."""
+    part = visit.param("part") or "variables"
+    redacted = RedactedJob(masks_of(visit), await visit.jobs.get(visit.key))
+    full = await asyncio.to_thread(redacted.full_json, part) if part in TEXTS else None
+    if full is None:
         raise NotFound(f"Job '{visit.key}': text", part)
-    return Download(f"job-{visit.key}-{part}.txt", text)
+    return Download(f"job-{visit.key}-{part}.txt", full)
 
 
 def _attempts(job: Job) -> str:
-    """How many it has had of how many it gets, as people count them."""
+    """The attempts of a job in words."""
     counted, left = f"{job.attempts} of {job.max_attempts}", job.max_attempts - job.attempts
     if job.state is State.PROCESSING:
         return f"{counted} is running, {left} more if it fails" if left > 0 else f"{counted} is running, the last one"
@@ -71,15 +71,15 @@ def _attempts(job: Job) -> str:
 
 
 def _related(visit: Visit, job: Job) -> str:
-    """All jobs with its correlation id. In a large store the search begins near this one: such jobs come together."""
-    reading = visit.parts.sampler.reading
-    is_large = reading is not None and sum(count.jobs for count in reading.counts) > LIST_SCAN_MAX
+    """The URL of all jobs with its correlation id; in a large store the scan starts near this job."""
+    sample = visit.context.sampler.reading
+    is_large = sample is not None and sum(count.jobs for count in sample.counts) > LIST_SCAN_MAX
     start = min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
     return address("/ui/jobs", correlation=job.correlation_id, cursor=start)
 
 
 def _allowed(visit: Visit, job: Job, now_ms: int) -> dict[str, bool]:
-    """What the state of the job, and the visitor's key, let be done."""
+    """The actions that the job's state and the visitor's key allow."""
     is_pending = job.state is State.PENDING
     allowed = {
         "cancel": job.state in LIVE_STATES,
@@ -97,7 +97,7 @@ def _retries_min(job: Job) -> int:
 
 
 def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
-    """To what has to do with the reason; what concerns all tenants, only for those who may see it."""
+    """Links that belong to the reason; those about all tenants only for visitors who may see them."""
     found = []
     if why.reason in (Reason.PAUSED, Reason.BREAKER, Reason.LIMIT):
         found.append(Link(f"Type {job.type}", type_url(job.type)))
@@ -112,51 +112,51 @@ def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
     return [link for link in found if visit.sees_all or link.href.startswith("/ui/jobs")]
 
 
-# What can be done ---------------------------------------------------------------------------------------
+# Actions ------------------------------------------------------------------------------------------------
 
 
 async def cancel(visit: Visit) -> Done:
-    """Let it never run, or stop it."""
+    """Cancel the job."""
     was = await visit.admin.cancel_job(visit.key, visit.optional("reason") or "")
-    told = " Its worker is told to stop." if was is State.PROCESSING else ""
-    return Done(f"Job {visit.key} is cancelled.{told}")
+    note = " Its worker is told to stop." if was is State.PROCESSING else ""
+    return Done(f"Job {visit.key} is cancelled.{note}")
 
 
 async def requeue(visit: Visit) -> Done:
-    """Bring it back."""
+    """Requeue the job."""
     await visit.admin.requeue_job(visit.key)
     return Done(f"Job {visit.key} is requeued: it is due now, with all its attempts.")
 
 
 async def run_now(visit: Visit) -> Done:
-    """Let its time come now."""
+    """Make the job due now."""
     await visit.admin.run_job_now(visit.key)
     return Done(f"Job {visit.key} is due now.")
 
 
 async def set_retries(visit: Visit) -> Done:
-    """Give it more attempts, or fewer."""
-    retries = checks.whole_number("retries", checks.typed(visit.sent("retries")), 0, ATTEMPTS_MAX)
+    """Set the attempts that are left."""
+    retries = checks.whole_number("retries", checks.typed(visit.required("retries")), 0, ATTEMPTS_MAX)
     before = await visit.admin.set_job_retries(visit.key, retries)
     after = (await visit.jobs.get(visit.key)).retries
     return Done(f"Job {visit.key} has {after} attempts left; it had {before}.")
 
 
 async def set_priority(visit: Visit) -> Done:
-    """Let it go before others, or behind them."""
-    priority = checks.whole_number("priority", checks.typed(visit.sent("priority")), PRIORITY_MIN, PRIORITY_MAX)
+    """Set the priority."""
+    priority = checks.whole_number("priority", checks.typed(visit.required("priority")), PRIORITY_MIN, PRIORITY_MAX)
     await visit.admin.set_job_priority(visit.key, priority)
     return Done(f"Job {visit.key} has the priority {priority} now.")
 
 
 async def delete(visit: Visit) -> Done:
-    """Remove it."""
+    """Delete the job."""
     await visit.admin.delete_job(visit.key)
     return Done(f"Job {visit.key} is deleted.", "/ui/jobs")
 
 
-PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", whole))
-_ACTS: Final = {
+PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", text))
+_ACTIONS: Final = {
     "cancel": cancel,
     "requeue": requeue,
     "run-now": run_now,
@@ -165,6 +165,6 @@ _ACTS: Final = {
     "delete": delete,
 }
 ACTIONS = tuple(
-    Action(f"/ui/jobs/{{key}}/{name}", act, Permission.JOBS, asks=act in (cancel, delete))
-    for name, act in _ACTS.items()
+    Action(f"/ui/jobs/{{key}}/{name}", act, Permission.JOBS, confirms=act in (cancel, delete))
+    for name, act in _ACTIONS.items()
 )

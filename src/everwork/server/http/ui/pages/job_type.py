@@ -1,4 +1,4 @@
-"""One type of jobs: how it flows, its breaker, its limits and its policy, which may be changed here."""
+"""Pages: one type with its charts, breaker, limits and policy; and all breakers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import orjson
 
 from everwork.codec.json import decode_policy
 from everwork.core import checks
+from everwork.core.breaker import BreakerState, CircuitBreaker
 from everwork.core.policy import TypePolicy, fields_of
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.pages.dead_letters import failing
+from everwork.server.http.ui.pages.dead_letters import recent_failures
 from everwork.server.http.ui.pages.types import (
     RATE_MINUTES,
+    badge_of,
+    failing_to_start,
     limits_of,
-    mark_of,
     oldest_of,
     own_sources,
     rates,
-    unasked,
-    unstarted,
+    without_worker,
 )
 from everwork.server.http.ui.redaction import pretty
 from everwork.server.http.ui.render import duration, type_url
@@ -36,36 +37,51 @@ from everwork.service.admin import TypeView
 from everwork.service.fleet.entries import WorkerView
 from everwork.service.policies import said_of_stored
 
-DUE_LOOK_MAX: Final = 100
-"""Engines count what waits, not what is due of it: so many are looked at."""
+DUE_SCAN_MAX: Final = 100
+"""How many pending jobs are scanned to count those due: engines count only pending ones."""
 OPEN_SECONDS: Final = (60, 600, 3_600, 86_400)
-"""For how long a breaker can be opened by hand."""
+"""The choices for opening a breaker by hand."""
+BREAKER_ROWS_MAX: Final = 500
+_BREAKER_ORDER: Final = {BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 1, BreakerState.CLOSED: 2}
 
 
 class Field(NamedTuple):
-    """A field of a policy: its value as people say it, and whether it was set for this type."""
+    """A field of a policy: its value in words, and whether it was set for this type."""
 
     name: str
     value: str
     is_set: bool
 
 
+class BreakerRow(NamedTuple):
+    """A breaker: its type, its rule if the policy has one, and the number of pending jobs."""
+
+    info: TypeInfo
+    rule: CircuitBreaker | None
+    pending: int
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether jobs of the type may start."""
+        return self.info.breaker is BreakerState.CLOSED
+
+
 async def show(visit: Visit) -> View:
-    """The page of a type."""
-    type = visit.asked("name") or ""
+    """Show a type."""
+    type = visit.param("name") or ""
     views = await visit.admin.types()
     view = next((one for one in views if one.info.type == type), None)
     if view is None:
         raise NotFound("type", type)
     drawn, failed, workers, due = await asyncio.gather(
-        charts(visit, range_of(visit), type), failing(visit, type), visit.admin.workers(), _due(visit, view)
+        charts(visit, range_of(visit), type), recent_failures(visit, type), visit.admin.workers(), _due(visit, view)
     )
     context = {
         "worker": own_sources(workers).get(type),
         "range": range_of(visit),
-        "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
+        "ranges": [(one, visit.url(range=one.name)) for one in RANGES],
         "charts": drawn,
-        "failing": failed,
+        "failures": failed,
         "due": due,
         "workers": [one for one in workers if type in one.entry.types],
         "groups": await _groups(visit, type, view.info.groups),
@@ -74,9 +90,23 @@ async def show(visit: Visit) -> View:
     return View("type.html", context | await _figures(visit, view, workers) | _policy(type, view.info.policy))
 
 
+async def show_breakers(visit: Visit) -> View:
+    """List the types that have a breaker, open ones first."""
+    rows = []
+    for view in await visit.admin.types():
+        rule = None if view.info.policy is None else decode_policy(view.info.policy).breaker
+        if rule is not None or view.info.breaker is not BreakerState.CLOSED:
+            rows.append(BreakerRow(view.info, rule, view.counts[State.PENDING]))
+    rows.sort(key=lambda row: (_BREAKER_ORDER[row.info.breaker], row.info.type))
+    stopped = [row for row in rows if not row.is_closed]
+    held = sum(row.pending for row in stopped)
+    context = {"rows": rows[:BREAKER_ROWS_MAX], "all": len(rows), "stopped": len(stopped), "held": held}
+    return View("breakers.html", context)
+
+
 async def set_policy(visit: Visit) -> Done | View:
-    """Give a type the policy that was typed in."""
-    type, typed = visit.sent("type"), visit.optional("policy") or "{}"
+    """Set the policy of a type from the typed JSON."""
+    type, typed = visit.required("type"), visit.optional("policy") or "{}"
     try:
         await visit.admin.set_policy(type, _object(typed))
     except InvalidInput as error:
@@ -87,16 +117,16 @@ async def set_policy(visit: Visit) -> Done | View:
 
 
 async def clear_policy(visit: Visit) -> Done:
-    """Let the default policy hold."""
-    type = visit.sent("type")
+    """Restore the default policy."""
+    type = visit.required("type")
     await visit.admin.clear_policy(type)
     return Done(f"The default policy holds for {type}.", type_url(type))
 
 
 async def open_breaker(visit: Visit) -> Done:
     """Open a breaker by hand."""
-    type = visit.sent("type")
-    seconds = await visit.admin.open_breaker(type, _seconds(visit.sent("seconds")))
+    type = visit.required("type")
+    seconds = await visit.admin.open_breaker(type, _seconds(visit.required("seconds")))
     return Done(
         f"The breaker of {type} is open for {duration(seconds * 1000)}; then one job tries whether things work."
     )
@@ -104,24 +134,24 @@ async def open_breaker(visit: Visit) -> Done:
 
 async def reset_breaker(visit: Visit) -> Done:
     """Close a breaker."""
-    type = visit.sent("type")
+    type = visit.required("type")
     was_open = await visit.admin.reset_breaker(type)
     return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was closed already.")
 
 
-# What the page shows ------------------------------------------------------------------------------------
+# Figures and policy --------------------------------------------------------------------------------------
 
 
 async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) -> dict[str, Any]:
-    sampler, type = visit.parts.sampler, view.info.type
-    reading, span = sampler.reading or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
-    running, is_broken = view.counts[State.PROCESSING], type in unstarted(reading, workers)
-    is_unasked = type in unasked(reading, [type] if running else [])
+    sampler, type = visit.context.sampler, view.info.type
+    sample, span = sampler.reading or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
+    running, is_broken = view.counts[State.PROCESSING], type in failing_to_start(sample, workers)
+    has_no_worker = type in without_worker(sample, [type] if running else [])
     return {
         "info": view.info,
-        "mark": mark_of(view.info, is_unasked=is_unasked, is_broken=is_broken),
+        "badge": badge_of(view.info, has_no_worker=has_no_worker, is_broken=is_broken),
         "totals": {state.label: view.counts[state] for state in State},
-        "oldest_ms": oldest_of(reading).get(type),
+        "oldest_ms": oldest_of(sample).get(type),
         "per_minute": rates(sampler)(type),
         "p95": (span.wait_ms(0.95), span.execution_ms(0.95)),
         "full": share(running, decode_policy(view.info.policy).max_running or 0),
@@ -129,11 +159,11 @@ async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) 
 
 
 async def _due(visit: Visit, view: TypeView) -> int | None:
-    """How many of the waiting jobs are due; None if there are too many to look, or the visitor may not."""
-    if view.counts[State.PENDING] > DUE_LOOK_MAX or not visit.may_see_jobs:
+    """How many pending jobs are due; None if there are too many to scan, or the visitor may not see jobs."""
+    if view.counts[State.PENDING] > DUE_SCAN_MAX or not visit.may_see_jobs:
         return None
-    wanted = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
-    page = await visit.jobs.look(wanted, DUE_LOOK_MAX)
+    filter_ = JobFilter(type=view.info.type, states=frozenset([State.PENDING]), due=True)
+    page = await visit.jobs.look(filter_, DUE_SCAN_MAX)
     return len(page.jobs) if page.next is None else None
 
 
@@ -142,26 +172,26 @@ async def _groups(visit: Visit, type: str, names: Sequence[str]) -> Sequence[Any
 
 
 def _policy(type: str, stored: str | None) -> dict[str, Any]:
-    policy, said = decode_policy(stored), said_of_stored(stored)
+    policy, given = decode_policy(stored), said_of_stored(stored)
     return {
         "type": type,
         "policy": policy,
-        "is_own": bool(said),
-        "fields": fields_shown(policy, said),
+        "is_own": bool(given),
+        "fields": fields_shown(policy, given),
         "limits": limits_of(policy),
-        "typed": pretty(said),
+        "typed": pretty(given),
         "error": None,
     }
 
 
-def fields_shown(policy: TypePolicy, said: Mapping[str, Any]) -> list[Field]:
-    """Every field of a policy, those first that were set for the type."""
-    shown = [Field(name, _told(name, value), name in said) for name, value in fields_of(policy).items()]
+def fields_shown(policy: TypePolicy, given: Mapping[str, Any]) -> list[Field]:
+    """All fields of a policy, those set for the type first."""
+    shown = [Field(name, _with_unit(name, value), name in given) for name, value in fields_of(policy).items()]
     return sorted(shown, key=lambda one: not one.is_set)
 
 
-def _told(name: str, value: Any) -> str:
-    """The value of a field with its unit."""
+def _with_unit(name: str, value: Any) -> str:
+    """The value of a field in words, with its unit."""
     if value is None or value == []:
         return "none"
     if isinstance(value, bool):
@@ -175,17 +205,17 @@ def _told(name: str, value: Any) -> str:
     return f"{100 * value:g} %" if name == "jitter" else f"{value:,g}"
 
 
-# What was typed -----------------------------------------------------------------------------------------
+# Typed values --------------------------------------------------------------------------------------------
 
 
 def _object(typed: str) -> dict[str, Any]:
     try:
-        said = orjson.loads(typed)
+        given = orjson.loads(typed)
     except orjson.JSONDecodeError as error:
         raise InvalidInput("policy", f"must be a JSON object, and this is no JSON: {error}") from None
-    if not isinstance(said, dict):
+    if not isinstance(given, dict):
         raise InvalidInput("policy", 'must be a JSON object such as {"max_attempts": 10}')
-    return said
+    return given
 
 
 def _seconds(text: str) -> float:
@@ -195,10 +225,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-PAGES = (Page("/ui/type", show),)
+PAGES = (Page("/ui/type", show), Page("/ui/breakers", show_breakers))
 ACTIONS = (
     Action("/ui/type/policy", set_policy, Permission.ADMIN),
-    Action("/ui/type/policy-clear", clear_policy, Permission.ADMIN, asks=True),
-    Action("/ui/type/breaker-open", open_breaker, Permission.ADMIN, asks=True),
+    Action("/ui/type/policy-clear", clear_policy, Permission.ADMIN, confirms=True),
+    Action("/ui/type/breaker-open", open_breaker, Permission.ADMIN, confirms=True),
     Action("/ui/type/breaker-reset", reset_breaker, Permission.ADMIN),
 )

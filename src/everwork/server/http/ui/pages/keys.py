@@ -1,4 +1,4 @@
-"""API keys: who may do what, made here and shown once, and refused from the moment they are revoked."""
+"""Page: API keys, to be created and revoked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAYS_MIN: Final = 0.01
 DAYS_MAX: Final = 3_650
 ROWS_MAX: Final = 200
 SOON_MS: Final = 14 * DAY_MS
-"""Whoever uses a key that ends by then should change over to another."""
+"""A key that expires within this time is highlighted."""
 MEANINGS: Final = (
     (Permission.JOBS_READ, "sees jobs, types and workers, and changes nothing"),
     (Permission.JOBS, "creates, runs and changes jobs: for workers and programs"),
@@ -25,20 +25,20 @@ MEANINGS: Final = (
     (Permission.ALL, "everything"),
 )
 FIELDS: Final = {"permissions": "permission", "rate_per_second": "rate", "expires_at": "days", "expires_at_ms": "days"}
-"""What the form calls a field that the service has found fault with, where it is not the same."""
+"""The fields of the form by the service's names of them, where they differ."""
 
 
 async def show(visit: Visit) -> View:
-    """All keys, and a form for another."""
+    """List all keys, with a form for a new one."""
     return await _page(visit, {})
 
 
 async def create(visit: Visit) -> View:
-    """Make a key, and show it this once."""
+    """Create a key and show it once."""
     try:
         new = await visit.admin.create_key(
-            visit.sent("name"),
-            list(visit.all_sent("permission")),
+            visit.required("name"),
+            list(visit.values("permission")),
             tenants=_tenants(visit),
             expires_at_ms=_expires(visit),
             rate_per_second=_number(visit, "rate"),
@@ -50,14 +50,14 @@ async def create(visit: Visit) -> View:
 
 
 async def revoke(visit: Visit) -> Done:
-    """Refuse a key from now on."""
-    key = await visit.admin.revoke_key(visit.sent("id"))
+    """Revoke a key."""
+    key = await visit.admin.revoke_key(visit.required("id"))
     return Done(f"Key {key.name} is revoked: it opens nothing any more, and its sessions are over.")
 
 
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
     now_ms = host_clock()
-    keys = sorted(await visit.admin.list_keys(), key=lambda key: _rank(key, now_ms))
+    keys = sorted(await visit.admin.list_keys(), key=lambda key: _order(key, now_ms))
     may_grant_all = Permission.ALL in visit.principal.permissions
     context: dict[str, Any] = {
         "keys": [(key, key.state(now_ms).value) for key in keys[:ROWS_MAX]],
@@ -66,13 +66,13 @@ async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> Vi
         "problems": problems,
         "meanings": MEANINGS if may_grant_all else MEANINGS[:-1],
         "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
-        "picked": set(visit.all_sent("permission")) if visit.form else {Permission.JOBS_READ.value},
+        "picked": set(visit.values("permission")) if visit.form else {Permission.JOBS_READ.value},
     }
     return View("keys.html", context, status)
 
 
-def _rank(key: ApiKey, now_ms: int) -> tuple[bool, int]:
-    """Those that open something first, and of these the newest."""
+def _order(key: ApiKey, now_ms: int) -> tuple[bool, int]:
+    """Sort key: live keys first, newest first."""
     return key.state(now_ms) is not KeyState.LIVE, -key.created_at_ms
 
 
@@ -96,5 +96,5 @@ def _number(visit: Visit, name: str) -> float | None:
 PAGES = (Page("/ui/keys", show),)
 ACTIONS = (
     Action("/ui/keys/create", create, Permission.ADMIN),
-    Action("/ui/keys/revoke", revoke, Permission.ADMIN, asks=True),
+    Action("/ui/keys/revoke", revoke, Permission.ADMIN, confirms=True),
 )

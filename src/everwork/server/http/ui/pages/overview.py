@@ -1,4 +1,4 @@
-"""The first page: whether work flows, what fails, and what needs somebody."""
+"""Page: the overview of throughput, failures, and what needs attention."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from everwork.core.states import State
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.page import Action, Page, View
-from everwork.server.http.ui.pages.dead_letters import failing
-from everwork.server.http.ui.pages.types import LATE_MS, RATE_MINUTES, unasked
+from everwork.server.http.ui.pages.dead_letters import recent_failures
+from everwork.server.http.ui.pages.types import LATE_MS, RATE_MINUTES, without_worker
 from everwork.server.http.ui.render import address, duration, number, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.fleet.entries import ProcessView
@@ -23,7 +23,7 @@ from everwork.service.monitor.sampler import MINUTES_KEPT, MetricsSampler, Sampl
 
 ROWS_MAX: Final = 10
 NAMES_MAX: Final = 3
-SORTS: Final[Mapping[str, str]] = {
+CAUSES: Final[Mapping[str, str]] = {
     "retryable": "error that may pass",
     "temporary": "temporary trouble",
     "rate_limited": "rate limit of somebody else",
@@ -34,11 +34,11 @@ SORTS: Final[Mapping[str, str]] = {
     "rejected": "rejected by the worker",
     "thrown": "thrown by the job",
 }
-"""Why attempts failed (`core.measures`), as people say it."""
+"""Why attempts failed (`core.measures`), in words."""
 
 
-class Told(NamedTuple):
-    """A sentence about the whole, how it is (`good`, `warn`, `bad`), and where to go for more."""
+class Notice(NamedTuple):
+    """A sentence about the whole, its tone (`good`, `warn`, `bad`), and a link to details."""
 
     text: str
     tone: str
@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why attempts failed: how many, and a bar of their share."""
+    """A cause of failed attempts: how many, and a bar of their share."""
 
     label: str
     name: str
@@ -55,7 +55,7 @@ class Cause(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A type in which work waits, and since when."""
+    """A type with due jobs, and how long the oldest has waited."""
 
     type: str
     group: str
@@ -68,43 +68,43 @@ class Waiting(NamedTuple):
 
 
 async def show(visit: Visit) -> View:
-    """Everything at a glance."""
-    counts, failed = await asyncio.gather(_counts(visit), failing(visit))
-    context: dict[str, Any] = {"totals": totals_of(counts), "failing": failed, "is_whole": visit.sees_all}
+    """Show the overview."""
+    counts, failed = await asyncio.gather(_counts(visit), recent_failures(visit))
+    context: dict[str, Any] = {"totals": totals_of(counts), "failures": failed, "is_whole": visit.sees_all}
     if visit.sees_all:
         context |= await _whole(visit, counts)
     return View("overview.html", context)
 
 
 async def _counts(visit: Visit) -> Sequence[Count]:
-    """How many jobs are in which state, also for administrators who may not see the jobs themselves."""
+    """Counts of jobs by state, also for administrators who may not see jobs."""
     if visit.may_see_jobs or not visit.may_administer:
         return await visit.jobs.count()
-    return (await visit.parts.sampler.recent()).counts
+    return (await visit.context.sampler.recent()).counts
 
 
 async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
-    """What concerns all tenants together."""
-    sampler, asked = visit.parts.sampler, range_of(visit)
-    reading = sampler.reading or await sampler.fresh()
-    drawn, processes = await asyncio.gather(charts(visit, asked), visit.admin.processes())
-    flow, *needs = _sentences(sampler, reading, counts, await _not_starting(visit, processes))
+    """The part of the page about all tenants."""
+    sampler, range_ = visit.context.sampler, range_of(visit)
+    sample = sampler.reading or await sampler.fresh()
+    drawn, processes = await asyncio.gather(charts(visit, range_), visit.admin.processes())
+    flow, *needs = _notices(sampler, sample, counts, await _not_starting(visit, processes))
     return {
-        "range": asked,
-        "ranges": [(one, visit.here(range=one.name)) for one in RANGES],
+        "range": range_,
+        "ranges": [(one, visit.url(range=one.name)) for one in RANGES],
         "charts": drawn,
         "causes": _causes(drawn),
         "flow": flow,
         "needs": needs,
-        "waiting": _waiting(sampler, reading, counts),
-        "oldest_ms": min((one.run_at_ms for one in reading.oldest), default=None),
+        "waiting": _waiting(sampler, sample, counts),
+        "oldest_ms": min((one.run_at_ms for one in sample.oldest), default=None),
         "processes": len(processes),
         "running": sum(one.entry.running for one in processes),
     }
 
 
 def totals_of(counts: Sequence[Count]) -> dict[str, int]:
-    """How many jobs are in each state."""
+    """The number of jobs per state."""
     totals = {state.label: 0 for state in State}
     for count in counts:
         totals[count.state.label] += count.jobs
@@ -112,80 +112,80 @@ def totals_of(counts: Sequence[Count]) -> dict[str, int]:
 
 
 def pace(per_second: float) -> str:
-    """How often something happens, in the unit in which it is a number."""
+    """A rate per second or per minute, whichever is readable."""
     return f"{number(per_second)} a second" if per_second >= 1 else f"{number(round(per_second * 60, 1))} a minute"
 
 
-# Sentences ------------------------------------------------------------------------------------------
+# Notices --------------------------------------------------------------------------------------------
 
 
-def _sentences(
-    sampler: MetricsSampler, reading: Sample, counts: Sequence[Count], not_starting: Sequence[str]
-) -> Iterator[Told]:
-    """How work flows, and then whatever needs somebody; the worst first."""
-    yield _flow(sampler, reading, counts)
-    broken = sorted(one.type for one in reading.types if one.breaker is not BreakerState.CLOSED)
+def _notices(
+    sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], not_starting: Sequence[str]
+) -> Iterator[Notice]:
+    """The throughput, and then what needs attention, worst first."""
+    yield _flow(sampler, sample, counts)
+    broken = sorted(one.type for one in sample.types if one.breaker is not BreakerState.CLOSED)
     if broken:
-        yield Told(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
+        yield Notice(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
     if not_starting:
-        yield Told(_named(not_starting, "worker does not start", "workers do not start"), "bad", "/ui/workers")
-    if alone := unasked(reading, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
-        href = type_url(alone[0]) if len(alone) == 1 else address("/ui/types", show="unasked")
-        said = ("type has work that no worker asks for", "types have work that no worker asks for")
-        yield Told(_named(alone, *said), "warn", href)
-    if paused := sorted(one.type for one in reading.types if one.paused):
+        yield Notice(_named(not_starting, "worker does not start", "workers do not start"), "bad", "/ui/workers")
+    if idle := without_worker(sample, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
+        href = type_url(idle[0]) if len(idle) == 1 else address("/ui/types", show="unasked")
+        texts = ("type has work that no worker asks for", "types have work that no worker asks for")
+        yield Notice(_named(idle, *texts), "warn", href)
+    if paused := sorted(one.type for one in sample.types if one.paused):
         href = type_url(paused[0]) if len(paused) == 1 else address("/ui/types", show="paused")
-        yield Told(_named(paused, "type is paused", "types are paused"), "warn", href)
+        yield Notice(_named(paused, "type is paused", "types are paused"), "warn", href)
 
 
 async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[str]:
-    """The titles of workers that some process could not start."""
+    """The titles of workers that a process could not start."""
     broken = {worker for one in processes for worker in one.entry.broken}
     return [one.entry.title for one in await visit.admin.workers() if one.entry.id in broken] if broken else []
 
 
-def _flow(sampler: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> Told:
+def _flow(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> Notice:
     span = sampler.span(RATE_MINUTES)
     if span.work.ended:
         return _flowing(span)
     pending = sum(one.jobs for one in counts if one.state is State.PENDING)
-    late_ms = max((reading.at_ms - one.run_at_ms for one in reading.oldest), default=0)
+    late_ms = max((sample.at_ms - one.run_at_ms for one in sample.oldest), default=0)
     if late_ms > LATE_MS:
-        quiet = _quiet(sampler, reading)
+        quiet = _quiet(sampler, sample)
         text = f"Nothing has ended for {quiet}, although work has been due for {duration(late_ms)}."
-        return Told(text, "bad", address("/ui/jobs", state="due"))
+        return Notice(text, "bad", address("/ui/jobs", state="due"))
     if any(one.state is State.PROCESSING and one.jobs for one in counts):
-        return Told(
+        return Notice(
             "Jobs are running; none has ended in the last minutes.", "good", address("/ui/jobs", state="processing")
         )
     text = "Nothing is due: all waiting jobs are scheduled for later." if pending else "Nothing to do right now."
-    return Told(text, "good", "/ui/jobs")
+    return Notice(text, "good", "/ui/jobs")
 
 
-def _flowing(span: Span) -> Told:
-    work, failing = span.work, span.work.failed + span.work.retried
+def _flowing(span: Span) -> Notice:
+    work, failed = span.work, span.work.failed + span.work.retried
     since = f"{span.seconds / 60:.0f} minutes" if span.seconds >= 90 else f"{max(span.seconds, 1):.0f} s"
     rate = f"{pace(work.completed / max(span.seconds, 1.0))} completed in the last {since}"
     if not work.completed:
-        return Told(
+        return Notice(
             f"Nothing succeeds: all {number(work.ended)} attempts of the last {since} failed.", "bad", "/ui/dead"
         )
-    part = f"; {_percent(failing / work.ended)} of the attempts failed" if failing else ""
-    tone = "bad" if failing * 2 > work.ended else "good"
-    return Told(f"Work flows: {rate}{part}.", tone, "/ui/types?sort=rate")
+    part = f"; {_percent(failed / work.ended)} of the attempts failed" if failed else ""
+    tone = "bad" if failed * 2 > work.ended else "good"
+    return Notice(f"Work flows: {rate}{part}.", tone, "/ui/types?sort=rate")
 
 
 def _percent(part: float) -> str:
     return "less than 1 %" if part < 0.01 else f"{100 * part:.0f} %"
 
 
-def _quiet(sampler: MetricsSampler, reading: Sample) -> str:
-    """For how long nothing has ended, as far as anybody has looked."""
+def _quiet(sampler: MetricsSampler, sample: Sample) -> str:
+    """For how long no attempt has ended, as far as the sampler knows."""
     busy = [minute.minute for minute in sampler.minutes if minute.total.ended]
     if busy:
-        return duration(max(reading.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))
-    first = sampler.minutes[0].minute if sampler.minutes else reading.at_ms // MINUTE_MS
-    seen_ms = min(reading.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
+        return duration(max(sample.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))
+    first = sampler.minutes[0].minute if sampler.minutes else sample.at_ms // MINUTE_MS
+    seen_ms = min(sample.at_ms - first * MINUTE_MS, MINUTES_KEPT * MINUTE_MS)
     return f"at least {duration(max(seen_ms, 1_000))}"
 
 
@@ -198,32 +198,32 @@ def _named(types: Sequence[str], one: str, many: str) -> str:
 # Tables ---------------------------------------------------------------------------------------------
 
 
-def _waiting(sampler: MetricsSampler, reading: Sample, counts: Sequence[Count]) -> list[Waiting]:
-    """The types whose work waits longest."""
+def _waiting(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> list[Waiting]:
+    """The types with the longest queue wait."""
     by_type: Counter[tuple[str, str, State]] = Counter()
     for count in counts:
         by_type[count.type, count.group, count.state] += count.jobs
-    oldest = sorted(reading.oldest, key=lambda one: (one.run_at_ms, one.type))[:ROWS_MAX]
-    return [_waits(sampler, one, reading, by_type) for one in oldest]
+    oldest = sorted(sample.oldest, key=lambda one: (one.run_at_ms, one.type))[:ROWS_MAX]
+    return [_waits(sampler, one, sample, by_type) for one in oldest]
 
 
 def _waits(
-    sampler: MetricsSampler, one: Oldest, reading: Sample, by_type: Mapping[tuple[str, str, State], int]
+    sampler: MetricsSampler, one: Oldest, sample: Sample, by_type: Mapping[tuple[str, str, State], int]
 ) -> Waiting:
     pending, processing, failed = (
         by_type[one.type, one.group, state] for state in (State.PENDING, State.PROCESSING, State.FAILED)
     )
     per_minute = sampler.span(RATE_MINUTES, one.type).per_second * 60
-    is_late = reading.at_ms - one.run_at_ms > LATE_MS
+    is_late = sample.at_ms - one.run_at_ms > LATE_MS
     return Waiting(one.type, one.group, one.run_at_ms, is_late, pending, processing, failed, per_minute)
 
 
 def _causes(drawn: Charts) -> list[Cause]:
-    """Why attempts failed, most frequent first."""
+    """The causes of failed attempts, most frequent first."""
     failures = drawn.measured.failures
     whole = sum(failures.values())
     most = sorted(failures.items(), key=lambda one: (-one[1], one[0]))[:ROWS_MAX]
-    return [Cause(SORTS.get(sort, sort), sort, jobs, share(jobs, whole)) for sort, jobs in most if jobs]
+    return [Cause(CAUSES.get(cause, cause), cause, jobs, share(jobs, whole)) for cause, jobs in most if jobs]
 
 
 PAGES = (Page("/ui", show),)

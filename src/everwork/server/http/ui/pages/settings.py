@@ -1,4 +1,4 @@
-"""Settings in force, the engine's health, and what an examination of the store finds."""
+"""Page: effective settings, the engine's health, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from everwork.service.access.principal import Permission
 from everwork.service.monitor.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
-HOLDS_SECONDS: Final = 10.0
-"""An examination reads a good part of the store: whoever loads the page again and again sees the same one."""
-_BEGUN_MS: Final = host_clock()
-_USUAL: Final = Settings().shown()
+CACHE_SECONDS: Final = 10.0
+"""An examination reads much of the store: reloads within this time show the same one."""
+_STARTED_MS: Final = host_clock()
+_DEFAULTS: Final = Settings().shown()
 
 
-class Examined(NamedTuple):
-    """What was found, and when."""
+class Examination(NamedTuple):
+    """The doctor's findings, and when they were made."""
 
     found: Diagnosis
     at_ms: int
@@ -34,56 +34,56 @@ class Examined(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting in force. `is_own`: somebody has set it, and not to what it is anyway."""
+    """An effective setting. `is_set`: it differs from the default."""
 
     name: str
     variable: str
     value: str
-    is_own: bool
+    is_set: bool
 
 
-_examined: Final[WeakKeyDictionary[MetricsSampler, Examined]] = WeakKeyDictionary()
-"""By the pulse, of which each server has one."""
+_examinations: Final[WeakKeyDictionary[MetricsSampler, Examination]] = WeakKeyDictionary()
+"""By sampler, of which each server has one."""
 
 
 async def show(visit: Visit) -> View:
-    """All of it."""
+    """Show settings and health."""
     visit.principal.require(Permission.ADMIN)
     visit.principal.require_unbound()
-    examined, parts = await _examination(visit), visit.parts
+    examination, app = await _examine(visit), visit.context
     context: dict[str, Any] = {
-        "found": examined.found,
-        "findings": [(one, pieces(one.text)) for one in examined.found.findings],
-        "examined_ms": examined.at_ms,
-        "meaning": MEANING[examined.found.health.durability],
-        "unready": await parts.readiness.judge(),
-        "upkeep_age_s": parts.service.upkeep_age_s,
-        "reading": parts.sampler.reading,
-        "settings": _settings(parts.settings),
+        "found": examination.found,
+        "findings": [(one, pieces(one.text)) for one in examination.found.findings],
+        "examined_ms": examination.at_ms,
+        "meaning": MEANING[examination.found.health.durability],
+        "unready": await app.readiness.check(),
+        "upkeep_age_s": app.service.upkeep_age_s,
+        "reading": app.sampler.reading,
+        "settings": _settings(app.settings),
         "versions": {"Everwork": version("everwork"), "Python": sys.version.split()[0]},
         "pid": os.getpid(),
-        "begun_ms": _BEGUN_MS,
+        "started_ms": _STARTED_MS,
     }
     return View("settings.html", context)
 
 
-async def _examination(visit: Visit) -> Examined:
-    sampler = visit.parts.sampler
-    last = _examined.get(sampler)
+async def _examine(visit: Visit) -> Examination:
+    sampler = visit.context.sampler
+    last = _examinations.get(sampler)
     if last is None or time.monotonic() > last.until:
-        found = await visit.parts.service.examine(host_clock)
-        last = Examined(found, host_clock(), time.monotonic() + HOLDS_SECONDS)
-        _examined[sampler] = last
+        found = await visit.context.service.examine(host_clock)
+        last = Examination(found, host_clock(), time.monotonic() + CACHE_SECONDS)
+        _examinations[sampler] = last
     return last
 
 
 def _settings(settings: Settings) -> list[Setting]:
-    """Those that somebody has set first."""
+    """The settings, those that differ from the defaults first."""
     found = [
-        Setting(name, f"{PREFIX}{name.upper()}", _shown(name, value), value != _USUAL[name])
+        Setting(name, f"{PREFIX}{name.upper()}", _shown(name, value), value != _DEFAULTS[name])
         for name, value in settings.shown().items()
     ]
-    return sorted(found, key=lambda one: not one.is_own)
+    return sorted(found, key=lambda one: not one.is_set)
 
 
 def _shown(name: str, value: object) -> str:

@@ -1,4 +1,4 @@
-"""Triggers: what fires when, what it made last, and whether anybody would fire it."""
+"""Pages: all triggers, and one trigger with its schedule and latest jobs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ VARIABLES_CHARS_MAX: Final = 4_000
 
 
 class Row(NamedTuple):
-    """A trigger, its own page, its worker, and what it creates; the jobs that it made last, if there was time to look.
+    """A trigger, its page, its worker, and its latest jobs; None if there was no time to read them.
 
-    `is_own`: what it creates is for its own worker alone.
+    `is_own`: it creates jobs of its worker's own source.
     """
 
     view: TriggerView
@@ -39,32 +39,32 @@ class Row(NamedTuple):
 
     @property
     def schedule_words(self) -> str | None:
-        """A cron expression as people say it; intervals are told in words anyway."""
-        return in_words(self.view.entry.schedule.rpartition(" ")[0])  # Its zone stands behind it.
+        """A cron expression in words; intervals are readable as they are."""
+        return in_words(self.view.entry.schedule.rpartition(" ")[0])  # The time zone follows the expression.
 
     @property
     def type_href(self) -> str:
-        """The page of what it creates."""
+        """The page of the type that it creates."""
         return type_url(self.view.entry.type)
 
     @property
-    def is_lonely(self) -> bool:
-        """Whether it should fire, and nobody would let it."""
+    def is_unserved(self) -> bool:
+        """Whether it is on, but no running manager fires it."""
         return self.view.is_on and not self.view.is_served
 
 
 async def show(visit: Visit) -> View:
-    """All triggers."""
+    """List all triggers."""
     views, titles = await asyncio.gather(visit.admin.triggers(), _titles(visit))
     shown = views[:ROWS_MAX]
-    made = await visit.admin.fires_of_many([view.entry for view in shown], FIRES)
-    rows = [_row(view, titles, made.get(view.entry.name)) for view in shown]
+    fires = await visit.admin.fires_of_many([view.entry for view in shown], FIRES)
+    rows = [_row(view, titles, fires.get(view.entry.name)) for view in shown]
     return View("triggers.html", {"rows": rows, "total": len(views)})
 
 
 async def show_one(visit: Visit) -> View:
-    """One trigger: when it fires, what it passes on, and what it has made."""
-    name = visit.asked("name")
+    """Show one trigger: its next time points, variables and latest jobs."""
+    name = visit.param("name")
     if name is None:
         raise InvalidInput("name", "must be given")
     view, titles = await asyncio.gather(visit.admin.trigger(name), _titles(visit))
@@ -79,16 +79,16 @@ async def show_one(visit: Visit) -> View:
 
 
 async def switch(visit: Visit) -> Done:
-    """Let a trigger fire, or not."""
-    is_on = visit.sent("on") == "yes"
-    done = await visit.admin.switch_trigger(visit.sent("trigger"), is_on)
+    """Switch a trigger on or off."""
+    is_on = visit.required("on") == "yes"
+    done = await visit.admin.switch_trigger(visit.required("trigger"), is_on)
     state = "on" if is_on else "off: it does not fire; what it misses is not caught up with"
     return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
 async def fire(visit: Visit) -> Done:
-    """Let a trigger make its job now; its page is next."""
-    entry, key = await visit.admin.fire_trigger(visit.sent("trigger"))
+    """Fire a trigger now, and redirect to its job."""
+    entry, key = await visit.admin.fire_trigger(visit.required("trigger"))
     if not visit.may_see_jobs:
         return Done(f"{entry.title} was fired by hand: it made job {key}.")
     return Done(f"{entry.title} was fired by hand; this is the job that it made.", job_url(key))
@@ -107,13 +107,13 @@ def _row(view: TriggerView, titles: Mapping[str, str], fires: list[TriggerFire] 
 def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
     try:
         value = decode(view.entry.variables)
-    except ValueError:  # Somebody has written what cannot be read.
+    except ValueError:  # The registry can hold variables that are not JSON.
         return "", 0
     return ("", 0) if value == {} else cut(pretty(masks_of(visit).masked(value)), VARIABLES_CHARS_MAX)
 
 
 PAGES = (Page("/ui/triggers", show), Page("/ui/trigger", show_one))
 ACTIONS = (
-    Action("/ui/triggers/switch", switch, Permission.ADMIN, asks=True),
-    Action("/ui/triggers/fire", fire, Permission.ADMIN, asks=True),
+    Action("/ui/triggers/switch", switch, Permission.ADMIN, confirms=True),
+    Action("/ui/triggers/fire", fire, Permission.ADMIN, confirms=True),
 )

@@ -1,4 +1,4 @@
-"""Where a call comes from and which key it brings. What a caller says of itself is not believed."""
+"""The peer of a request: address (trusted proxies only are believed), API key, TLS, and the host it names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ UNKNOWN: Final = "unknown"
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/]+)(?::\d+)?")
 
 
-def key_of(scope: Scope) -> str | None:
-    """The key that came with a call, in either of its two places; two keys are none."""
+def api_key_of(scope: Scope) -> str | None:
+    """The API key of a request, from X-API-Key or Authorization; more than one is refused."""
     found: list[str] = []
     for name, value in scope["headers"]:
         if name == b"x-api-key":
@@ -30,8 +30,8 @@ def key_of(scope: Scope) -> str | None:
     return found[0] if found else None
 
 
-def origin_of(scope: Scope, trusted: Sequence[str]) -> str:
-    """The peer; behind trusted proxies, the last hop that none of them vouches for."""
+def client_address(scope: Scope, trusted: Sequence[str]) -> str:
+    """The address of the peer; behind trusted proxies, of the last hop that is not a trusted proxy."""
     client = scope.get("client")
     peer = _plain(str(client[0])) if client else UNKNOWN
     if not trusted or not _is_trusted(peer, tuple(trusted)):
@@ -46,28 +46,28 @@ def origin_of(scope: Scope, trusted: Sequence[str]) -> str:
     return peer
 
 
-def is_encrypted(scope: Scope, trusted: Sequence[str]) -> bool:
-    """Whether the caller's connection has TLS: here, or where a trusted proxy ends it."""
+def is_tls(scope: Scope, trusted: Sequence[str]) -> bool:
+    """Whether the client uses TLS, terminated here or by a trusted proxy."""
     if scope["scheme"] == "https":
         return True
     client = scope.get("client")
     if not trusted or client is None or not _is_trusted(_plain(str(client[0])), tuple(trusted)):
         return False
-    said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
-    return bool(said) and said[-1].rpartition(",")[2].strip().lower() == "https"
+    protocols = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+    return bool(protocols) and protocols[-1].rpartition(",")[2].strip().lower() == "https"
 
 
-def port_said(scope: Scope) -> str:
-    """The port under which the caller knows this server; empty if it is the usual one."""
+def host_port(scope: Scope) -> str:
+    """The port in the Host header; empty if it is the default one."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     port = host.rpartition(":")[2]
     return port if port.isascii() and port.isdigit() and len(port) <= 5 else ""
 
 
 def is_own_host(scope: Scope, host: str) -> bool:
-    """Whether a call names this host, and not a name that a stranger's page has pointed at it."""
-    said = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
-    found = _HOST.fullmatch(said.lower())
+    """Whether the Host header names this host, and not another name that resolves to it (DNS rebinding)."""
+    named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
+    found = _HOST.fullmatch(named.lower())
     if found is None:
         return False
     name = found[1].strip("[]")
@@ -92,7 +92,7 @@ def _is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address as such, also where IPv6 wraps it: so it comes to a server that listens on both."""
+    """An IPv4 address out of its IPv6 mapping, which servers that listen on both see."""
     if not address.lower().startswith("::ffff:") or not _is_address(address):
         return address
     wrapped = IPv6Address(address).ipv4_mapped

@@ -28,7 +28,7 @@ LEASE_MS = 10 * MINUTE_MS
 
 
 @dataclass(frozen=True)
-class Watched:
+class TimedDashboard:
     """Somebody who looks at the dashboard, and what can happen in its store."""
 
     visitor: Visitor
@@ -69,7 +69,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIterator[Watched]:
+async def timed_dashboard(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIterator[TimedDashboard]:
     """A dashboard that somebody has begun to watch."""
     clock = VirtualClock()
     engine = open_engine(url_of("sqlite", folder), clock=clock)
@@ -77,15 +77,15 @@ async def watched(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIterator[Wa
     await service.open()
     keys, sampler = KeyRing(engine, environment_key=ROOT_KEY), MetricsSampler(engine, "test")
     await keys.open()
-    door = HttpServer(service, keys, Audit(engine), Settings(http_port=0), sampler=sampler)
-    place = f"http://127.0.0.1:{await door.start()}"
+    server = HttpServer(service, keys, Audit(engine), Settings(http_port=0), sampler=sampler)
+    place = f"http://127.0.0.1:{await server.start()}"
     client = httpx.AsyncClient(base_url=place, headers={"X-API-Key": ROOT_KEY}, timeout=DEADLINE_S)
     try:
         await engine.create(jobs)
         await sampler.fresh()
-        async with client, visiting(Rest(door, engine, service, keys, place, client)) as visitor:
-            yield Watched(visitor, engine, sampler, clock)
+        async with client, visiting(Rest(server, engine, service, keys, place, client)) as visitor:
+            yield TimedDashboard(visitor, engine, sampler, clock)
     finally:
-        await door.stop(5)
+        await server.stop(5)
         await keys.close()
         await service.close()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from everwork.core.limits import LIVE_PAGES_EACH_MAX
-from everwork.server.http.ui.live import CROWDED
+from everwork.server.http.ui.live import TOO_MANY_PAGES
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import visiting
 
@@ -29,7 +29,7 @@ async def test_one_visitor_does_not_take_the_live_pages_of_others(local: Rest) -
         for _ in range(LIVE_PAGES_EACH_MAX):
             await streams.enter_async_context(greedy.client.stream("GET", follow))
         refused = await streams.enter_async_context(greedy.client.stream("GET", follow))
-        assert await first_event(refused) == ("crowded", CROWDED)
+        assert await first_event(refused) == ("crowded", TOO_MANY_PAGES)
         followed = await streams.enter_async_context(other.client.stream("GET", follow))
         assert (await first_event(followed))[0] == "page"
 

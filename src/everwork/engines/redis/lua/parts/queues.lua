@@ -1,7 +1,7 @@
--- Purpose: the places of a pending job (ready by lane, or scheduled), and the ways in and out of them.
+-- Purpose: the sorted sets of pending jobs (ready by lane, or scheduled), and how jobs enter and leave them.
 -- Inputs: records, traits, running, effects.
-local PRIORITY_STEP = 4398046511104 -- 2^42: instants until the year 2109, times 1,024 priorities, are exact in a double.
-local SOON_MS = 1000 -- Nobody waits longer than this without looking by himself.
+local PRIORITY_STEP = 4398046511104 -- 2^42: instants until the year 2109 times 1,024 priorities are exact in a double.
+local SOON_MS = 1000 -- Waiters poll at least this often, so later jobs need no wake-up.
 
 local scores = {}
 local function ready_score(priority, run_at) -- Higher priority first, then run_at; the id breaks ties.
@@ -18,7 +18,8 @@ local function ready_key(queue, lane) return P .. ':ready:' .. queue .. '\n' .. 
 local function future_key(queue) return P .. ':future:' .. queue end
 
 local opened = {}
-local function open_lane(queue, lane) -- A lane with ready work; one that is new or comes back stands behind nobody.
+-- A lane with ready work; a new one comes first, one that returns has its old turn.
+local function open_lane(queue, lane)
   local name = queue .. '\n' .. lane
   if opened[name] then return end
   opened[name] = true

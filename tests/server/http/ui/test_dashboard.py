@@ -115,7 +115,7 @@ async def test_no_link_leads_a_key_to_what_it_may_not_see(local: Rest, holder: t
     async with visiting(local) as operator:
         assert (await operator.done("/ui/triggers/fire", trigger="nightly-report"))["is_good"]
         assert (await operator.done(f"/ui/jobs/{key}/retries", retries="2"))["is_good"]
-    await local.door.parts.sampler.fresh()
+    await local.server.context.sampler.fresh()
     async with visiting(local, holder[0], tenants=holder[1:]) as somebody:
         for path in {"/ui", *PAGES_OF[holder]}:
             shown = (await somebody.get(place(path, key))).text
@@ -171,13 +171,13 @@ async def test_what_the_script_asks_about_is_asked_by_a_page_where_there_is_no_s
     pages = [place(page.path, key) for page in PAGES] + [f"/ui/jobs/{waiting}"]
     shown = "".join([(await visitor.get(page)).text for page in pages])
     found = {re.sub(r"/\d+/", "/{key}/", path) for path, _ in ASKED.findall(shown)}
-    assert found == {action.path for action in ACTIONS if action.asks}
+    assert found == {action.path for action in ACTIONS if action.confirms}
 
 
 async def test_a_question_does_nothing_until_it_is_answered_and_loses_nothing(visitor: Visitor) -> None:
     job = await visitor.rest.job()
     [(path, asked)] = ASKED.findall((await visitor.get(f"/ui/jobs/{job['key']}")).text)
-    fields = {"question": html.unescape(asked), "deed": "Cancel", "reason": "<b>not \n meant</b>"}
+    fields = {"question": html.unescape(asked), "label": "Cancel", "reason": "<b>not \n meant</b>"}
     question = await visitor.post(path, "/ui/jobs?type=a%20b", **fields)
     assert (question.status_code, asked in question.text, "Cancel?" in question.text) == (200, True, True)
     assert (await visitor.rest.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework import body as module
-from everwork.server.http.framework.body import SLOWLY_MAX, VALUES_MAX, outline, parse_json
+from everwork.server.http.framework.body import DIAGNOSE_BYTES_MAX, VALUES_MAX, parse_json, scan_json
 from tests.server.http.serving import JOBS, Rest
 
 TEXTS = st.text(st.sampled_from('a:,[{"\\}]0é\n'), max_size=8)
@@ -34,19 +34,19 @@ async def test_names_are_counted_whatever_texts_look_like_and_wherever_pieces_en
 ) -> None:
     text = json.dumps(value, ensure_ascii=is_escaped, indent=1 if is_escaped else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PIECE", piece)
-        seen = await outline(text.encode("utf-8", "surrogatepass"))
+        patch.setattr(module, "CHUNK_BYTES", piece)
+        seen = await scan_json(text.encode("utf-8", "surrogatepass"))
     assert seen == (names_in(value), None)
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**30])
 async def test_a_number_that_loses_digits_is_found_only_where_it_is_a_number(number: int) -> None:
-    assert (await outline(f'[1, {{"a": [{number}]}}]'.encode())).long_number == str(number)
-    assert (await outline(f'["{number}", "a,{number},", {number}.5, {number}e1]'.encode())).long_number is None
+    assert (await scan_json(f'[1, {{"a": [{number}]}}]'.encode())).long_number == str(number)
+    assert (await scan_json(f'["{number}", "a,{number},", {number}.5, {number}e1]'.encode())).long_number is None
 
 
 async def test_a_name_that_is_there_twice_is_refused_in_a_large_body_too() -> None:
-    filling = "x" * SLOWLY_MAX
+    filling = "x" * DIAGNOSE_BYTES_MAX
     with pytest.raises(InvalidInput, match=r"^body: must not have a name twice"):
         await parse_json(f'[{{"a": 1, "\\u0061": "{filling}"}}]'.encode())
     twice = f'{{"a\\u003a": ":", "b": "{filling}"}}'
@@ -67,4 +67,4 @@ async def test_a_text_full_of_commas_is_one_value() -> None:
 
 async def test_quotes_without_end_are_refused_before_they_are_looked_at_one_by_one() -> None:
     with pytest.raises(InvalidInput, match="1,000,000 values"):
-        await outline(b'"' * (5 * VALUES_MAX))
+        await scan_json(b'"' * (5 * VALUES_MAX))

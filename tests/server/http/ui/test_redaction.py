@@ -17,8 +17,8 @@ from everwork.server.http.ui.redaction import (
     PAGE_WORK_MAX,
     SECRETS_MAX,
     SHOWN_CHARS_MAX,
-    Hidden,
     Masks,
+    RedactedJob,
 )
 from everwork.server.settings import MASKED
 
@@ -83,21 +83,21 @@ def test_secrets_are_hidden_in_pairs_in_texts_that_are_json_and_in_addresses() -
 
 def test_a_secret_is_found_in_every_spelling() -> None:
     secret = "pä's/\"w d+é"
-    hidden = Hidden(
+    redacted = RedactedJob(
         MASKS, a_job(variables={"password": secret, "jwt": 123456}, headers={"Authorization": "Bearer abc.def"})
     )
     told = [secret, json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), quote(secret)]
     told += [quote(secret, safe=""), quote_plus(secret), "token abc.def is wrong", "'Bearer abc.def'", "123456"]
     for text in told:
-        cleaned = hidden.cleaned(text)
+        cleaned = redacted.redact(text)
         assert MASK in cleaned, text
         assert not any(part in cleaned for part in ("w d", "w%20d", "w+d", "abc", "123")), cleaned
-    assert hidden.cleaned("at amqp://ann:unknown@host") == f"at amqp://ann:{MASK}@host"
+    assert redacted.redact("at amqp://ann:unknown@host") == f"at amqp://ann:{MASK}@host"
 
 
 def test_names_of_the_job_are_cleaned_too() -> None:
     names = dict.fromkeys(FACTS, f"a {SECRET}")
-    facts = Hidden(MASKS, a_job(variables={"db": f"redis://:{SECRET}@h"}, **names)).facts
+    facts = RedactedJob(MASKS, a_job(variables={"db": f"redis://:{SECRET}@h"}, **names)).job
     assert {getattr(facts, name) for name in names} == {f"a {MASK}"}
     assert facts.priority == a_job().priority
 
@@ -105,7 +105,7 @@ def test_names_of_the_job_are_cleaned_too() -> None:
 def test_a_secret_across_the_end_of_what_is_shown_is_hidden() -> None:
     for size in range(SHOWN_CHARS_MAX - 60, SHOWN_CHARS_MAX):
         value = {"password": SECRET, "a": [SECRET] * 50, "text": "x" * (size - 900) + SECRET * 20}
-        shown = Hidden(MASKS, a_job(variables=value)).json("variables")
+        shown = RedactedJob(MASKS, a_job(variables=value)).json("variables")
         assert shown is not None
         assert SECRET[:4] not in shown[0]
         assert len(shown[0]) <= SHOWN_CHARS_MAX
@@ -113,13 +113,13 @@ def test_a_secret_across_the_end_of_what_is_shown_is_hidden() -> None:
 
 def test_what_takes_long_to_look_through_is_not_shown_at_all() -> None:
     secrets = {"tokens": [f"token-{n:05}" for n in range(SECRETS_MAX - 1)]}
-    few = Hidden(MASKS, a_job(variables={**secrets, "text": "x" * 100_000}))
-    assert few.cleaned("token-00007 is wrong") == f"{MASK} is wrong"
+    few = RedactedJob(MASKS, a_job(variables={**secrets, "text": "x" * 100_000}))
+    assert few.redact("token-00007 is wrong") == f"{MASK} is wrong"
     beginning = few.json("variables")
     assert beginning is not None
     assert (beginning[0][:15], beginning[1] > 0) == ('{\n  "tokens": "', True)
-    assert few.cleaned("x" * (PAGE_WORK_MAX // 999 + 1)) == MASK
-    assert (few.whole_json("variables") or "").endswith('xxx"\n}')
-    assert few.cleaned("x" * (FILE_WORK_MAX // 999 + 1), FILE_WORK_MAX) == MASK
-    many = Hidden(MASKS, a_job(variables={"tokens": [f"token-{n:05}" for n in range(SECRETS_MAX + 1)]}))
-    assert many.cleaned("anything") == MASK
+    assert few.redact("x" * (PAGE_WORK_MAX // 999 + 1)) == MASK
+    assert (few.full_json("variables") or "").endswith('xxx"\n}')
+    assert few.redact("x" * (FILE_WORK_MAX // 999 + 1), FILE_WORK_MAX) == MASK
+    many = RedactedJob(MASKS, a_job(variables={"tokens": [f"token-{n:05}" for n in range(SECRETS_MAX + 1)]}))
+    assert many.redact("anything") == MASK

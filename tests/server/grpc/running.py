@@ -14,7 +14,7 @@ from everwork.core.job import Job
 from everwork.engines.open import open_engine
 from everwork.proto import gateway_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from everwork.server.grpc.server import GrpcServer
-from everwork.server.grpc.verbs import desk_methods
+from everwork.server.grpc.verbs import verb_methods
 from everwork.server.grpc.work_streams import WorkStreams
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
@@ -28,13 +28,13 @@ SECONDS: Final = 10.0
 
 
 @dataclass
-class Place:
+class RunningServer:
     """A running server. `metadata` carries a key that may do everything."""
 
     service: JobService
     keys: KeyRing
     metrics: Metrics
-    door: GrpcServer
+    grpc_server: GrpcServer
     port: int
     channel: grpc.aio.Channel
     metadata: tuple[tuple[str, str], ...] = (("x-api-key", KEY),)
@@ -77,7 +77,7 @@ class Place:
 
 
 @asynccontextmanager
-async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
+async def running_server(url: str, **settings: Any) -> AsyncIterator[RunningServer]:
     """A server from its opening to its end."""
     credentials = settings.pop("credentials", None)
     chosen = Settings(**{"grpc_port": 0, "long_poll_seconds": 0.5, **settings})
@@ -85,19 +85,19 @@ async def opened_place(url: str, **settings: Any) -> AsyncIterator[Place]:
     keys = KeyRing(service._engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
     streams = WorkStreams(service, keys)
-    extras = [streams.methods, lambda gateway: desk_methods(gateway, chosen.long_poll_seconds)]
-    door = GrpcServer(service, keys, chosen, metrics, extras)
+    extras = [streams.methods, lambda gateway: verb_methods(gateway, chosen.long_poll_seconds)]
+    grpc_server = GrpcServer(service, keys, chosen, metrics, extras)
     await service.open()
     await keys.open()
     streams.start()
-    port = await door.start()
+    port = await grpc_server.start()
     channel = _channel(port, credentials)
     try:
-        yield Place(service, keys, metrics, door, port, channel)
+        yield RunningServer(service, keys, metrics, grpc_server, port, channel)
     finally:
         await channel.close(None)
         streams.close()
-        await door.stop(1.0)
+        await grpc_server.stop(1.0)
         await streams.wait_closed()
         await keys.close()
         await service.close()

@@ -111,7 +111,7 @@ async def test_a_server_that_stops_ends_its_polls_with_nothing(tmp_path: Path) -
     async with serving(url_of("sqlite", tmp_path)) as rest:
         poll = asyncio.create_task(rest.ok("POST", f"{JOBS}/activate", ASKED))
         await until(lambda: rest.service.waiting("email-send") == 1)
-        await rest.door.stop(5)
+        await rest.server.stop(5)
         assert await poll == {"jobs": []}
 
 
@@ -120,8 +120,8 @@ async def test_a_server_that_can_wait_no_longer_says_so_and_strands_nothing(tmp_
         connection = await Connection.open(rest)
         head = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\nX-API-Key: {ROOT_KEY}\r\nContent-Length: 100\r\n\r\n"
         connection.writer.write(head.encode())
-        await until(lambda: bool(rest.door._server and rest.door._server.server_state.tasks))
-        await rest.door.stop(0)
+        await until(lambda: bool(rest.server._server and rest.server._server.server_state.tasks))
+        await rest.server.stop(0)
         assert (await connection.reader.read()).startswith(b"HTTP/1.1 503")
 
 

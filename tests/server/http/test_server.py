@@ -1,4 +1,4 @@
-"""The door itself: its port, its end, TLS, and the description of what is behind it."""
+"""The server itself: its port, its stop, TLS, and the API that it describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import trustme
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import DOCUMENT, OPERATIONS
-from everwork.server.http.framework.origin import origin_of
+from everwork.server.http.framework.peer import client_address
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
 from everwork.service.access.audit import Audit
@@ -34,17 +34,17 @@ async def test_a_port_that_is_taken_is_a_mistake_in_one_line(local: Rest) -> Non
 
 
 async def test_a_door_that_was_never_opened_can_be_closed(local: Rest) -> None:
-    door = HttpServer(local.service, local.keys, Audit(local.engine), Settings(http_port=0))
-    await door.stop(1)
-    await door.start()
-    await door.stop(1)
-    await door.stop(1)
+    server = HttpServer(local.service, local.keys, Audit(local.engine), Settings(http_port=0))
+    await server.stop(1)
+    await server.start()
+    await server.stop(1)
+    await server.stop(1)
 
 
 async def test_a_stopped_door_takes_no_calls_and_leaves_no_tasks(tmp_path: Path) -> None:
     async with serving(url_of("sqlite", tmp_path)) as rest:
         assert (await rest("GET", "/healthz")).status_code == 200
-        await rest.door.stop(1)
+        await rest.server.stop(1)
         with pytest.raises(httpx.ConnectError):
             await rest("GET", "/healthz")
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "everwork-http"]
@@ -52,7 +52,7 @@ async def test_a_stopped_door_takes_no_calls_and_leaves_no_tasks(tmp_path: Path)
 
 async def test_answers_leave_at_once(local: Rest) -> None:
     await local("GET", "/healthz")
-    server = local.door._server
+    server = local.server._server
     assert server is not None
     [connection] = server.server_state.connections
     found: socket.socket = connection.transport.get_extra_info("socket")
@@ -153,12 +153,12 @@ async def test_every_example_of_the_description_works_as_it_stands(local: Rest) 
             continue
         path = operation.path.replace("{key}", "2").replace("{type}", "email-send")
         answer = await local(operation.method, path, dict(operation.body.example))
-        is_done = answer.status_code in {*operation.answers, 409} or answer.json()["code"] == "nothing_matches"
+        is_done = answer.status_code in {*operation.responses, 409} or answer.json()["code"] == "nothing_matches"
         assert is_done, f"{operation.id}: {answer.text}"
 
 
 async def test_the_server_is_not_ready_while_it_stops(local: Rest) -> None:
-    local.door.parts.stopping.set()
+    local.server.context.stopping.set()
     assert (await local.refused(503, "GET", "/readyz"))["code"] == "stopping"
 
 
@@ -193,4 +193,4 @@ async def test_all_addresses_are_those_of_ipv4_too_and_are_written_as_such(tmp_p
 )
 def test_an_address_is_known_however_it_is_written(peer: str, trusted: tuple[str, ...], origin: str) -> None:
     scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", b"203.0.113.9")]}
-    assert origin_of(scope, trusted) == origin
+    assert client_address(scope, trusted) == origin

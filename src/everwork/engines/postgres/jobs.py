@@ -1,0 +1,117 @@
+"""The hot path of the engine: create, activate and settle, leases, and waiting for work or results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from everwork.core.job import NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.outcome import Outcome
+from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.postgres.create import create_document, created_of
+from everwork.engines.postgres.opened import OpenStore, PostgresBase
+from everwork.engines.postgres.settle import rounds_of, run_step, settle_distinct
+from everwork.engines.postgres.wake import POLL_ONLY_MS, Wakeup
+
+FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
+"""The kinds of the registry entries of a waiting process: without one, no notification is sent."""
+WAITER_MS: Final = 30_000
+
+
+class PostgresJobs(PostgresBase, JobFlow):
+    """What producers and workers call."""
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        if not jobs:
+            return []
+        store = self._store
+        document = create_document(jobs, store.now_ms())
+        [(new_keys, keys, is_awaited)] = await store.connections.fetch(store.sql("create")["create"], document)
+        store.notifier.notify_work({job.type for job in jobs}, elsewhere=is_awaited)
+        return created_of(new_keys, keys)
+
+    async def activate(self, demands: Sequence[Demand]) -> Activation:
+        return (await run_step(self._store, {}, demands)).activation
+
+    async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        """Outcomes of the same job are settled one after the other."""
+        if not outcomes:
+            return Settlement([], await self.activate(demands))
+        if len({outcome.key for outcome in outcomes}) == len(outcomes):
+            return Settlement(*await settle_distinct(self._store, outcomes, demands))
+        judged: dict[int, Judged] = {}
+        for indexes in rounds_of(outcomes):
+            answers, _ = await settle_distinct(self._store, [outcomes[index] for index in indexes], ())
+            judged.update(zip(indexes, answers, strict=True))
+        return Settlement([judged[index] for index in range(len(outcomes))], await self.activate(demands))
+
+    async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        store = self._store
+        sql = store.sql("extend")
+        ordered = sorted(set(leases))
+        held = await _extended(store, sql["extend"], ordered, lease_ms)
+        late = [lease for lease in ordered if lease not in held]
+        if late:
+            held |= await _extended(store, sql["extend_locked"], late, lease_ms)
+        return await _statuses(store, leases, held)
+
+    async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
+        store = self._store
+        rows = await store.connections.read(store.sql("check")["held"], sorted({lease.key for lease in leases}))
+        return await _statuses(store, leases, {tuple(row) for row in rows})
+
+    def mark(self) -> int:
+        return self._store.work.count
+
+    async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
+        store = self._store
+        if await self._announce(store, FOR_WORK):
+            return True  # No notification was sent for what became ready a moment ago: the caller activates again.
+        return await self._wait(store.work, types, timeout_ms, since)
+
+    def mark_finished(self) -> int:
+        return self._store.finished.count
+
+    async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
+        store = self._store
+        if await self._announce(store, FOR_RESULTS):
+            return True
+        return await self._wait(store.finished, (), timeout_ms, since)
+
+    async def _wait(self, wakeup: Wakeup, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
+        """Wait for a wake-up; where other processes cannot send any, the caller polls."""
+        patience_ms = timeout_ms if self._url.notify else min(timeout_ms, POLL_ONLY_MS)
+        return await wakeup.wait(types, patience_ms, since) or patience_ms < timeout_ms
+
+    async def _announce(self, store: OpenStore, kind: str) -> bool:
+        """Register that this process waits, and listen; return whether it was not registered before."""
+        if not self._url.notify:
+            return False
+        clock_ms = asyncio.get_running_loop().time() * 1000
+        known_until = store.waits_until.get(kind, 0.0)
+        if clock_ms < known_until - WAITER_MS / 2:
+            return False
+        await store.listener.start()
+        sql = store.sql("registry")["register"]
+        await store.connections.fetch(sql, kind, self._waiter_id, "", WAITER_MS, store.now_ms())
+        store.waits_until[kind] = clock_ms + WAITER_MS
+        return clock_ms >= known_until
+
+
+async def _extended(store: OpenStore, sql: str, leases: Sequence[Lease], lease_ms: int) -> set[tuple[int, int]]:
+    keys, attempts = [lease.key for lease in leases], [lease.attempt for lease in leases]
+    return {tuple(row) for row in await store.connections.fetch(sql, keys, attempts, lease_ms, store.now_ms())}
+
+
+async def _statuses(store: OpenStore, leases: Sequence[Lease], held: set[tuple[int, int]]) -> list[LeaseStatus]:
+    lost_keys = sorted({lease.key for lease in leases if lease not in held})
+    cancelled: set[tuple[int, int]] = set()
+    if lost_keys:
+        rows = await store.connections.read(store.sql("check")["cancelled"], lost_keys)
+        cancelled = {tuple(row) for row in rows}
+    return [
+        LeaseStatus.HELD if lease in held else LeaseStatus.CANCELLED if lease in cancelled else LeaseStatus.LOST
+        for lease in leases
+    ]

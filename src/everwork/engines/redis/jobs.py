@@ -1,0 +1,90 @@
+"""The hot path: create, activate, settle, extend, check, and the waiting between these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from everwork.core.job import NewJob
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.outcome import Complete, Outcome
+from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.redis.opened import OpenStore, StoreAccess
+from everwork.engines.redis.records import WAKEUP_NUMBER, activation, created, demand_args, id_of, job_args
+from everwork.engines.redis.settle import settle
+from everwork.engines.redis.wake import FINISHED
+from everwork.engines.redis.wire import Arg
+from everwork.exceptions import InvalidInput
+
+_LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l": LeaseStatus.LOST}
+"""By the letter that the scripts return for each lease."""
+
+
+class RedisJobs(StoreAccess, JobFlow):
+    """A job's way through the store; each call is one script, except that failures are decided in between."""
+
+    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+        if not jobs:
+            return []
+        return created(await self._connection.run("create", job_args(jobs)), len(jobs))
+
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:  # noqa: ARG002
+        _refuse(transaction)
+
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:  # noqa: ARG002
+        _refuse(transaction)
+
+    async def activate(self, demands: Sequence[Demand]) -> Activation:
+        store = self._store
+        return _leased(store, await store.connection.run("activate", demand_args(demands)), demands)
+
+    async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
+        if not outcomes:
+            return Settlement([], await self.activate(demands))
+        store = self._store
+        judged, reply, now_ms = await settle(store.connection, outcomes, demands)
+        if reply is None:
+            return Settlement(judged, Activation([], None, now_ms, ()))
+        return Settlement(judged, _leased(store, reply, demands))
+
+    async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        if not leases:
+            return []
+        return _statuses(await self._connection.run("extend", [lease_ms, *_lease_args(leases)]))
+
+    async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
+        return _statuses(await self._connection.read("check", *_lease_args(leases))) if leases else []
+
+    def mark(self) -> int:
+        return self._store.wakeups.received
+
+    async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
+        return await self._store.wakeups.wait(types, timeout_ms, since)
+
+    def mark_finished(self) -> int:
+        return self._store.wakeups.received
+
+    async def wait_finished(self, timeout_ms: int, since: int | None = None) -> bool:
+        return await self._store.wakeups.wait([FINISHED], timeout_ms, since)
+
+
+def _leased(store: OpenStore, reply: Any, demands: Sequence[Demand]) -> Activation:
+    store.wakeups.note_work(int(reply[WAKEUP_NUMBER]))
+    store.inbox.watch(demands)
+    return activation(reply, demands)
+
+
+def _refuse(transaction: object) -> NoReturn:
+    raise InvalidInput(
+        "tx",
+        f"cannot be joined (a {type(transaction).__name__}): Redis has no transactions that others can join; "
+        "leave tx out, and give the job a dedupe key so that creating it again after a failure is safe",
+    )
+
+
+def _lease_args(leases: Sequence[Lease]) -> list[Arg]:
+    return [arg for lease in leases for arg in (id_of(lease.key), lease.attempt)]
+
+
+def _statuses(letters: bytes) -> list[LeaseStatus]:
+    return [_LEASE_STATUSES[letter] for letter in letters.decode()]

@@ -1,0 +1,118 @@
+"""Sessions of the dashboard: cookies, flash messages, and protection against forged forms."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from everwork.core.limits import SESSION_MS
+from everwork.exceptions import PermissionDenied, Unauthenticated
+from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.operations import ANONYMOUS
+from everwork.server.http.framework.peer import host_port, is_tls
+from everwork.server.http.ui.page import Done
+from everwork.server.http.ui.visit import HOME, Visit
+from everwork.service.access.principal import ANYBODY, Permission
+from everwork.service.access.sessions import Session, holder_of
+
+FLASH_SECONDS: Final = 60
+FLASH_CHARS_MAX: Final = 500
+
+
+class LoggedOut(Unauthenticated):
+    """There is no session, or it has expired."""
+
+
+class SessionCookies:
+    """Finds the session of a request, and sets the cookies of sessions and flash messages."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+        self._sessions = context.service.sessions
+        self._shared = Session(secrets.token_urlsafe(), ANYBODY.id)
+        """The session of every visitor if authentication is off."""
+
+    async def visit(self, request: Request, *, is_open: bool = False) -> Visit:
+        """Identify the visitor; without a session, only open pages may be visited."""
+        if not self._context.settings.has_auth:
+            return Visit(self._context, request, ANYBODY, self._shared)
+        token = self.token(request)
+        session = await self._sessions.find(token)
+        principal = None if session is None else holder_of(session, self._context.keys)
+        if session is not None and principal is not None:
+            return Visit(self._context, request, principal, session)
+        if is_open:
+            return Visit(self._context, request, ANONYMOUS, Session("", ""))
+        raise LoggedOut("the session is over" if token else "nobody is logged in")
+
+    def token(self, request: Request) -> str:
+        """The session token that a request brings; empty without any."""
+        return request.cookies.get(_cookie(request), "")
+
+    def set_session(self, request: Request, response: Response, session: Session) -> None:
+        """Store a session's token in its cookie; an empty token expires the cookie."""
+        self._set_cookie(
+            request, response, (_cookie(request), session.token), SESSION_MS // 1000 if session.token else 0
+        )
+
+    def flash(self, request: Request) -> Mapping[str, Any] | None:
+        """The message of the last action, to be shown once."""
+        try:
+            flash = orjson.loads(bytes.fromhex(request.cookies.get(_flash_cookie(request), "")))
+            return {"text": str(flash["text"])[:FLASH_CHARS_MAX], "is_good": bool(flash["is_good"])}
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def set_flash(self, request: Request, response: Response, done: Done) -> None:
+        """Store the message of an action for the next page."""
+        flash = orjson.dumps({"text": done.message[:FLASH_CHARS_MAX], "is_good": done.is_good}).hex()
+        self._set_cookie(request, response, (_flash_cookie(request), flash), FLASH_SECONDS)
+
+    def clear_flash(self, request: Request, response: Response) -> None:
+        """Delete a message that has been shown."""
+        response.delete_cookie(_flash_cookie(request), HOME)
+
+    def _set_cookie(self, request: Request, response: Response, cookie: tuple[str, str], seconds: int) -> None:
+        is_secure = is_tls(request.scope, self._context.settings.trusted_proxies)
+        response.set_cookie(*cookie, seconds, path=HOME, httponly=True, samesite="lax", secure=is_secure)
+
+
+def require_token(visit: Visit) -> None:
+    """Refuse a form that does not carry the session's CSRF token."""
+    token = visit.form.get("csrf", [""])[-1]
+    if not hmac.compare_digest(token.encode(), visit.session.csrf.encode()):
+        raise PermissionDenied("this form is out of date; nothing was done: load the page again, and repeat")
+
+
+def require_same_origin(request: Request) -> None:
+    """Refuse a form that another site has sent."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None:
+        is_own = site in ("same-origin", "none")
+    else:
+        is_own = origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
+    if not is_own:
+        raise PermissionDenied("forms of other sites are not taken; nothing was done")
+
+
+def require_permission(visit: Visit, permission: Permission) -> None:
+    """Refuse a visitor without permission; administration concerns all tenants, so keys of some are refused."""
+    visit.principal.require(permission)
+    if permission is Permission.ADMIN:
+        visit.principal.require_unbound()
+
+
+def _cookie(request: Request) -> str:
+    """The name of the session cookie, by port: servers on one host must not log out each other's visitors."""
+    return f"everwork_{host_port(request.scope)}"
+
+
+def _flash_cookie(request: Request) -> str:
+    return f"{_cookie(request)}_said"
