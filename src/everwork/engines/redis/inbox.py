@@ -154,8 +154,8 @@ class Inbox:
 
     def _outage(self, source: str) -> Outage:
         if source not in self._outages:
-            away, back = "the inbox cannot be read, trying again", "the inbox can be read again"
-            self._outages[source] = Outage(log, away, back, source=source)
+            outage_event, recovery_event = "the inbox cannot be read, trying again", "the inbox can be read again"
+            self._outages[source] = Outage(log, outage_event, recovery_event, source=source)
         return self._outages[source]
 
     async def read_new(self, source: str, block_ms: int | None = BLOCK_MS) -> list[Entry]:

@@ -246,10 +246,15 @@ _WORKER_AT: Final = Record._fields.index("worker_name")
 
 def record_of(stored: bytes) -> Record:
     """Parse a stored state."""
+    return tuple.__new__(Record, _values(stored))  # Made directly: the constructor would cost as much as the parsing.
+
+
+def _values(stored: bytes) -> list[str]:
+    """The values of a stored state, in the order of `Record`."""
     text = stored.decode()
     values = text[HEAD_CHARS:].split("\n", _WORKER_AT)
     values.append(text[:HEAD_CHARS])
-    return tuple.__new__(Record, values)  # Made directly: the constructor would cost as much as all the rest.
+    return values
 
 
 def job_of(key: int, stored: Sequence[Any]) -> Job | None:
@@ -260,7 +265,7 @@ def job_of(key: int, stored: Sequence[Any]) -> Job | None:
     (
         letter, attempt, attempts, max_attempts, _, priority, queue, lane, expires_at, copy_of, kind,
         activated_at, finished_at, worker, instants,
-    ) = record_of(state_text)  # fmt: skip
+    ) = _values(state_text)  # fmt: skip
     variables, (headers, correlation_id, timeout_ms, extra, dedupe_key) = payload_parts(payload)
     type, group = queue_parts(queue)
     tenant, limit_key = lane_parts(lane)
