@@ -20,7 +20,7 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.exceptions import Unauthenticated
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.context import API_NAME
+from everwork.server.http.framework.context import API
 from everwork.server.http.framework.fields import NAME, Integer, ListOf, Number, Text
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, Shape
 from everwork.service.access.principal import Permission
@@ -34,7 +34,7 @@ async def activate(call: Call) -> Response:
     """Lease jobs; without any due, wait for some."""
     sent = await call.body()
     demand = Demand(sent["type"], sent["worker"], sent["max_jobs"], sent["timeout_ms"], sent["group"], sent["tenants"])
-    with call.context.metrics.polling(API_NAME):
+    with call.context.metrics.polling(API):
         wait = min(sent["wait"], call.context.settings.long_poll_seconds)
         jobs = await _poll(call, demand, round(wait * 1000))
     try:

@@ -12,7 +12,7 @@ from everwork.core.limits import ATTEMPTS_MAX, DELAY_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.changes import ATTEMPT, CHANGED, changed
-from everwork.server.http.framework.context import API_NAME
+from everwork.server.http.framework.context import API
 from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, Integer, JsonObject
 from everwork.server.http.framework.operations import Call, Field, Operation, Shape
 from everwork.service.access.principal import Permission
@@ -53,7 +53,7 @@ async def _merged(call: Call, sent: dict[str, Any]) -> str | None:
 
 async def _settle(call: Call, outcome: Outcome, done: str) -> Response:
     if not outcome.attempt:
-        call.context.metrics.unfenced(API_NAME)
+        call.context.metrics.unfenced(API)
     [verdict] = await call.jobs.settle([outcome])
     accepted(outcome.key, verdict, done)
     return await changed(call)

@@ -52,7 +52,7 @@ class Caller:
         return checks.job_key(self.request.path_params["key"])
 
 
-API_NAME: Final = "rest"
+API: Final = "rest"
 """The label of this API in metrics."""
 
 

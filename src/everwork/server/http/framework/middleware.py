@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everwork.logs import get_logger
-from everwork.server.http.framework.context import API_NAME, AppContext
+from everwork.server.http.framework.context import API, AppContext
 from everwork.server.http.framework.peer import is_own_host
 from everwork.server.http.framework.problems import problem
 
@@ -80,4 +80,4 @@ class ResponseMiddleware:
                 scope, receive, send_with_headers
             )
         finally:
-            self._metrics.called(API_NAME, scope.get("everwork.operation", "unknown"), str(status))
+            self._metrics.called(API, scope.get("everwork.operation", "unknown"), str(status))
