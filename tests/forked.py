@@ -168,6 +168,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
 
 def preload() -> None:
     """Import what programs need, and nothing that starts a thread."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # As `everwork serve` says before it imports gRPC.
     for name in PRELOADED:
         package = import_module(name)
         for module in walk_packages(package.__path__, f"{name}."):

@@ -217,6 +217,10 @@ def settings() -> Lines:
 # What is served -------------------------------------------------------------------------------------------
 
 
+SHOWN = ('class="thrown"', "everwork_jobs{", 'outcome="completed"', "everwork_wait_seconds_bucket{")
+"""What a scrape has once all work was sampled."""
+
+
 @contextmanager
 def _server(folder: str) -> Iterator[dict[str, Any]]:
     asked = ["serve", "--engine", "sqlite:///jobs.db", "--grpc-port", "0", "--http-port", "0", "--json"]
@@ -265,11 +269,13 @@ def _work(client: httpx.Client) -> None:
 
 
 def _figures(client: httpx.Client) -> str:
-    """The figures once they show the last thing that was done: a slow server answers with those of a moment ago."""
-    ends = time.monotonic() + 30
-    while 'class="thrown"' not in (text := client.get("/metrics").raise_for_status().text):
-        assert time.monotonic() < ends, "the figures never show what was done"
-    return text
+    """The metrics once they show everything that was done: a slow server answers with a sample of a moment ago."""
+    ends = time.monotonic() + 60
+    while True:
+        text = client.get("/metrics").raise_for_status().text
+        if all(shown in text for shown in SHOWN):
+            return text
+        assert time.monotonic() < ends, "the metrics never show what was done"
 
 
 def openapi() -> Lines:
