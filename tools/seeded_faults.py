@@ -2,7 +2,7 @@
 
     python -m tools.seeded_faults [--list] [--only NAME ...] [--everything]
 
-Each fault of seeded_faults.toml is put into a copy of the working tree, and the tests of the packages it touches run until
+Each fault of seeded_faults.toml is put into a copy of the tree, and the tests of the packages it touches run until
 the first one fails. `--everything` runs them on every engine and in every way, as `make test-all` does.
 """
 
