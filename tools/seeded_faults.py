@@ -68,6 +68,7 @@ def _first_failure(copy: Path, tests: list[str], *, everything: bool) -> tuple[s
         command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    lines.sort(key=lambda line: line.startswith("ERROR"))  # What is under way when a run ends may err.
     if done.returncode not in (0, 1, 2) or (done.returncode and not lines):
         raise SystemExit(done.stdout[-3_000:] + done.stderr[-1_000:])
     return (lines[0].partition(" - ")[0] if lines else ""), time.monotonic() - began
