@@ -1,1 +1,1 @@
-"""How work flows: samples, minutes, the doctor."""
+"""How work flows: metrics samples, and their history by minute."""
