@@ -67,6 +67,11 @@ SPECIAL: Final = (
     "len",
     "getitem",
 )
+RETURNED: Final = (
+    "Count", "Created", "Explanation", "HistoryEntry", "Job", "Judged", "LeasedJob", "ProcessEntry", "Stats",
+    "TickResult", "TriggerEntry", "TriggerView", "WorkerEntry", "WorkerHour", "WorkerView",
+)  # fmt: skip
+"""Classes that are exported nowhere, but whose objects users get."""
 LEVELS: Final = ("debug", "info", "warning", "error", "exception", "critical")
 LINE: Final = 120
 VARYING: Final = ("type", "status", "version", "engine")
@@ -86,6 +91,9 @@ def names() -> Lines:
         yield f"# {module.__name__}"
         for name in sorted(public):
             yield from map(_broken, _shown(name, getattr(module, name)))
+    yield "# What public calls return"
+    for name in RETURNED:
+        yield from map(_broken, _shown(name, defined(name)))
 
 
 def _broken(line: str) -> str:

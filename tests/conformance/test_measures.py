@@ -33,7 +33,7 @@ pytestmark = where_it_is_decided
 
 
 async def counted_as(engine: Engine, hours: int = 1) -> dict[str, int]:
-    return {measure.what: measure.jobs for measure in await engine.measures(hours)}
+    return {measure.name: measure.jobs for measure in await engine.measures(hours)}
 
 
 async def test_a_completed_attempt_is_in_the_buckets_of_its_wait_and_its_duration(
@@ -58,7 +58,7 @@ async def test_the_end_of_a_bucket_belongs_to_it(engine: Engine, clock: VirtualC
     await settled(engine, Complete(jobs[0].key, 1))
     clock.advance(ms=1)
     await settled(engine, Complete(jobs[1].key, 1))
-    told = measures.measured((measure.what, measure.jobs) for measure in await engine.measures(2))
+    told = measures.measured((measure.name, measure.jobs) for measure in await engine.measures(2))
     assert {at: jobs for at, jobs in enumerate(told.execution) if jobs} == {bucket: 1, bucket + 1: 1}
 
 
@@ -119,7 +119,7 @@ async def test_measures_are_kept_by_hour_and_folded_without_loss(engine: Engine,
         await settled(engine, Complete(job.key, 1))
         await engine.sweep("s")
         clock.advance(ms=HOUR_MS)
-    found = [(one.hour - THIS_HOUR, one.what, one.jobs) for one in await engine.measures(24)]
+    found = [(one.hour - THIS_HOUR, one.name, one.jobs) for one in await engine.measures(24)]
     names = (measures.execution(0), measures.wait(0))
     assert sorted(found) == [(hour, name, 1) for hour in (0, 1) for name in names]
     assert await counted_as(engine, 1) == {}

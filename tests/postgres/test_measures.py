@@ -22,7 +22,7 @@ COMPLETED = {measures.execution(0): 1, measures.wait(0): 1}
 
 
 async def counted_as(engine: PostgresEngine) -> dict[str, int]:
-    return {measure.what: measure.jobs for measure in await engine.measures(1)}
+    return {measure.name: measure.jobs for measure in await engine.measures(1)}
 
 
 async def rows_of(engine: PostgresEngine, table: str) -> int:
@@ -85,7 +85,7 @@ async def test_of_many_priorities_only_so_many_are_looked_at(
     for priority in (-1, 0, 1):
         await engine.create([a_new_job(priority=priority), a_new_job(type="other", priority=priority)])
         clock.advance(ms=1)
-    monkeypatch.setattr(read, "OLDEST_LOOK_MAX", 2)
+    monkeypatch.setattr(read, "OLDEST_SCAN_MAX", 2)
     assert await engine.oldest() == [Oldest(type, "", START_MS + 1) for type in (TYPE, "other")]
 
 

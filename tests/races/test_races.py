@@ -13,7 +13,7 @@ from everwork.core.outcome import Release
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.contract import Engine
-from tests.races.crew import act_at_once
+from tests.races.concurrent import act_at_once
 
 TYPE: Final = "race"
 

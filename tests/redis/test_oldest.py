@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everwork.core.limits import OLDEST_LOOK_MAX, PRIORITY_MAX, PRIORITY_MIN
+from everwork.core.limits import OLDEST_SCAN_MAX, PRIORITY_MAX, PRIORITY_MIN
 from everwork.core.queries import Oldest
 from everwork.engines.redis.engine import RedisEngine
 from tests.factories import TYPE, a_new_job, a_policy, leased_keys
@@ -12,7 +12,7 @@ from tests.stores import SECOND_MS, START_MS, VirtualClock
 async def test_types_that_one_call_does_not_get_to_are_asked_for_by_another(engine: RedisEngine) -> None:
     types = ("a", "b", "c", "d")
     for type in types:
-        await engine.create([a_new_job(type=type, limit_key=str(lane)) for lane in range(OLDEST_LOOK_MAX)])
+        await engine.create([a_new_job(type=type, limit_key=str(lane)) for lane in range(OLDEST_SCAN_MAX)])
     assert await engine.oldest() == [Oldest(type, "", START_MS) for type in types]
 
 
@@ -22,7 +22,7 @@ async def test_of_too_many_lanes_those_that_were_served_longest_ago_are_looked_a
     await engine.create([a_new_job() for _ in range(2)])
     await leased_keys(engine, 1)
     clock.advance(ms=SECOND_MS)
-    later = [SECOND_MS - (n == 0) for n in range(OLDEST_LOOK_MAX)]
+    later = [SECOND_MS - (n == 0) for n in range(OLDEST_SCAN_MAX)]
     await engine.create([a_new_job(limit_key=str(n), run_at_ms=START_MS + ms) for n, ms in enumerate(later)])
     assert await engine.oldest() == [Oldest(TYPE, "", START_MS + SECOND_MS - 1)]
 

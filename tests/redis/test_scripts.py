@@ -88,7 +88,7 @@ def test_a_script_is_known_by_the_hash_of_its_text(name: str) -> None:
         ("activate", f"local PROMOTE_MAX = {limits.PROMOTE_MAX}\n"),
         ("create", f"max = t.max or '{limits.ATTEMPTS_DEFAULT}'"),
         ("create", f"({limits.PRIORITY_MAX} - priority) * PRIORITY_STEP"),
-        ("oldest", f"local LOOK_MAX, ENOUGH = {limits.OLDEST_LOOK_MAX}, "),
+        ("oldest", f"local LOOK_MAX, ENOUGH = {limits.OLDEST_SCAN_MAX}, "),
         ("settle", f"local BOUNDS = {{{', '.join(map(str, measures.BOUNDS_MS))}, math.huge}}"),
         ("settle", f"{{'{measures.wait(0)}', '{measures.wait(1)}', "),
     ],

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.aio import isolated
 from everwork.app.schedules import AbstractCronSchedule, CronSchedule, time_points
 from everwork.app.settings import Cron
 from everwork.core.schedule import Every, Plan
+from everwork.service.triggers import schedule_call
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from tests.app.waiting import until
 from tests.conformance.observe import every_job
@@ -100,7 +100,7 @@ class Blocking(AbstractCronSchedule):
 async def test_a_schedule_that_blocks_is_broken_for_a_while_and_keeps_nobody_waiting(
     engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(isolated, "ANSWER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(schedule_call, "ANSWER_SECONDS_MAX", 0.0)
     schedule = Blocking()
     other = Scheduled(worker_id="w", trigger_id="other", type="report", plan=Plan(Every(SECOND_MS)))
     loop = a_loop(engine, a_custom_plan(schedule), other)
@@ -127,7 +127,7 @@ async def test_a_schedule_that_blocks_is_broken_for_a_while_and_keeps_nobody_wai
 async def test_an_answer_that_comes_while_others_are_fired_is_taken_up_at_once(
     engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolated, "ANSWER_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(schedule_call, "ANSWER_SECONDS_MAX", 0.0)
     schedule = Blocking()
 
     async def answers_meanwhile() -> frozenset[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 async def counted_as(engine: SqliteEngine) -> dict[str, int]:
-    return {measure.what: measure.jobs for measure in await engine.measures(2 * limits.STATISTICS_KEEP_HOURS)}
+    return {measure.name: measure.jobs for measure in await engine.measures(2 * limits.STATISTICS_KEEP_HOURS)}
 
 
 async def test_what_is_accepted_beside_a_refused_completion_is_measured(
@@ -99,7 +99,7 @@ async def test_more_waiting_jobs_do_not_make_the_search_for_the_longest_waiting_
 async def test_the_search_for_the_longest_waiting_job_ends_after_so_many_lanes_and_priorities(
     sqlite: SqliteEngine, file: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everwork.engines.sqlite.read.OLDEST_LOOK_MAX", 3)
+    monkeypatch.setattr("everwork.engines.sqlite.read.OLDEST_SCAN_MAX", 3)
     await sqlite.create([a_new_job(limit_key=f"k{number}") for number in range(3)])
     before = steps_of_oldest(file, clock.now_ms)
     await sqlite.create([a_new_job(limit_key=f"k{number}") for number in range(3, 50)])

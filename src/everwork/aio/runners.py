@@ -26,7 +26,7 @@ SLICE_SECONDS: Final = 0.005
 class Runners(Generic[T]):
     """Call `run` with each item of the inbox and the task that calls it, up to `concurrency` at the same time.
 
-    Whoever adds to the inbox calls `wake`. `on_idle` is called by a runner that finds the inbox empty.
+    Call `wake` after adding to the inbox. `on_idle` is called by a runner that finds the inbox empty.
     """
 
     __slots__ = ("_concurrency", "_idle", "_is_closed", "_on_idle", "_owner", "_run", "inbox", "tasks")

@@ -167,7 +167,7 @@ class Everwork:
     # Query --------------------------------------------------------------------------------------
 
     async def get(self, key: int) -> Job:
-        """A job as it stands."""
+        """A job in its current state."""
         return await self._host.call(lambda service: service.get(key))
 
     async def history(self, key: int) -> list[HistoryEntry]:

@@ -80,7 +80,7 @@ class Interval(_Settings):
         return round(((hours * 60 + self.minutes) * 60 + self.seconds) * 1000)
 
     @model_validator(mode="after")
-    def _is_a_time(self) -> Self:
+    def _check_interval(self) -> Self:
         if not INTERVAL_MS_MIN <= self.total_ms <= DELAY_MS_MAX:
             raise ValueError(
                 "weeks, days, hours, minutes and seconds together must be from "
@@ -102,7 +102,7 @@ class Cron(_Settings):
 
     @field_validator("timezone", mode="after")
     @classmethod
-    def _is_a_zone(cls, name: str | None) -> str:
+    def _check_zone(cls, name: str | None) -> str:
         if name is None:
             return _zone_here()
         if not is_zone(name):
@@ -111,7 +111,7 @@ class Cron(_Settings):
 
     @field_validator("expression", mode="after")
     @classmethod
-    def _is_an_expression(cls, expression: str, info: ValidationInfo) -> str:
+    def _check_expression(cls, expression: str, info: ValidationInfo) -> str:
         if not info.data.get("custom"):
             check_expression(expression)
         return expression
@@ -136,7 +136,7 @@ class Trigger(_Settings):
 
     @field_validator("kwargs", mode="after")
     @classmethod
-    def _are_json(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _check_kwargs(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
         encode_object("kwargs", kwargs, PAYLOAD_BYTES_MAX)
         return kwargs
 
@@ -171,7 +171,7 @@ class WorkerSettings(_Settings):
 
     @field_validator("sources", mode="after")
     @classmethod
-    def _hold_the_own(cls, sources: AbstractSet[str], info: ValidationInfo) -> frozenset[str]:
+    def _add_own_source(cls, sources: AbstractSet[str], info: ValidationInfo) -> frozenset[str]:
         title = info.data.get("title")
         own = set() if title is None else {source_of(id_of(title))}
         if len(sources - own) > SOURCES_MAX:
@@ -180,12 +180,12 @@ class WorkerSettings(_Settings):
 
     @field_validator("retry", mode="after")
     @classmethod
-    def _or_the_policys(cls, retry: RetryPolicy | None, info: ValidationInfo) -> RetryPolicy | None:
-        return retry_in_code(retry, info.data.get("policy"), unsaid=None)
+    def _default_to_policy_retry(cls, retry: RetryPolicy | None, info: ValidationInfo) -> RetryPolicy | None:
+        return retry_in_code(retry, info.data.get("policy"), default=None)
 
     @field_validator("triggers", mode="after")
     @classmethod
-    def _have_titles_of_their_own(cls, triggers: list[Trigger]) -> list[Trigger]:
+    def _check_unique_titles(cls, triggers: list[Trigger]) -> list[Trigger]:
         titles = Counter(trigger.title for trigger in triggers)
         if twice := sorted(title for title, times in titles.items() if times > 1):
             raise ValueError(f"must have titles of their own, but {twice[0]!r} is there {titles[twice[0]]} times")

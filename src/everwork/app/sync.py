@@ -49,7 +49,7 @@ class SyncEverwork:
         return [JobKey.of(one) for one in self._host.run(lambda service: service.create_retrying(checked))]
 
     def get(self, key: int) -> Job:
-        """A job as it stands."""
+        """A job in its current state."""
         return self._host.run(lambda service: service.get(key))
 
     def history(self, key: int) -> list[HistoryEntry]:

@@ -307,9 +307,9 @@ class Client:
         A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at a time for each type. Plain
         functions run in threads. `Fail`, `Reject` and `Retry` end an attempt accordingly, other errors by the policy.
         """
-        from everwork.client.stream_source import WorkerPool  # noqa: PLC0415
+        from everwork.client.stream_source import StreamWorker  # noqa: PLC0415
 
-        pool = WorkerPool(handlers, concurrency)
+        pool = StreamWorker(handlers, concurrency)
         async with self._calls.within():
             await pool.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
 

@@ -174,7 +174,7 @@ class Stream(ABC):
             await asyncio.wait([self._task])
 
     async def break_off(self, error: EverworkError) -> None:
-        """Close, and raise the error in whoever waits for jobs."""
+        """Close, and raise the error in waiting calls."""
         self._error = error
         self._inbox.clear()
         self._wake()

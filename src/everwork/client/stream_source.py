@@ -75,7 +75,7 @@ class Run:
         self.is_timed_out = False
 
 
-class WorkerPool:
+class StreamWorker:
     """The handlers of one worker, for one call of `run`."""
 
     def __init__(self, handlers: Mapping[str, Handler], concurrency: int) -> None:

@@ -37,7 +37,7 @@ class Decision(NamedTuple):
     variables: str | None = None
     is_counted: bool = False
     """Whether the type's breaker counts it."""
-    sort: str = UNCLASSIFIED
+    category: str = UNCLASSIFIED
     """The category of the failure, for the statistics (`core.measures`)."""
 
 
@@ -48,17 +48,17 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
             return _failed(known, outcome, policy)
         case Retry():
             rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
-            return _retried(known, rest._replace(sort=ASKED), outcome.delay_ms, policy)
+            return _retried(known, rest._replace(category=ASKED), outcome.delay_ms, policy)
         case Lapse():
             error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
-            rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True, sort=LAPSED)
+            rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True, category=LAPSED)
             return _retried(known, rest, None, policy)
         case Reject():
             rest = _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
-            return rest._replace(sort=REJECTED)
+            return rest._replace(category=REJECTED)
         case Throw():
             rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
-            return rest._replace(code=outcome.code, variables=outcome.variables, sort=THROWN)
+            return rest._replace(code=outcome.code, variables=outcome.variables, category=THROWN)
         case _:
             assert_never(outcome)
 
@@ -66,8 +66,8 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
 def _failed(known: Known, outcome: Failed, policy: TypePolicy) -> Decision:
     rest = _rest(known, outcome, Cause.FAIL, outcome.error)
     strategy = None if outcome.classes is None else classify(outcome.classes, outcome.error, policy.errors)
-    sort = UNCLASSIFIED if strategy is None else strategy.value
-    rest = rest._replace(variables=outcome.variables, is_counted=outcome.is_counted, sort=sort)
+    category = UNCLASSIFIED if strategy is None else strategy.value
+    rest = rest._replace(variables=outcome.variables, is_counted=outcome.is_counted, category=category)
     if outcome.retries is not None:
         rest = rest._replace(max_attempts=raised_attempts(known.attempts, outcome.retries))
     if outcome.final:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 FINGERPRINT_CHARS: Final = 10
-_LOOKED_AT: Final = 1_000
+_COMPARED_CHARS: Final = 1_000
 """Beyond this, errors differ in the data they quote, not in kind."""
 _VARYING: Final = (
     (re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
@@ -31,7 +31,7 @@ def fingerprint(error: str) -> str:
 
 def commonplace(error: str) -> str:
     """An error without what differs from job to job: ids, numbers, quoted texts."""
-    text = error[:_LOOKED_AT]
+    text = error[:_COMPARED_CHARS]
     # Digits are equal here, except the 0 of 0x: errors that differ in digits only share one cache entry.
     return _without_varying(text if "0x" in text or "0X" in text else text.translate(_ONE_DIGIT))
 

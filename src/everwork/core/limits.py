@@ -43,7 +43,7 @@ PAGE_BYTES_MAX: Final = 16 * 1_048_576
 ASKED_EVERY_MS: Final = 10_000
 """The resolution at which an engine stores when a type was last requested."""
 
-OLDEST_LOOK_MAX: Final = 1_000
+OLDEST_SCAN_MAX: Final = 1_000
 """How many lanes and priorities of a type are searched for the longest waiting job."""
 PROMOTE_MAX: Final = 1_000
 SWEEP_STEP_MAX: Final = 1_000

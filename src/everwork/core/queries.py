@@ -64,11 +64,11 @@ class WorkerHour(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """How many attempts of a type that ended in one hour are counted as `what`; see `core.measures`."""
+    """How many attempts of a type that ended in one hour are counted as `name`; see `core.measures`."""
 
     hour: int
     type: str
-    what: str
+    name: str
     jobs: int
 
 

@@ -20,7 +20,7 @@ class Claim(NamedTuple):
     """The index of each among all demands."""
 
     @property
-    def whole(self) -> Demand:
+    def combined(self) -> Demand:
         """The first demand, with the sum of all limits."""
         first = self.demands[0]
         return first if len(self.demands) == 1 else first._replace(limit=sum([demand.limit for demand in self.demands]))
@@ -34,7 +34,7 @@ class Claim(NamedTuple):
             start += demand.limit
         return shares
 
-    def dated(self, jobs: list[LeasedJob], now_ms: int) -> list[LeasedJob]:
+    def with_deadlines(self, jobs: list[LeasedJob], now_ms: int) -> list[LeasedJob]:
         """Jobs that were leased with the first demand's lease_ms, with the deadlines of their own demands."""
         first_ms = self.demands[0].lease_ms
         if all(demand.lease_ms == first_ms for demand in self.demands):
@@ -59,7 +59,7 @@ def claims_of(demands: Sequence[Demand]) -> list[Claim]:
     return list(claims.values())
 
 
-def shared_out(
+def distribute(
     claimed: Iterable[tuple[Claim, list[LeasedJob]]], demands: int
 ) -> tuple[list[LeasedJob], tuple[int, ...]]:
     """Jobs in the order of the demands, and how many each demand got."""
@@ -139,7 +139,7 @@ def filters_by_attempt(query: JobFilter) -> bool:
     return query.worker is not None or query.error_text is not None
 
 
-def parted(items: Sequence[T], step: int) -> Iterator[Sequence[T]]:
+def batches(items: Sequence[T], step: int) -> Iterator[Sequence[T]]:
     """Items in batches of `step`."""
     return (items[start : start + step] for start in range(0, len(items), step))
 
@@ -148,15 +148,15 @@ PORTION_HOURS: Final = 24
 
 
 class Hours(NamedTuple):
-    """The hours after `behind`, up to and including `last`."""
+    """The hours after `after`, up to and including `last`."""
 
-    behind: int
+    after: int
     last: int
 
 
-def portions(hours: int, now_ms: int) -> Iterator[Hours]:
+def hour_ranges(hours: int, now_ms: int) -> Iterator[Hours]:
     """The last `hours` hours, oldest first; the last portion includes what was counted before a clock was set back."""
     now = now_ms // HOUR_MS
-    for behind in range(now - hours, now, PORTION_HOURS):
-        last = behind + PORTION_HOURS
-        yield Hours(behind, last if last < now else INSTANT_MS_MAX // HOUR_MS)
+    for after in range(now - hours, now, PORTION_HOURS):
+        last = after + PORTION_HOURS
+        yield Hours(after, last if last < now else INSTANT_MS_MAX // HOUR_MS)

@@ -42,14 +42,14 @@ class LeaseKeeper:
             for entry in child.ledger.entries()
             if _is_kept(entry, now, child.cancelled_at)
         ]
-        due = [one for one in held if now - self._fresh_at(one[1]) > self._lease_ms / 3_000]
+        due = [(child, entry) for child, entry in held if now - self._fresh_at(entry) > self._lease_ms / 3_000]
         self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
         if due:
             statuses = await self._service.extend_all(_leases(due), self._lease_ms)
             self._extended_at |= {(entry.key, entry.attempt): now for _, entry in due}
             _flag_lost(due, statuses)
         extended = {(entry.key, entry.attempt) for _, entry in due}
-        rest = [one for one in held if (one[1].key, one[1].attempt) not in extended]
+        rest = [(child, entry) for child, entry in held if (entry.key, entry.attempt) not in extended]
         if rest:
             _flag_lost(rest, await self._service.check(_leases(rest)))
         return False

@@ -22,7 +22,7 @@ from everwork.manager import child
 from everwork.runtime.ledger import Entry, Ledger, Phase, SlotState, bytes_for
 from everwork.runtime.stacks import stuck_stack
 
-ENDED_LOOK_SECONDS: Final = 0.05
+EXIT_POLL_SECONDS: Final = 0.05
 NAME_PREFIX: Final = "everwork-"
 SLOW_SECONDS: Final = 15.0
 DUMP_SECONDS: Final = 0.4
@@ -235,7 +235,7 @@ class ProcessHandle:
     def _note_end(self) -> None:
         """Note the end without waiting: a sentinel can also be closed by a process that is still running."""
         if self._process.exitcode is None and Path(f"/proc/{self.pid}").exists():
-            self._loop.call_later(ENDED_LOOK_SECONDS, self._note_end)
+            self._loop.call_later(EXIT_POLL_SECONDS, self._note_end)
             return
         self._on_messages()
         self.ended.set()

@@ -46,8 +46,6 @@ class Handler:
     middleware: tuple[Middleware, ...] = ()
 
 
-Convert = Callable[[Any], Any]
-
 NO_TYPE: frozenset[type] = frozenset()
 _EXACT: Mapping[object, frozenset[type]] = {
     str: frozenset({str}),

@@ -26,7 +26,7 @@ POLL_SECONDS: Final = (*SECONDS, 10.0, 30.0, 60.0)
 class Metrics:
     """What this process counts, and what the engine has counted for the whole fleet.
 
-    An API is named `rest`, `jobs`, `zeebe`, `stream` or `desk`. As a `Reporter` it is told of the steps of the service.
+    An API is named `rest`, `jobs`, `zeebe`, `stream` or `desk`. As a `Reporter` it receives the steps of the service.
     """
 
     def __init__(self) -> None:

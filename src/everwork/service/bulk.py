@@ -27,7 +27,7 @@ COUNT_STEPS_MAX: Final = 8
 SCHEDULED_STEP: Final = 500
 """Engines cannot filter scheduled jobs: this many pending ones are read per step."""
 KEYS_MAX: Final = 1_000
-LOOK_SECONDS: Final = 0.08
+SEARCH_SECONDS: Final = 0.08
 """Time limit of a search for a page; a step that has begun is finished."""
 
 
@@ -99,7 +99,13 @@ async def find_step(jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cur
 
 
 async def find_within(
-    jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None, *, seconds: float = LOOK_SECONDS
+    jobs: Jobs,
+    search: BulkFilter,
+    limit: int,
+    now_ms: int,
+    cursor: int | None = None,
+    *,
+    seconds: float = SEARCH_SECONDS,
 ) -> Page:
     """`find_step`, repeated until the page is full or the time is up: of very many jobs few may match."""
     found: list[Job] = []

@@ -125,10 +125,10 @@ def fields_in_code(
 
 
 def retry_in_code(
-    retry: RetryPolicy | None, policy: TypePolicy | None, unsaid: RetryPolicy | None
+    retry: RetryPolicy | None, policy: TypePolicy | None, default: RetryPolicy | None
 ) -> RetryPolicy | None:
-    """The retry policy that code gives: that of its policy, if `retry` is the `unsaid` default."""
-    if retry is unsaid and policy is not None and policy.retry is not DEFAULT_POLICY:
+    """The retry policy that code gives: that of its policy, if `retry` is the `default` default."""
+    if retry is default and policy is not None and policy.retry is not DEFAULT_POLICY:
         return policy.retry
     return retry
 

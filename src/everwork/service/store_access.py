@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from everwork.core.job import Job
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Outcome
-from everwork.core.queries import Count, JobFilter, Oldest, Page, TypeInfo
+from everwork.core.queries import Count, JobFilter, Page, TypeInfo
 from everwork.engines.contract import Engine
 from everwork.engines.values import Health
 from everwork.service.fleet.fleet import Fleet
@@ -94,10 +94,6 @@ class StoreAccess:
     async def count(self) -> list[Count]:
         """How many jobs there are by type, group, tenant and state."""
         return await self._engine.count()
-
-    async def oldest(self) -> list[Oldest]:
-        """The oldest due job of each type and group."""
-        return await self._engine.oldest()
 
     async def types(self) -> list[TypeInfo]:
         """Every type in the store, by name."""

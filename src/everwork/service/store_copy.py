@@ -70,7 +70,7 @@ class StoreCopy:
     async def copy(self, *, into_non_empty: bool = False, while_running: bool = False) -> Copied:
         """Copy everything, compare, and drop groups in the target that the source has dropped."""
         if not while_running:
-            await self._require_rest()
+            await self._require_idle()
         await self._require_two_stores()
         before = sum(count.jobs for count in await self._target.count())
         after = 0 if into_non_empty or not before else await self._resumable_from()
@@ -87,7 +87,7 @@ class StoreCopy:
 
     # Before -----------------------------------------------------------------------------------------
 
-    async def _require_rest(self) -> None:
+    async def _require_idle(self) -> None:
         """A copy is a snapshot: refuse a source that is in use."""
         now_ms = await self._source.now()
         for info in await self._source.types():

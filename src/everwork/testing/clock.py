@@ -19,7 +19,7 @@ from everwork.exceptions import InvalidInput
 from everwork.runtime.handler import QueueKey
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
-from everwork.testing.store import InMemoryEngine
+from everwork.testing.store import RehearsalEngine
 
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
 """Where every rehearsal begins, so that every run of a test is the same: a Monday, at midnight."""
@@ -76,7 +76,7 @@ class Instants(NamedTuple):
     any_ms: int | None
 
 
-async def next_instants(engine: InMemoryEngine, queues: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
+async def next_instants(engine: RehearsalEngine, queues: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
     """The next instants, by the engine's clock. The store returns the first of each kind, never every job."""
     marks = await engine.trigger_marks([one.name for one in triggers])
     points = [

@@ -23,7 +23,7 @@ from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.testing.clock import VirtualClock, next_instants
 from everwork.testing.faults import FaultPlan
-from everwork.testing.store import InMemoryEngine
+from everwork.testing.store import RehearsalEngine
 
 HOLDER: Final = "rehearsal"
 """The worker's name in the jobs' history, and in sweeps."""
@@ -48,7 +48,7 @@ class Harness:
         self._trigger_loop: TriggerLoop | None = None
         self._restore: Callable[[], None] | None = None
         self._is_used = False
-        self._store: InMemoryEngine
+        self._store: RehearsalEngine
 
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that an in-memory store takes."""
@@ -60,7 +60,7 @@ class Harness:
             raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
         self._is_used = True
         url = StoreUrl.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
-        engine = InMemoryEngine(url, self.clock, own_loop=True)
+        engine = RehearsalEngine(url, self.clock, own_loop=True)
         engine.refusals = self.faults.refusals
         self._store = engine
         self._restore = self._host.borrow(engine)
@@ -152,7 +152,7 @@ class Harness:
     async def _next_ms(self, end_ms: int | None) -> int | None:
         if end_ms is not None and self.clock.now_ms >= end_ms:
             return None
-        work_ms, any_ms = await next_instants(self._store.newest, self.queues, self._triggers)
+        work_ms, any_ms = await next_instants(self._store.service_engine, self.queues, self._triggers)
         if end_ms is None:
             return None if work_ms is None else any_ms
         return end_ms if any_ms is None else min(any_ms, end_ms)

@@ -22,20 +22,20 @@ class Refusals:
     left = 0
 
 
-class InMemoryEngine(SqliteEngine):
+class RehearsalEngine(SqliteEngine):
     """SQLite in memory or in a file. Data in memory is lost when it is closed."""
 
     def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         super().__init__(url, clock, own_loop=own_loop)
         self.refusals = Refusals()
-        self.newest = self
+        self.service_engine = self
         """The last engine made from this one: the service's, which holds what is in memory."""
 
     def fresh(self) -> Self:
         """Another engine on the same store, with the same outages."""
         other = type(self)(self._url, self._clock, own_loop=self._own_loop)
         other.refusals = self.refusals
-        self.newest = other
+        self.service_engine = other
         return other
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
@@ -45,6 +45,6 @@ class InMemoryEngine(SqliteEngine):
             raise EngineUnavailable("the engine is away, as the test has asked for")
         return await super().create(jobs)
 
-    async def query(self, ask: Query[T]) -> T:
+    async def query(self, query: Query[T]) -> T:
         """Run a query that is not part of the engine contract."""
-        return await self._store.query(ask)
+        return await self._store.query(query)

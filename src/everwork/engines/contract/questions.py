@@ -48,7 +48,7 @@ class Questions(ABC):
         """Since when the longest waiting due job waits, for each type and group that has one, by type and group.
 
         Paused types and open breakers make no difference. The cost does not grow with the number of waiting jobs,
-        but with their lanes and priorities, of which at most OLDEST_LOOK_MAX are read for each type and group.
+        but with their lanes and priorities, of which at most OLDEST_SCAN_MAX are read for each type and group.
         """
 
     @abstractmethod

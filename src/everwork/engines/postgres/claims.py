@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation
-from everwork.engines.portions import Claim, shared_out
+from everwork.engines.portions import Claim, distribute
 
 DEAD_MAX: Final = 5_000
 """Up to this many dead entries before the first live one are ignored."""
@@ -97,7 +97,7 @@ def claims_document(claims: Sequence[StartedClaim]) -> list[dict[str, Any]]:
 
 def _claim_document(number: int, claim: Claim, mark: Mark, begin: Position | None) -> dict[str, Any]:
     """One claim. The keys are parameters of a stored function, so they never change."""
-    whole, demands = claim.whole, claim.demands
+    whole, demands = claim.combined, claim.demands
     document: dict[str, Any] = {
         "o": number,  # Notes refer to the claim by it.
         TYPE: whole.type,
@@ -162,7 +162,7 @@ def step_of(rows: list[Any], claims: Sequence[StartedClaim], demands: int, clock
             claimed.append((started.claim, jobs))
             due += _learn(started, note, jobs, now_ms, clock_ms)
         start = index + 1
-    leased, shares = shared_out(claimed, demands)
+    leased, shares = distribute(claimed, demands)
     activation = Activation(leased, min(due, default=None), now_ms, shares)
     return Step(refused, activation, Awaited(results=bool(last.one), work=bool(last.other)), has_capacity)
 
@@ -177,6 +177,6 @@ def _learn(started: StartedClaim, note: Note, jobs: list[LeasedJob], now_ms: int
     end = (-jobs[-1].priority, jobs[-1].run_at_ms, jobs[-1].key) if jobs else None
     mark.claimed(started.begin, end, note.entries - len(jobs), clock_ms)
     front_in_ms = mark.front_in_ms(clock_ms)
-    if front_in_ms is not None and len(jobs) < started.claim.whole.limit:
+    if front_in_ms is not None and len(jobs) < started.claim.combined.limit:
         due.append(now_ms + front_in_ms)
     return due

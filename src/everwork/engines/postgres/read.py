@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
+from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.contract.questions import Questions
 from everwork.engines.portions import (
     PageBuilder,
+    batches,
     filters_by_attempt,
     filters_by_job,
     first_step,
+    hour_ranges,
     next_step,
-    parted,
-    portions,
 )
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
@@ -68,13 +68,13 @@ class PostgresQuestions(PostgresBase, Questions):
         store = self._store
         sql, found = store.sql("measures"), []
         queues = None if type is None else [queue for (queue,) in await store.connections.read(sql["queues"], type)]
-        for portion in portions(hours, await server_now_ms(store)):
+        for portion in hour_ranges(hours, await server_now_ms(store)):
             found += [Measure(*row) for row in await store.connections.read(sql["measures"], *portion, queues)]
         return found
 
     async def oldest(self) -> list[Oldest]:
         store = self._store
-        rows = await store.connections.read(store.sql("oldest")["oldest"], store.now_ms(), OLDEST_LOOK_MAX)
+        rows = await store.connections.read(store.sql("oldest")["oldest"], store.now_ms(), OLDEST_SCAN_MAX)
         return [Oldest(*row) for row in rows]
 
     async def explain(self, key: int) -> Explanation | None:
@@ -87,18 +87,18 @@ class PostgresQuestions(PostgresBase, Questions):
         facts = Facts(key, State(state), type, group, run_at_ms, is_paused, breaker, *rest)
         return explained(facts, await server_now_ms(store))
 
-    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+    async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
         store = self._store
         below = KEY_MAX if cursor is None else cursor
-        now_ms = await server_now_ms(store) if wanted.due else INSTANT_MS_MAX
-        page = PageBuilder(wanted, limit)
+        now_ms = await server_now_ms(store) if query.due else INSTANT_MS_MAX
+        page = PageBuilder(query, limit)
         seen = 0
-        step = first_step(wanted, limit)
+        step = first_step(query, limit)
         while step:
-            keys = await _candidates(store, wanted, (below, step), now_ms)
-            for part in parted(keys, FILTER_STEP):
-                left = await _filtered(store, part, wanted)
+            keys = await _candidates(store, query, (below, step), now_ms)
+            for part in batches(keys, FILTER_STEP):
+                left = await _filtered(store, part, query)
                 while left:
                     if page.is_full:
                         return page.page()
@@ -108,7 +108,7 @@ class PostgresQuestions(PostgresBase, Questions):
                 return Page(page.jobs, None)
             below = keys[-1]
             seen += len(keys)
-            step = next_step(wanted, seen, step)
+            step = next_step(query, seen, step)
         return Page(page.jobs, below)
 
 
@@ -148,33 +148,33 @@ async def server_now_ms(store: OpenStore) -> int:
     return now_ms
 
 
-async def _candidates(store: OpenStore, wanted: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
+async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
     """The next keys below the cursor that may match: of all jobs, or of the queues and states that matter."""
     sql = store.sql("find")
-    states = states_to_search(wanted)
-    if wanted.type is None and wanted.group is None and not states:
+    states = states_to_search(query)
+    if query.type is None and query.group is None and not states:
         return [key for (key,) in await store.connections.read(sql["all"], *window)]
     queues = [
         queue
         for queue, type, group in await store.connections.read(sql["queues"])
-        if wanted.type in (None, type) and wanted.group in (None, group)
+        if query.type in (None, type) and query.group in (None, group)
     ]
-    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_min(wanted))
+    parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_min(query))
     return [key for (key,) in await store.connections.read(sql["some"], *parameters)]
 
 
-async def _filtered(store: OpenStore, keys: Sequence[int], wanted: JobFilter) -> Sequence[int]:
+async def _filtered(store: OpenStore, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
     """Those of the keys whose jobs may match, without reading their payloads."""
     sql = store.sql("find")
-    if filters_by_job(wanted):
-        span = (wanted.created_after_ms or 0, INSTANT_MS_MAX if (end := wanted.created_before_ms) is None else end)
-        parameters = (keys, list(wanted.tenants) or None, wanted.correlation_id, *span)
+    if filters_by_job(query):
+        span = (query.created_after_ms or 0, INSTANT_MS_MAX if (end := query.created_before_ms) is None else end)
+        parameters = (keys, list(query.tenants) or None, query.correlation_id, *span)
         keys = [key for (key,) in await store.connections.read(sql["of_job"], *parameters)]
-    if filters_by_attempt(wanted):
+    if filters_by_attempt(query):
         keys = [
             key
             for key, worker, error in await store.connections.read(sql["of_attempt"], keys)
-            if wanted.worker in (None, worker) and error_matches(error, wanted.error_text)
+            if query.worker in (None, worker) and error_matches(error, query.error_text)
         ]
     return sorted(keys, reverse=True)  # The next page begins behind the last one; a plan may give them in any order.
 

@@ -157,7 +157,7 @@ def _ended_document(known: Known, decision: Decision) -> dict[str, Any]:
         "i": decision.kind,
         "e": decision.error,
         "c": decision.code,
-        "t": decision.sort,
+        "t": decision.category,
     }
     if decision.variables is not None:
         document["v"] = decision.variables

@@ -9,7 +9,7 @@ from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import ATTEMPTS_MAX
 from everwork.core.retry import remaining_retries
 from everwork.engines.contract.changes import Changes
-from everwork.engines.redis.opened import StoreAccess
+from everwork.engines.redis.opened import RedisBase
 from everwork.engines.redis.records import STATE_OF, id_of
 from everwork.engines.redis.wire import Arg
 
@@ -20,7 +20,7 @@ _VERDICTS: Final = {
 }
 
 
-class RedisChanges(StoreAccess, Changes):
+class RedisChanges(RedisBase, Changes):
     """Changes, each judged job by job in one script."""
 
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:

@@ -9,7 +9,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Complete, Outcome
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.redis.opened import OpenStore, StoreAccess
+from everwork.engines.redis.opened import OpenStore, RedisBase
 from everwork.engines.redis.records import WAKEUP_NUMBER, activation, created, demand_args, id_of, job_args
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.wake import FINISHED
@@ -20,7 +20,7 @@ _LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l"
 """By the letter that the scripts return for each lease."""
 
 
-class RedisJobs(StoreAccess, JobFlow):
+class RedisJobs(RedisBase, JobFlow):
     """A job's way through the store; each call is one script, except that failures are decided in between."""
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:

@@ -9,7 +9,7 @@ from everwork.core.job import Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import State
 from everwork.engines.contract.moving import Moving
-from everwork.engines.redis.opened import StoreAccess
+from everwork.engines.redis.opened import RedisBase
 from everwork.engines.redis.records import (
     LETTER_OF,
     dedupe_field,
@@ -31,7 +31,7 @@ KEY_MAX: Final = 2**53 - 1
 """Numbers in Lua are exact up to here."""
 
 
-class RedisMoving(StoreAccess, Moving):
+class RedisMoving(RedisBase, Moving):
     """Dump and load."""
 
     async def dump(self, after: int, limit: int) -> list[JobRecord]:

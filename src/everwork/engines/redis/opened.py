@@ -35,7 +35,7 @@ class OpenStore:
         await self.connection.close()
 
 
-class StoreAccess:
+class RedisBase:
     """The base of every topic of the engine: the store's URL, and the store while it is open."""
 
     def __init__(self, url: StoreUrl, clock: Clock | None = None) -> None:

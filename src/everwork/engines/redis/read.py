@@ -11,7 +11,7 @@ from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
 from everwork.engines.portions import PageBuilder
-from everwork.engines.redis.opened import StoreAccess
+from everwork.engines.redis.opened import RedisBase
 from everwork.engines.redis.records import (
     LETTER_OF,
     SEPARATOR,
@@ -39,7 +39,7 @@ PAYLOADS_MAX: Final = 2_000
 """How many payloads `find` reads in one call when states do not suffice to decide whether a job matches."""
 
 
-class RedisQuestions(StoreAccess, Questions):
+class RedisQuestions(RedisBase, Questions):
     """Questions; what may be long is read in steps, because the server serves no other client during a script."""
 
     async def get(self, keys: Sequence[int]) -> list[Job | None]:
@@ -99,30 +99,30 @@ class RedisQuestions(StoreAccess, Questions):
         now, *rest = reply
         return explained(_facts(key, rest), int(now))
 
-    async def find(self, wanted: JobFilter, limit: int, cursor: int | None = None) -> Page:
+    async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
         # Candidates come newest first; their short states rule most out before a payload is read.
         connection = self._connection
         below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
-        conditions = _conditions(wanted)
-        filling = PageBuilder(wanted, limit)
+        conditions = _conditions(query)
+        builder = PageBuilder(query, limit)
         seen, read, step = 0, 0, max(limit + 1, 200)
         while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
             next_below, ids, states, now, scanned = await connection.read("find", below, step, *conditions)
             found = [(int(id), record_of(state)) for id, state in zip(ids, states, strict=True)]
-            left = [key for key, record in found if _may_match(record, wanted, int(now))]
+            left = [key for key, record in found if _may_match(record, query, int(now))]
             while left:
-                if filling.is_full:
-                    return filling.page()
-                few, left = left[: filling.step], left[filling.step :]
-                filling.add(await self.get(few), int(now))
+                if builder.is_full:
+                    return builder.page()
+                few, left = left[: builder.step], left[builder.step :]
+                builder.add(await self.get(few), int(now))
                 read += len(few)
                 if read >= PAYLOADS_MAX and left:
-                    return Page(filling.jobs, few[-1])
+                    return Page(builder.jobs, few[-1])
             if not next_below:
-                return Page(filling.jobs, None)
+                return Page(builder.jobs, None)
             below, seen = next_below.decode(), seen + scanned
             step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
-        return Page(filling.jobs, int(below))
+        return Page(builder.jobs, int(below))
 
 
 def _facts(key: int, reply: Sequence[Any]) -> Facts:

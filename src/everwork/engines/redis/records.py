@@ -12,7 +12,7 @@ from everwork.core.leasing import Activation, Created, Demand
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
-from everwork.engines.portions import Claim, claims_of, shared_out
+from everwork.engines.portions import Claim, claims_of, distribute
 from everwork.engines.redis.wire import Arg
 
 SEPARATOR: Final = "\x1f"
@@ -158,7 +158,7 @@ def activation(reply: Sequence[Any], demands: Sequence[Demand]) -> Activation:
         number, *columns = claim_values[at : at + 5]
         claim = claims[number - 1]
         claimed.append((claim, _leased(claim, now_ms, columns)))
-    jobs, shares = shared_out(claimed, len(demands))
+    jobs, shares = distribute(claimed, len(demands))
     return Activation(jobs, int(next_due) if next_due else None, now_ms, shares)
 
 
@@ -187,7 +187,7 @@ def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob
             int(id), attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
         )))  # fmt: skip
-    return claim.dated(jobs, now_ms)
+    return claim.with_deadlines(jobs, now_ms)
 
 
 def _parse_info(info: bytes) -> tuple[int, int, int, int, str, str | None]:

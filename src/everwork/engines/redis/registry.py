@@ -14,7 +14,7 @@ from everwork.core.states import State
 from everwork.engines.contract.registry import Registry
 from everwork.engines.contract.triggers import Triggers
 from everwork.engines.redis.connection import Connection
-from everwork.engines.redis.opened import StoreAccess
+from everwork.engines.redis.opened import RedisBase
 from everwork.engines.redis.records import SEPARATOR, created, job_args, pairs
 from everwork.engines.redis.wire import Arg
 from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, with_breaker
@@ -29,7 +29,7 @@ Fields = Mapping[str, str]
 """The hash of a type; parts/traits.lua names its fields."""
 
 
-class RedisRegistry(StoreAccess, Registry, Triggers):
+class RedisRegistry(RedisBase, Registry, Triggers):
     """The registry, one script with an action for each call; fires have a script of their own."""
 
     async def pause(self, type: str, paused: bool) -> None:

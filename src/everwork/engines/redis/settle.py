@@ -84,7 +84,7 @@ def _decision_args(decision: Decision, guard: str) -> tuple[Arg, ...]:
     verdict = "retry" if decision.state is State.PENDING else "fail"
     kind, error, code = decision.kind, decision.error, decision.code
     variables = "" if decision.variables is None else payload_of(decision.variables)
-    rest = (kind, error, code or "", variables, int(decision.is_counted), failure(decision.sort))
+    rest = (kind, error, code or "", variables, int(decision.is_counted), failure(decision.category))
     return verdict, guard, decision.backoff_ms, decision.max_attempts, *rest
 
 

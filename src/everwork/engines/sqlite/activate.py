@@ -10,7 +10,7 @@ from everwork.core.leasing import Activation, Demand
 from everwork.core.limits import ASKED_EVERY_MS, PROMOTE_MAX, SWEEP_STEP_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.portions import Claim, claims_of, shared_out
+from everwork.engines.portions import Claim, claims_of, distribute
 from everwork.engines.sqlite.capacity import (
     UNLIMITED,
     Capacity,
@@ -50,12 +50,12 @@ def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
             continue
         capacity = capacity_of(tx.cursor, queue, tx.now_ms)
         if capacity.jobs:
-            jobs, capacity = _claim_jobs(tx, claim.whole, queue, capacity)
+            jobs, capacity = _claim_jobs(tx, claim.combined, queue, capacity)
             claimed.append((claim, _assign(tx, claim, jobs)))
         if was_freed and has_ready(tx.cursor, queue):
             tx.woken = True
         due_ms = earlier(due_ms, next_due_ms(tx.cursor, queue, capacity))
-    jobs, shares = shared_out(claimed, len(demands))
+    jobs, shares = distribute(claimed, len(demands))
     return Activation(jobs, due_ms, tx.now_ms, shares)
 
 
@@ -251,7 +251,7 @@ def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[Leased
         for job in share
     ]
     tx.cursor.executemany(SQL["hand_on"], others)
-    return claim.dated(jobs, tx.now_ms)
+    return claim.with_deadlines(jobs, tx.now_ms)
 
 
 def _tenant_condition(tenants: tuple[str, ...]) -> tuple[str, list[str]]:

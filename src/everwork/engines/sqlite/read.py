@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_LOOK_MAX
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
@@ -19,12 +19,12 @@ from everwork.engines.contract.questions import Questions
 from everwork.engines.portions import (
     Hours,
     PageBuilder,
+    batches,
     filters_by_attempt,
     filters_by_job,
     first_step,
+    hour_ranges,
     next_step,
-    parted,
-    portions,
 )
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 from everwork.engines.sqlite.capacity import is_probe_live
@@ -60,7 +60,7 @@ class SqliteQuestions(SqliteBase, Questions):
 
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
-        for portion in portions(hours, await self._store.query(lambda _, now_ms: now_ms)):
+        for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
             found += await self._store.query(partial(measures, portion, type))
         return found
 
@@ -106,7 +106,7 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
     step = first_step(query, limit)
     while step:
         keys = _candidates(cursor, query, (below, step), now_ms)
-        for part in parted(keys, FILTER_STEP):
+        for part in batches(keys, FILTER_STEP):
             left = _prefiltered(cursor, part, query)
             while left:
                 if builder.is_full:
@@ -239,7 +239,7 @@ def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
 
 def _since_ms(cursor: sqlite3.Cursor, queue: int, now_ms: int) -> int | None:
     due = cursor.execute(OLDEST["due"], (queue, now_ms)).fetchone()
-    ready = [run_at_ms for run_at_ms in islice(_ready(cursor, queue), OLDEST_LOOK_MAX) if run_at_ms <= now_ms]
+    ready = [run_at_ms for run_at_ms in islice(_ready(cursor, queue), OLDEST_SCAN_MAX) if run_at_ms <= now_ms]
     return min([*ready, *(due or ())], default=None)
 
 

@@ -189,7 +189,7 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
         tx.move(row.queue, row.lane, State.PROCESSING, decision.state)
         work = _work(tx, row, decision)
         tx.worked(row.queue, row.worker, work)
-        measure_failed(tx, row.queue, work.execution_ms, work.wait_ms, decision.sort)
+        measure_failed(tx, row.queue, work.execution_ms, work.wait_ms, decision.category)
     count_failures(tx, [(row.queue, row.key, row.attempt) for row, decision in decided if decision.is_counted])
     return {row.key for row in rows}
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
-from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP
+from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, HOUR_MS
 from everwork.core.measures import BUCKETS, bucket_of, execution, failure, wait
 from everwork.core.states import State
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
@@ -124,7 +124,7 @@ class Transaction:
             self.cursor.executemany(SQL["append_delta"], deltas)
             self._counts.clear()
         if self._work:
-            self._flush_statistics(self.now_ms // 3_600_000)
+            self._flush_statistics(self.now_ms // HOUR_MS)
 
     def _flush_statistics(self, hour: int) -> None:
         """Measures count ended attempts: there are none without work."""

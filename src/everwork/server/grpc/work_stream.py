@@ -157,7 +157,7 @@ class WorkStream:
             self.lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
-        # Right away: the time in which their worker may return passes while the engine is asked.
+        # Adopt first: their reconnect deadline keeps running during the engine call.
         self._streams.adopt(resumed, self.jobs)
         statuses = await self._extended(resumed)
         self.worker = worker

@@ -112,7 +112,7 @@ def bounded_minute(number: int, grown: Counts) -> Minute:
 
 
 class Growth:
-    """Turns the engines' hourly counts into what was added since the previous reading."""
+    """Turns the engines' hourly counts into what was added since the previous sample."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, str, str], int] = {}
@@ -135,9 +135,9 @@ class Growth:
         known = first if self._from_hour is None else self._from_hour
         now = {key: jobs for key, jobs in _flat(stats, measures).items() if key[0] >= min(known, first)}
         grown: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for key, jobs in now.items() if not is_first else ():
-            if key[0] >= known and (more := jobs - self._before.get(key, 0)) > 0:
-                grown[key[1]][key[2]] += more
+        for (at_hour, type, name), jobs in now.items() if not is_first else ():
+            if at_hour >= known and (more := jobs - self._before.get((at_hour, type, name), 0)) > 0:
+                grown[type][name] += more
         if hour < known:  # The clock was set back: these hours were counted before.
             known = self._until_hour = first
         self._until_hour = max(self._until_hour, hour)

@@ -29,9 +29,9 @@ from everwork.service.monitor.minutes import (
 
 READ_SECONDS: Final = 2.0
 SLOW_SECONDS: Final = 0.02
-"""A reading that takes longer, because of very many types, is reused for a while."""
+"""A sample that takes longer, because of very many types, is reused for a while."""
 READ_SHARE: Final = 0.02
-"""The share of time that slow readings may take."""
+"""The share of time that slow samples may take."""
 RECENT_SECONDS_MAX: Final = 10.0
 MINUTES_KEPT: Final = 180
 MINUTE_KIND: Final = "minute"
@@ -43,7 +43,7 @@ FAREWELL_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The store at one instant of its own clock. Numbers increase with each reading."""
+    """The store at one instant of its own clock. Numbers increase with each sample."""
 
     number: int
     at_ms: int
@@ -53,7 +53,7 @@ class Sample:
 
 
 class MetricsSampler:
-    """The latest reading, and the finished attempts of the last three hours by minute. Bound to one event loop.
+    """The latest sample, and the finished attempts of the last three hours by minute. Bound to one event loop.
 
     Minutes come from the engine's counts for the whole fleet. One server at a time writes them to the registry, where
     a server that starts finds them.
@@ -64,7 +64,7 @@ class MetricsSampler:
         self._holder = holder
         self._loop = BackgroundLoop("everwork-pulse", self._tick, READ_SECONDS)
         self._wakeup = asyncio.Event()
-        self._reading_in_turn = asyncio.Lock()
+        self._sampling_in_turn = asyncio.Lock()
         self._next: asyncio.Task[Sample] | None = None
         self._growth = Growth()
         self._past: deque[Minute] = deque(maxlen=MINUTES_KEPT - 1)
@@ -75,10 +75,10 @@ class MetricsSampler:
         self._has_loaded = False
         self._read_at = self._cost_seconds = 0.0
         self.totals: Mapping[str, Counter[str]] = defaultdict(Counter)
-        self.reading: Sample | None = None
+        self.latest: Sample | None = None
 
     async def open(self) -> None:
-        """Load the stored minutes, take the first reading, and start the loop."""
+        """Load the stored minutes, take the first sample, and start the loop."""
         with suppress(EngineError):  # The loop tries again, and logs it.
             await self._load()
             await self.fresh()
@@ -98,42 +98,42 @@ class MetricsSampler:
 
     @property
     def minutes(self) -> Sequence[Minute]:
-        """The last minutes, oldest first, the running one last; minutes without a reading are missing."""
+        """The last minutes, oldest first, the running one last; minutes without a sample are missing."""
         return self._past_and_running
 
     def span(self, minutes: int, type: str | None = None) -> Span:
         """Finished attempts of the last minutes, including the running one, of one type or of all."""
-        if self.reading is None:
+        if self.latest is None:
             return span_of([], 0.0)
-        first = self.reading.at_ms // MINUTE_MS - minutes + 1
+        first = self.latest.at_ms // MINUTE_MS - minutes + 1
         chosen = [minute for minute in self._past_and_running[-minutes:] if minute.minute >= first]
-        seen_ms = (len(chosen) - 1) * MINUTE_MS + self.reading.at_ms % MINUTE_MS
+        seen_ms = (len(chosen) - 1) * MINUTE_MS + self.latest.at_ms % MINUTE_MS
         if self._began_ms is not None and self._began_ms // MINUTE_MS >= first:
             seen_ms -= self._began_ms % MINUTE_MS
         return span_of(chosen, max(seen_ms, 0) / 1000, type)
 
     async def fresh(self) -> Sample:
-        """Read now. Callers share a reading that has not begun yet, so none gets one from before its call."""
+        """Read now. Callers share a sample that has not begun yet, so none gets one from before its call."""
         if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-sampler-reading")
+            self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-pulse-reading")
             self._next.add_done_callback(_consume_error)
         return await asyncio.shield(self._next)
 
     async def recent(self) -> Sample:
-        """The latest reading while readings are slow, else a fresh one."""
-        if self.reading is not None and self._cost_seconds > SLOW_SECONDS:
+        """The latest sample while samples are slow, else a fresh one."""
+        if self.latest is not None and self._cost_seconds > SLOW_SECONDS:
             age = time.monotonic() - self._read_at
             if age < min(self._cost_seconds / READ_SHARE, RECENT_SECONDS_MAX):
-                return self.reading
+                return self.latest
         return await self.fresh()
 
     async def wait_change(self, after: int, timeout: float) -> bool:
-        """Wait for a reading with a higher number; False after the timeout."""
+        """Wait for a sample with a higher number; False after the timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.reading is None or self.reading.number <= after:
+                while self.latest is None or self.latest.number <= after:
                     await self._wakeup.wait()
-        return self.reading is not None and self.reading.number > after
+        return self.latest is not None and self.latest.number > after
 
     # Reading ------------------------------------------------------------------------------------
 
@@ -146,25 +146,25 @@ class MetricsSampler:
         return False
 
     async def _read_in_turn(self) -> Sample:
-        async with self._reading_in_turn:
-            self._next = None  # Callers from now on need a later reading.
+        async with self._sampling_in_turn:
+            self._next = None  # Callers from now on need a later sample.
             began = time.monotonic()
             stats, hours = await self._stats()
             measures = await self._engine.measures(hours)
             types, oldest = await self._engine.types(), await self._engine.oldest()
-            number = 1 if self.reading is None else self.reading.number + 1
+            number = 1 if self.latest is None else self.latest.number + 1
             self._roll(stats.generated_at_ms)
             self._count(stats, measures, hours)
-            self.reading = Sample(number, stats.generated_at_ms, stats.counts, types, oldest)
+            self.latest = Sample(number, stats.generated_at_ms, stats.counts, types, oldest)
             self._read_at = time.monotonic()
             self._cost_seconds = self._read_at - began
             wakeup, self._wakeup = self._wakeup, asyncio.Event()
             wakeup.set()
-            return self.reading
+            return self.latest
 
     async def _stats(self) -> tuple[Stats, int]:
         """The hours that can have changed: nearly always the running one only."""
-        hours = self._growth.hours(None if self.reading is None else self.reading.at_ms)
+        hours = self._growth.hours(None if self.latest is None else self.latest.at_ms)
         stats = await self._engine.stats(hours)
         if (needed := self._growth.hours(stats.generated_at_ms)) > hours:
             return await self._engine.stats(needed), needed
@@ -172,7 +172,7 @@ class MetricsSampler:
 
     def _roll(self, at_ms: int) -> None:
         """Close the running minute if it is over."""
-        before, number = self.reading, at_ms // MINUTE_MS
+        before, number = self.latest, at_ms // MINUTE_MS
         if before is None or number < before.at_ms // MINUTE_MS:
             self._begin(at_ms, [] if before is None else [self._running_minute(before)])
         elif number > before.at_ms // MINUTE_MS:
@@ -196,15 +196,15 @@ class MetricsSampler:
 
     @property
     def _past_and_running(self) -> list[Minute]:
-        reading = self.reading
-        if reading is None:
+        sample = self.latest
+        if sample is None:
             return list(self._past)
-        if self._shown is None or self._shown[0] != reading.number:
-            self._shown = reading.number, self._running_minute(reading)
+        if self._shown is None or self._shown[0] != sample.number:
+            self._shown = sample.number, self._running_minute(sample)
         return [*self._past, self._shown[1]]
 
-    def _running_minute(self, reading: Sample) -> Minute:
-        return bounded_minute(reading.at_ms // MINUTE_MS, self._running)
+    def _running_minute(self, sample: Sample) -> Minute:
+        return bounded_minute(sample.at_ms // MINUTE_MS, self._running)
 
     # Storage ------------------------------------------------------------------------------------
 

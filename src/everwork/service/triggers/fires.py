@@ -16,7 +16,7 @@ from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
 """A trigger's jobs are searched among this many of its type."""
-LOOK_SECONDS_MAX: Final = 0.1
+SEARCH_SECONDS_MAX: Final = 0.1
 """Time limit for the jobs of many triggers: a store without an index by type reads very many for each."""
 
 
@@ -47,7 +47,7 @@ async def last_fires(engine: Engine, entry: TriggerEntry, limit: int) -> list[Tr
 async def fires_of_many(engine: Engine, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
     """The latest jobs of several triggers, by name; those beyond the time limit are missing."""
     found: dict[str, list[TriggerFire]] = {}
-    until = time.monotonic() + LOOK_SECONDS_MAX
+    until = time.monotonic() + SEARCH_SECONDS_MAX
     for type in dict.fromkeys(entry.type for entry in entries):
         if time.monotonic() > until:
             break

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from everwork.aio.isolated import ANSWER_SECONDS_MAX, IsolatedCall
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
 from everwork.core.limits import FIRES_STEP_MAX
@@ -19,6 +18,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, TriggerMark
 from everwork.logs import Outage, get_logger
 from everwork.service.triggers.fires import fire_key
+from everwork.service.triggers.schedule_call import ANSWER_SECONDS_MAX, ScheduleCall
 
 log = get_logger("everwork")
 
@@ -172,7 +172,7 @@ class _TriggerState:
 
     def __init__(self, scheduled: Scheduled, wake: Callable[[], None]) -> None:
         self.check_ms = 0
-        self.call: IsolatedCall | None = None
+        self.call: ScheduleCall | None = None
         """The running call of its schedule, in a thread of its own."""
         self._wake = wake
         self._next_ms: int | None = None
@@ -211,7 +211,7 @@ class _TriggerState:
         self._switched_on(now_ms)
         instants = (self._mark.began_ms, max(self._mark.last_ms, self._pass_ms or 0), now_ms)
         if self._scheduled.plan.is_foreign:
-            self.call = IsolatedCall(self._scheduled.plan, instants, self._answered)
+            self.call = ScheduleCall(self._scheduled.plan, instants, self._answered)
             return
         try:
             found = await self._outlook(instants)

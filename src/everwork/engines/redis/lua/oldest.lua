@@ -3,7 +3,7 @@
 -- Returns: the type to continue after, '' at the end; then per queue with due jobs its name and run_at, flat.
 -- Parts: records traits running effects queues
 -- The most lanes and priorities to scan: of one queue; of one call, which then ends with its type.
-local LOOK_MAX, ENOUGH = @OLDEST_LOOK_MAX@, 2 * @OLDEST_LOOK_MAX@
+local LOOK_MAX, ENOUGH = @OLDEST_SCAN_MAX@, 2 * @OLDEST_SCAN_MAX@
 local scanned = 0
 
 local function head_of(key, from) -- The lowest score of a set.

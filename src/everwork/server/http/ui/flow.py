@@ -128,7 +128,7 @@ class HourlyCounts:
                     counts[row.hour][name] += getattr(row, name)
         for measure in measures:
             if measure.hour >= first:
-                counts[measure.hour][measure.what] += measure.jobs
+                counts[measure.hour][measure.name] += measure.jobs
         return counts
 
 
@@ -166,7 +166,7 @@ async def charts(visit: Visit, range_: Range, type: str | None = None) -> Charts
     cache = _caches.setdefault(sampler, _ChartCache())
     async with cache.lock:
         known = cache.charts.get((range_.name, type))
-        sample_number = 0 if sampler.reading is None else sampler.reading.number
+        sample_number = 0 if sampler.latest is None else sampler.latest.number
         if known is not None and (known.sample_number == sample_number or time.monotonic() < known.until):
             return known.charts
         started = time.monotonic()
@@ -184,7 +184,7 @@ async def _charts(visit: Visit, cache: _ChartCache, range_: Range, type: str | N
     sampler = visit.context.sampler
     if range_.slot_hours:
         hourly = cache.hourly(type)
-        sample = sampler.reading or await sampler.fresh()
+        sample = sampler.latest or await sampler.fresh()
         await hourly.read(visit.context.service, range_.slots * range_.slot_hours, sample.at_ms)
         points = _by_hours(hourly, range_)
         return _draw(range_, points, points)
@@ -203,7 +203,7 @@ def _by_minutes(sampler: MetricsSampler, type: str | None) -> list[Point]:
             for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
                 known[minute.minute].update(some)
             known[minute.minute].update({})  # An idle minute is known to be empty.
-    last = sampler.reading.at_ms // MINUTE_MS if sampler.reading else 0
+    last = sampler.latest.at_ms // MINUTE_MS if sampler.latest else 0
     return [
         _point(at * MINUTE_MS, known.get(at, {}))._replace(is_known=at in known)
         for at in range(last - MINUTE_SLOTS + 1, last + 1)

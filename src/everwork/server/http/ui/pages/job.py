@@ -72,7 +72,7 @@ def _attempts(job: Job) -> str:
 
 def _related(visit: Visit, job: Job) -> str:
     """The URL of all jobs with its correlation id; in a large store the scan starts near this job."""
-    sample = visit.context.sampler.reading
+    sample = visit.context.sampler.latest
     is_large = sample is not None and sum(count.jobs for count in sample.counts) > LIST_SCAN_MAX
     start = min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
     return address("/ui/jobs", correlation=job.correlation_id, cursor=start)

@@ -144,7 +144,7 @@ async def reset_breaker(visit: Visit) -> Done:
 
 async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) -> dict[str, Any]:
     sampler, type = visit.context.sampler, view.info.type
-    sample, span = sampler.reading or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
+    sample, span = sampler.latest or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
     running, is_broken = view.counts[State.PROCESSING], type in failing_to_start(sample, workers)
     has_no_worker = type in without_worker(sample, [type] if running else [])
     return {

@@ -121,7 +121,7 @@ async def find(visit: Visit) -> Done:
 
 async def now_of(visit: Visit) -> int:
     """The engine's time of the last sample, plus some seconds: jobs due by then count as due."""
-    sample = visit.context.sampler.reading or await visit.context.sampler.fresh()
+    sample = visit.context.sampler.latest or await visit.context.sampler.fresh()
     return sample.at_ms + NOW_SLACK_MS
 
 

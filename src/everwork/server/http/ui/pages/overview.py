@@ -86,7 +86,7 @@ async def _counts(visit: Visit) -> Sequence[Count]:
 async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
     """The part of the page about all tenants."""
     sampler, range_ = visit.context.sampler, range_of(visit)
-    sample = sampler.reading or await sampler.fresh()
+    sample = sampler.latest or await sampler.fresh()
     drawn, processes = await asyncio.gather(charts(visit, range_), visit.admin.processes())
     flow, *needs = _notices(sampler, sample, counts, await _not_starting(visit, processes))
     return {

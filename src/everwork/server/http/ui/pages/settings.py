@@ -58,7 +58,7 @@ async def show(visit: Visit) -> View:
         "meaning": MEANING[examination.found.health.durability],
         "unready": await app.readiness.check(),
         "upkeep_age_s": app.service.upkeep_age_s,
-        "reading": app.sampler.reading,
+        "sample": app.sampler.latest,
         "settings": _settings(app.settings),
         "versions": {"Everwork": version("everwork"), "Python": sys.version.split()[0]},
         "pid": os.getpid(),

@@ -103,7 +103,7 @@ _FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
 async def show(visit: Visit) -> View:
     """List the types."""
     sampler = visit.context.sampler
-    views, sample = await visit.admin.types(), sampler.reading or await sampler.fresh()
+    views, sample = await visit.admin.types(), sampler.latest or await sampler.fresh()
     sort = visit.param("sort") or "name"
     sort = sort if sort in SORTS else "name"
     rows = [row for row in await _rows(visit, views, sample) if _matches(visit, row)]
@@ -187,7 +187,7 @@ def without_worker(sample: Sample, running: Iterable[str]) -> list[str]:
 def rates(sampler: MetricsSampler) -> Callable[[str], float | None]:
     """A function that returns the attempts of a type per minute; None if the type is not sampled separately."""
     seconds, ended = sampler.span(RATE_MINUTES).seconds, Counter[str]()
-    first = sampler.reading.at_ms // MINUTE_MS - RATE_MINUTES + 1 if sampler.reading else 0
+    first = sampler.latest.at_ms // MINUTE_MS - RATE_MINUTES + 1 if sampler.latest else 0
     for minute in sampler.minutes[-RATE_MINUTES:]:
         if minute.minute >= first:
             ended.update({type: work.ended for type, work in minute.by_type.items()})

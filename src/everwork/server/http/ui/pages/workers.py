@@ -53,7 +53,7 @@ async def show(visit: Visit) -> View:
     for job in running.jobs:
         (others if job.process is None else held)[job.process or job.worker].append(job)
     titles = {view.entry.id: view.entry.title for view in workers}
-    now_ms = (visit.context.sampler.reading or await visit.context.sampler.fresh()).at_ms
+    now_ms = (visit.context.sampler.latest or await visit.context.sampler.fresh()).at_ms
     context = {
         "managers": managers[:ROWS_MAX],
         "processes": [_process(view, titles, held, now_ms) for view in processes[:ROWS_MAX]],

@@ -16,7 +16,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 """How long a schedule may take to compute one time point."""
 
 
-class IsolatedCall:
+class ScheduleCall:
     """Computes the time points of a user's schedule in a thread; `on_answer` is called when it is done.
 
     The time limit holds for one point: catching up with many may take longer.

@@ -130,7 +130,7 @@ async def test_callers_at_the_same_time_share_a_reading_and_later_ones_get_a_lat
     under_way = asyncio.create_task(sampler.fresh())
     for _ in range(2):  # The task that asks, and the one that reads.
         await asyncio.sleep(0)
-    assert sampler._reading_in_turn.locked()
+    assert sampler._sampling_in_turn.locked()
     await a_pending_job(engine)
     assert [count.jobs for count in (await sampler.fresh()).counts] == [1]
     await under_way
