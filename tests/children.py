@@ -23,7 +23,8 @@ class GuardedPopen(subprocess.Popen[Any]):
         if not options.get("start_new_session"):
             options.setdefault("process_group", 0)
         super().__init__(*arguments, **options)
-        _started.add(self)
+        if not options.get("start_new_session"):  # Such as the servers of the whole run, which others may still need.
+            _started.add(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

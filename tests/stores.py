@@ -81,6 +81,11 @@ def ways_of(marker: pytest.Mark | None, *, by_poll: bool = True) -> list[str]:
     return [way for way in found if by_poll or not way.endswith("-poll")]
 
 
+def at_length(everything: int, usually: int) -> int:
+    """How much of something long is done: as much as counts where everything is tested, else what fits into minutes."""
+    return everything if EVERYTHING else usually
+
+
 async def open_store(name: str, folder: Path, clock: VirtualClock | None, *, reuse: bool = False) -> Engine:
     """An opened engine on the store that belongs to this folder.
 

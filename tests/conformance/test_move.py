@@ -28,7 +28,7 @@ from tests.factories import (
     the_job,
     the_state,
 )
-from tests.stores import ENGINES, SECOND_MS, open_store
+from tests.stores import ENGINES, SECOND_MS, at_length, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.every_way("redis-cluster")
 
 
-@pytest.fixture(params=ENGINES)
-async def target(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Engine]:
-    """An empty store of each engine, to move to."""
+@pytest.fixture(params=range(at_length(len(ENGINES), 1)))
+async def target(
+    request: pytest.FixtureRequest, engine_name: str, tmp_path: Path, clock: VirtualClock
+) -> AsyncIterator[Engine]:
+    """An empty store of the next engine, to move to: so every engine is moved from, and to. Or of each engine."""
     folder = tmp_path / "target"
     folder.mkdir()
-    opened = await open_store(str(request.param), folder, clock)
+    here = ENGINES.index(engine_name.partition("-")[0])
+    opened = await open_store(ENGINES[(here + 1 + request.param) % len(ENGINES)], folder, clock)
     yield opened
     await assert_counts_add_up(opened)
     await opened.close()

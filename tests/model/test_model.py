@@ -1,7 +1,7 @@
 """A state machine that drives an engine beside the dictionary model and compares them after every step.
 
-`EVERWORK_MODEL_STEPS` is about how many steps are taken on each engine: in `make test` 8,000 on SQLite and 3,000 on
-those with a server, by hand 250,000 and 100,000 and more.
+`EVERWORK_MODEL_STEPS` is about how many steps are taken on each engine: in `make test` 4,000 on SQLite and 1,500 on
+those with a server, twice that in `make test-all`, by hand 250,000 and 100,000 and more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Re
 from everwork.core.states import State
 from everwork.engines.values import Fire
 from tests.model.model import Model
-from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, drop_stores, open_store
+from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, at_length, drop_stores, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -317,7 +317,7 @@ class EngineBesideModel(RuleBasedStateMachine):
 @pytest.mark.timeout(120 + int(STEPS or 0) // 10)
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_does_what_the_model_does(name: str) -> None:
-    steps = int(STEPS or (8_000 if name == "sqlite" else 3_000))
+    steps = int(STEPS or (at_length(8_000, 4_000) if name == "sqlite" else at_length(3_000, 1_500)))
 
     class Machine(EngineBesideModel):
         engine_name = name

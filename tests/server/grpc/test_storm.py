@@ -24,8 +24,9 @@ from everwork.service.service import JobService
 from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer
+from tests.stores import at_length
 
-POLLS: Final = 5_000
+POLLS: Final = at_length(5_000, 2_000)
 AT_ONCE: Final = 50
 JOBS: Final = 1_500
 LEASE_MS: Final = 2_000

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from tests.server.http.serving import JOBS, ROOT_KEY
-from tests.stores import url_of
+from tests.stores import at_length, url_of
 
-REQUESTS_MIN: Final = 5_000
-EXAMPLES: Final = 60
+REQUESTS_MIN: Final = at_length(5_000, 2_500)
+EXAMPLES: Final = at_length(60, 20)
 """How many requests are made up for each operation, besides those that cover its bounds."""
 FUZZ_SECONDS_MAX: Final = 400
 KEY: Final = {"X-API-Key": ROOT_KEY}
