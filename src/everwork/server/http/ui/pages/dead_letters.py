@@ -179,7 +179,7 @@ def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
 
 
 def _sent_form(visit: Visit) -> DeadLetterForm:
-    """The filter of a posted form; nobody has typed it, so problems are errors."""
+    """The filter of a posted form; the page filled it in, so problems are errors."""
     form = _read_form(visit.optional)
     for name, problem in form.problems.items():
         raise InvalidInput(name, problem)

@@ -52,7 +52,7 @@ async def _record(visit: Visit, principal: Principal, action: str) -> None:
 
 def _form(visit: Visit, token: str | None, error: str | None, status: int = 200) -> View:
     next_ = visit.param("next") or visit.optional("next") or ""
-    # A planted link must not silently log the visitor in as somebody else.
+    # A planted link must not silently log the visitor in as another user.
     is_automatic = not visit.session.token and visit.request.headers.get("sec-fetch-site") not in FOREIGN
     shown = {
         "token": token,
