@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from everwork.aio.loops import new_loop
+from everwork.engines.redis import connection as connections
 from everwork.engines.redis import wire as wires
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.store_url import StoreUrl
@@ -77,3 +79,33 @@ async def test_an_engine_listens_again_after_its_network_has_swallowed_everythin
         assert await asyncio.wait_for(waiter, DEADLINE_S)
         await engine.wait([TYPE], 1)
         assert engine._store.wakeups._wire is not deaf
+
+
+def test_a_connection_whose_opening_is_cancelled_when_it_is_made_is_watched_no_longer(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openings: list[asyncio.Future[wires.Wire]] = []
+    checks: list[wires.Wire] = []
+
+    class CancelsItsOpening(wires.Wire):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            openings[0].cancel()
+
+        def _check(self) -> None:
+            checks.append(self)
+            super()._check()
+
+    async def cancelled_opening() -> None:
+        openings.append(asyncio.ensure_future(Connection(StoreUrl.from_url(server.url), None).connect()))
+        await asyncio.wait(openings)
+        checks.clear()
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(connections, "Wire", CancelsItsOpening)
+    monkeypatch.setattr(wires, "_CHECK_SECONDS", 0.0)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(cancelled_opening())
+    assert openings[0].cancelled()
+    assert not checks

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 from redis.crc import key_slot
@@ -137,27 +137,32 @@ class Connection:
             self._wire = connecting.result()
 
     async def _opened(self, host: str, port: int, on_push: PushHandler | None) -> tuple[Wire, Server]:
-        wire = await self._connect_to(host, port, on_push)
+        async with self._logged_in(host, port, on_push) as wire:
+            return wire, await self._checked(wire)
+
+    @asynccontextmanager
+    async def _logged_in(self, host: str, port: int, on_push: PushHandler | None = None) -> AsyncIterator[Wire]:
+        """A new connection, for the first exchange on it; an error closes it."""
+        wire = Wire(on_push)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
+                await self._connect_to(host, port, wire)
+            async with asyncio.timeout(CONNECT_SECONDS):
                 await self._log_in(wire)
-                return wire, await self._checked(wire)
-        except (ConnectionLost, TimeoutError) as error:
+                yield wire
+        except (ConnectionLost, OSError, TimeoutError) as error:
             wire.close()
             raise errors.unreachable(self.url.text, error) from None
         except BaseException:
             wire.close()
             raise
 
-    async def _connect_to(self, host: str, port: int, on_push: PushHandler | None) -> Wire:
+    async def _connect_to(self, host: str, port: int, wire: Wire) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                if self.url.socket_path is not None:
-                    return (await loop.create_unix_connection(lambda: Wire(on_push), self.url.socket_path))[1]
-                return (await loop.create_connection(lambda: Wire(on_push), host, port, ssl=self._ssl))[1]
-        except (OSError, TimeoutError) as error:
-            raise errors.unreachable(self.url.text, error) from None
+        if self.url.socket_path is not None:
+            await loop.create_unix_connection(lambda: wire, self.url.socket_path)
+        else:
+            await loop.create_connection(lambda: wire, host, port, ssl=self._ssl)
 
     async def _log_in(self, wire: Wire) -> None:
         """Switch to RESP3, log in and select the database of the URL."""
@@ -187,20 +192,11 @@ class Connection:
         problem: EngineError = EngineUnavailable(f"Redis at {self.url.text} has no nodes")
         for host, port in list(dict.fromkeys((*self._nodes, *self.url.hosts))):
             try:
-                wire = await self._connect_to(host, port, None)
+                async with self._logged_in(host, port) as wire:
+                    with closing(wire):
+                        return await self._find_owner(wire, host)
             except EngineUnavailable as error:
                 problem = error
-                continue
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await self._log_in(wire)
-                    return await self._find_owner(wire, host)
-            except (ConnectionLost, TimeoutError) as error:
-                problem = errors.unreachable(self.url.text, error)
-            except EngineUnavailable as error:
-                problem = error
-            finally:
-                wire.close()
         raise problem
 
     async def _find_owner(self, wire: Wire, node_host: str) -> tuple[str, int]:

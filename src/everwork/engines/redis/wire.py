@@ -76,6 +76,8 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection; pending requests fail."""
+        if self._timer is not None:
+            self._timer.cancel()  # uvloop never calls `connection_lost` if `create_connection` was cancelled.
         if self._transport is not None:
             self._transport.abort()
 
@@ -105,8 +107,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the requests whose replies will not come."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.close()
         self._transport = None
         problem = str(exc) if exc else "the server closed the connection"
         while self._pending:
