@@ -7,6 +7,9 @@ JOBS ?= 4
 # Passed on: make torture ARGS="--minutes 5"
 ARGS ?=
 
+# Compiled modules are kept: the tests start hundreds of interpreters.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 RUNTIME := .venv/.installed-all
 DEV := .venv/.installed-dev

@@ -317,7 +317,7 @@ class EngineBesideModel(RuleBasedStateMachine):
 @pytest.mark.timeout(120 + int(STEPS or 0) // 10)
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_does_what_the_model_does(name: str) -> None:
-    steps = int(STEPS or (at_length(8_000, 4_000) if name == "sqlite" else at_length(3_000, 1_500)))
+    steps = int(STEPS or (at_length(8_000, 2_500) if name == "sqlite" else at_length(3_000, 1_000)))
 
     class Machine(EngineBesideModel):
         engine_name = name

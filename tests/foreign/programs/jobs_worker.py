@@ -118,6 +118,8 @@ class JobWorker:
             fetch_variable=["url", "method", "error", "errors"],
         )
         self.stream = self.stub.ActivateJobs(request, metadata=self.metadata)
+        if not self.running:
+            self.stream.cancel()  # The signal came before there was a stream to end.
         for response in self.stream:
             if not response.success:
                 say("refused", "", message=response.error_message)
