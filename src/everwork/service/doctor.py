@@ -112,16 +112,9 @@ async def _median_ms(call: Callable[[], Awaitable[object]]) -> float:
 
 
 def _of_settings(health: Health) -> list[Finding]:
-    findings = [
-        Finding(True, text, "see the engine's page in the documentation")
-        for name, text in health.details.items()
-        if name.startswith("warning")
-    ]
-    if health.durability is Durability.NONE:
-        findings.append(
-            Finding(True, MEANING[health.durability], "let the engine write to disk (Redis: appendonly yes)")
-        )
-    return findings
+    if health.durability is not Durability.NONE:
+        return []
+    return [Finding(True, MEANING[health.durability], "let the engine write to disk (Redis: appendonly yes)")]
 
 
 def _of_trips(trips: RoundTrips) -> list[Finding]:

@@ -103,7 +103,7 @@ def _page(url: str, diagnosis: Diagnosis, settings: Settings | None) -> list[Ren
 
 def _facts(url: str, diagnosis: Diagnosis, server: Settings | None) -> list[tuple[str, str]]:
     health, trips = diagnosis.health, diagnosis.trips
-    settings = ", ".join(f"{name} {value}" for name, value in health.details.items() if not name.startswith("warning"))
+    settings = ", ".join(f"{name} {value}" for name, value in health.details.items())
     jobs = ", ".join(f"{diagnosis.counts[state]:,} {state.label}" for state in State)
     return [
         ("engine", f"{health.engine} {health.version}, schema version {health.schema_version}"),
