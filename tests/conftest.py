@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import shared_servers
 from tests.children import guard_children, kill_children
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from everwork.engines.contract import Engine
 
+
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
 MEMORY: Final = "/dev/shm"
 MEMORY_BYTES_MIN: Final = 4 * 2**30

@@ -181,7 +181,7 @@ async def _take(engine: Engine, clock: VirtualClock, job: LeasedJob, step: Step)
         await engine.set_retries(job.key, min(step.gives_later, ATTEMPTS_MAX))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(said=policies, own=own_policies, program=programs)
 def test_no_policy_job_and_worker_together_keep_an_engine_busy_for_ever(
     said: dict[str, Any], own: RetryPolicy | None, program: list[Step]
