@@ -50,7 +50,7 @@ def noticed(fault: Fault, *, everything: bool) -> tuple[str, float]:
         if text.count(fault.old) != 1:
             raise SystemExit(f"{fault.file}: {fault.old!r} is there {text.count(fault.old)} times")
         target.write_text(text.replace(fault.old, fault.new))
-        return _first_failure(copy, fault.tests.split(), everything=everything)
+        return _first_failure(copy, fault, everything=everything)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -60,9 +60,12 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def _first_failure(copy: Path, tests: list[str], *, everything: bool) -> tuple[str, float]:
+def _first_failure(copy: Path, fault: Fault, *, everything: bool) -> tuple[str, float]:
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "EVERWORK_TEST_EVERYTHING": "1" if everything else ""}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "--no-header", "-p", "no:cacheprovider", *tests]
+    if fault.file.startswith("engines/"):
+        environment["EVERWORK_TEST_ENGINES"] = Path(fault.file).parts[1]
+    options = ["-x", "-q", "-n", "2", "--no-header", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *fault.tests.split()]
     began = time.monotonic()
     done = subprocess.run(  # noqa: S603 - our own tests
         command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
