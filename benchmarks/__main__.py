@@ -1,4 +1,4 @@
-"""Measure Everwork: `make bench`, or `python -m benchmarks --help`; beside its peers: `python -m benchmarks peers`."""
+"""Measure Everwork: `make bench`, or `python -m benchmarks --help`; also `python -m benchmarks peers` and `beside`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from benchmarks import results
 from benchmarks.bench import Bench, Row
+from benchmarks.beside import main as measure_beside
 from benchmarks.doors import measure_doors
 from benchmarks.drain import measure_drain, measure_lanes
 from benchmarks.enqueue import measure_enqueue
@@ -51,9 +52,10 @@ T = TypeVar("T")
 
 def main() -> None:
     """Measure what was asked for, and print one table for each engine."""
-    if sys.argv[1:2] == ["peers"]:
-        measure_peers(sys.argv[2:])
-        return
+    for command, measure in (("peers", measure_peers), ("beside", measure_beside)):
+        if sys.argv[1:2] == [command]:
+            measure(sys.argv[2:])
+            return
     options = _options()
     say = _progress()
     measured = {}

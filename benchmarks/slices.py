@@ -1,0 +1,193 @@
+"""A program that takes turns with the same program on another version of Everwork: a slice of each kind per line read.
+
+It knows only the public API, so that it runs on any commit; see beside.py, which starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from everwork import Everwork
+from everwork.client import ActiveJob, Client
+
+KEY = "ek-benchmark-0123456789"
+ONE_BY_ONE, CALLERS, EACH, BULK, HANDLED, STREAMED, COMPLETED = 250, 64, 16, 3_000, 3_000, 4_000, 640
+Slice = Callable[[], Awaitable[object]]
+Slices = dict[str, tuple[int, Slice, Slice]]
+"""By name: how many jobs, what has to be there before, and what is measured."""
+
+
+async def main(url: str) -> None:
+    """Measure a slice of everything for each line that is read."""
+    with Server(url) as server:
+        client = Client(f"grpc://127.0.0.1:{server.facts['grpc_port']}", key=KEY)
+        async with Everwork(url) as producer, Everwork(url) as worker, client:
+            slices = _of_producer(producer) | _of_worker(worker) | _of_stream(client) | _of_calls(client, server)
+            while await asyncio.to_thread(sys.stdin.readline):
+                print(json.dumps({name: await _timed(*one, server) for name, one in slices.items()}), flush=True)
+
+
+async def _timed(jobs: int, prepare: Slice, run: Slice, server: Server) -> tuple[float, float]:
+    """Microseconds per job: CPU of this process and the server, and wall time."""
+    await prepare()
+    cpu, wall = time.process_time() + server.cpu_seconds(), time.perf_counter()
+    await run()
+    cpu, wall = time.process_time() + server.cpu_seconds() - cpu, time.perf_counter() - wall
+    return cpu * 1e6 / jobs, wall * 1e6 / jobs
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _of_producer(app: Everwork) -> Slices:
+    @app.job("accepted")
+    async def accepted(n: int) -> None:
+        """Never run: only accepted."""
+
+    async def one_by_one() -> None:
+        for n in range(ONE_BY_ONE):
+            await accepted.enqueue(n=n)
+
+    async def callers() -> None:
+        async def caller() -> None:
+            for n in range(EACH):
+                await accepted.enqueue(n=n)
+
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+    async def bulk() -> None:
+        await app.enqueue_many([("accepted", {"n": n}) for n in range(BULK)])
+
+    return {
+        "enqueue, one by one": (ONE_BY_ONE, _nothing, one_by_one),
+        f"enqueue, {CALLERS} callers": (CALLERS * EACH, _nothing, callers),
+        f"enqueue_many of {BULK:,}": (BULK, _nothing, bulk),
+    }
+
+
+def _of_worker(app: Everwork) -> Slices:
+    left = Countdown()
+
+    @app.job("handled")
+    async def handled() -> None:
+        left.count()
+
+    async def fill() -> None:
+        left.start(HANDLED)
+        await app.enqueue_many([("handled", {})] * HANDLED)
+
+    async def work() -> None:
+        working = asyncio.ensure_future(app.work())
+        await left.done.wait()
+        app.stop()
+        await working
+
+    return {"functions, from start to stop": (HANDLED, fill, work)}
+
+
+def _of_stream(client: Client) -> Slices:
+    left = Countdown()
+
+    async def handle(_: ActiveJob) -> None:
+        left.count()
+
+    async def fill() -> None:
+        left.start(STREAMED)
+        await client.create_many([("streamed", {})] * STREAMED)
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        working = asyncio.ensure_future(client.work({"streamed": handle}, stop=stop))
+        await left.done.wait()
+        stop.set()
+        await working
+
+    return {"gRPC stream, from start to stop": (STREAMED, fill, work)}
+
+
+def _of_calls(client: Client, server: Server) -> Slices:
+    body = json.dumps([{"type": "rest"}] * BULK).encode()
+    headers = {"X-API-Key": KEY, "Content-Type": "application/json"}
+
+    async def fill() -> None:
+        await client.create_many([("completed", {})] * COMPLETED)
+
+    async def complete() -> None:
+        jobs: list[ActiveJob] = []
+        while len(jobs) < COMPLETED:
+            jobs += await client.activate("completed", limit=COMPLETED - len(jobs))
+        await asyncio.gather(*(_complete(client, jobs[n::CALLERS]) for n in range(CALLERS)))
+
+    def post() -> None:
+        address = f"http://127.0.0.1:{server.facts['http_port']}/api/v1/jobs"
+        urllib.request.urlopen(urllib.request.Request(address, body, headers)).read()
+
+    return {
+        f"gRPC complete, {CALLERS} callers": (COMPLETED, fill, complete),
+        f"REST create of {BULK:,}": (BULK, _nothing, lambda: asyncio.to_thread(post)),
+    }
+
+
+async def _complete(client: Client, jobs: Sequence[ActiveJob]) -> None:
+    for job in jobs:
+        await client.complete(job)
+
+
+class Countdown:
+    """Jobs that are still to be handled."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self.done = asyncio.Event()
+
+    def start(self, jobs: int) -> None:
+        """Begin again."""
+        self._left = jobs
+        self.done.clear()
+
+    def count(self) -> None:
+        """One was handled."""
+        self._left -= 1
+        if not self._left:
+            self.done.set()
+
+
+class Server:
+    """`everwork serve` on the same store."""
+
+    def __init__(self, url: str) -> None:
+        command = [sys.executable, "-P", "-m", "everwork", "serve", "--engine", url, "--json"]
+        ports = ["--grpc-port", "0", "--http-port", "0"]
+        environment = os.environ | {"EVERWORK_API_KEY": KEY}
+        self._process = subprocess.Popen(
+            [*command, *ports], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout is not None
+        self.facts: dict[str, Any] = json.loads(self._process.stdout.readline())
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far."""
+        fields = open(f"/proc/{self._process.pid}/stat").read().rpartition(")")[2].split()  # noqa: PTH123, SIM115
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(main(sys.argv[1]))
