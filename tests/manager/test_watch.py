@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from everwork.core.ending import TIMEOUT_CLASSES
+from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Failed, Outcome, Release
+from everwork.core.states import State
+from everwork.engines.open import open_engine
 from everwork.logs import get_logger
-from everwork.manager.cleanup import outcome_of
+from everwork.manager.cleanup import clean_up, outcome_of
 from everwork.manager.process_handle import ProcessHandle
 from everwork.manager.watchdog import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watchdog, is_sole
 from everwork.runtime.ledger import Phase
+from everwork.service.service import JobService
 from tests.manager.spawning import a_process
 
 TIMEOUT = 10.0
@@ -113,3 +118,18 @@ async def test_attempts_that_a_stop_has_cut_off_go_back_but_for_those_past_their
     process.cancel()
     late = Failed(1, 1, "timed out after 10 s", final=True, classes=TIMEOUT_CLASSES)
     assert ends_of(process) == [late, Release(2, 1), Release(3, 1)]
+
+
+async def test_what_a_dead_process_had_leased_without_knowing_goes_back(process: ProcessHandle, tmp_path: Path) -> None:
+    service = JobService(open_engine(f"sqlite:///{tmp_path}/jobs.db"), "manager")
+    await service.open(upkeep=False)
+    keys = [created.key for created in await service.create([NewJob("echo"), NewJob("echo")])]
+    known, _ = await service.activate(Demand("echo", process.name, 2))
+    await service.create([NewJob("echo")])
+    (of_another,) = await service.activate(Demand("echo", "another", 1))
+    process.ledger.enter(known.key, known.attempt, leased_at=100.0, timeout=TIMEOUT, worker=0)
+    await clean_up(service, process, get_logger("test"))
+    jobs = [await service.get(key) for key in keys]
+    assert [(job.state, job.attempts) for job in jobs] == [(State.PENDING, 0)] * 2
+    assert (await service.get(of_another.key)).state is State.PROCESSING
+    await service.close()
