@@ -28,7 +28,7 @@ IDLE_SECONDS: Final = 20.0
 IDLE_PROCESSES: Final = 2
 READY_SECONDS: Final = 30.0
 FILL: Final = 1_000
-FORBIDDEN: Final = {"grpc", "fastapi", "uvicorn", "typer", "google", "prometheus_client"}
+FORBIDDEN: Final = {"grpc", "starlette", "uvicorn", "typer", "google", "prometheus_client"}
 
 
 async def measure_manager(bench: Bench) -> list[Row]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOADED = """
 import sys
 
-HEAVY = ("grpc", "fastapi", "google.protobuf", "prometheus_client", "typer")
+HEAVY = ("grpc", "starlette", "google.protobuf", "prometheus_client", "typer")
 
 def loaded():
     return [name for name in HEAVY if name in sys.modules]

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import orjson
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from everwork.exceptions import EverworkError, InvalidInput
+from everwork.exceptions import EverworkError
 from everwork.server.http.api import activate, admin, changes, dead_letters, fleet, jobs, outcomes, policies, probes
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.middleware import ResponseMiddleware
@@ -36,14 +35,14 @@ _ROWS: Final = (
 )
 
 
-def make_app(context: AppContext) -> FastAPI:
+def make_app(context: AppContext) -> Starlette:
     """Build the application: all operations, the dashboard, and problem documents for errors."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = Starlette()
+    app.router.redirect_slashes = False
     for path, operations in _by_path(OPERATIONS).items():
         app.router.routes.append(SegmentRoute(path, PathHandler(context, operations)))
     dashboard = Dashboard(context, PAGES, ACTIONS)
     app.router.routes += [SegmentRoute(live.PATH, live.Live(dashboard)), *dashboard.routes()]
-    app.openapi = lambda: DOCUMENT  # type: ignore[method-assign]
 
     async def not_found(request: Request, error: Exception) -> Response:
         """Respond where no route matches: with a page under /ui, with a problem document elsewhere."""
@@ -51,7 +50,6 @@ def make_app(context: AppContext) -> FastAPI:
         return await dashboard.not_found(request) if is_dashboard else _http_problem(error)
 
     app.add_exception_handler(HTTPException, not_found)
-    app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(EverworkError, _everwork_problem)
     app.add_middleware(ResponseMiddleware, context=context)
     return app
@@ -92,12 +90,6 @@ def _http_problem(error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
     detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)
     return problem(error.status_code, code, detail, headers=error.headers)
-
-
-async def _validation_problem(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for nothing else
-    first = error.errors()[0]
-    return problem_of(InvalidInput(".".join(str(part) for part in first["loc"]), first["msg"]))
 
 
 async def _everwork_problem(_request: Request, error: Exception) -> Response:
