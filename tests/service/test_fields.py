@@ -18,11 +18,17 @@ from everwork.codec.proto_replies import (
     history_of,
     job_message,
     job_of,
-    leased_job_message,
     stats_message,
     stats_of,
 )
-from everwork.codec.proto_requests import filter_message, filter_of, new_job_message, new_job_of
+from everwork.codec.proto_requests import (
+    filter_message,
+    filter_of,
+    leased_job_message,
+    new_job_message,
+    new_job_of,
+)
+from everwork.codec.views import explanation_report, job_report, leased_report
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_TENANT, INSTANT_MS_MAX, KEY_MAX, PRIORITY_MAX, PRIORITY_MIN
@@ -30,8 +36,6 @@ from everwork.core.queries import Count, Explanation, JobFilter, Reason, Stats, 
 from everwork.core.retry import RetryPolicy, remaining_retries
 from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
-from everwork.server.http.api.activate import leased_report
-from everwork.service.reports import explanation_report, job_report
 
 UNHURRIED: Final = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """On a busy machine an example may take its time."""

@@ -20,12 +20,12 @@ from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import use
 from everwork.codec.json import decode_object
 from everwork.codec.new_job import new_job
+from everwork.codec.views import job_report
 from everwork.core import checks
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.core.limits import CREATE_BATCH_MAX, PAYLOAD_BYTES_MAX
 from everwork.exceptions import EngineError, InvalidInput
-from everwork.service.reports import job_report
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
