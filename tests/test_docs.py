@@ -5,9 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from everwork.codec.fields import JOB, Field
 from everwork.core.classify import BUILT_IN, Strategy, delay_ms
+from everwork.core.job import Kind
 from everwork.core.policy import POLICY_FIELDS
 from everwork.core.retry import DEFAULT_POLICY
+from everwork.core.states import State
 from tools import draw_states
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +53,20 @@ def test_the_delays_on_the_page_about_failures_are_the_real_ones() -> None:
 def test_every_field_of_a_policy_is_on_the_page_about_failures() -> None:
     page = draw_states.PAGE.read_text("utf-8")
     assert [name for name in POLICY_FIELDS if f"`{name}`" not in page] == []
+
+
+def test_the_table_of_a_jobs_fields_is_what_they_are_declared_as() -> None:
+    page = (ROOT / "docs" / "rest.md").read_text("utf-8").partition("### The fields of a job")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", page, re.MULTILINE)
+    assert rows == [(field.json, _value(field)) for field in JOB]
+
+
+def _value(field: Field) -> str:
+    """What the table says of a field's values in JSON."""
+    of_kind = {Kind.KEY: "text", Kind.INSTANT: "time", Kind.JSON: "JSON", Kind.GROUP: "text or null"}
+    of_type = {State: "state", bool: "true or false", int: "number", str: "text"}
+    value = of_kind[field.kind] if field.kind else of_type[field.type]
+    return f"{value} or null" if field.is_optional else value
 
 
 TERMS = """

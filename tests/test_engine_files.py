@@ -11,6 +11,7 @@ import pytest
 
 from everwork import engines as package
 from everwork.engines.contract import Engine
+from everwork.engines.postgres.create import KEYS
 
 ENGINES: Final = Path(inspect.getfile(package)).parent
 FOLDERS: Final = {"sqlite": "sqlite/sql", "postgres": "postgres/sql", "redis": "redis/lua"}
@@ -105,3 +106,8 @@ def test_each_part_that_operations_share_says_its_purpose_and_what_it_needs(file
     header = header_of(file)
     assert re.match(r"-- Purpose: \S.*", header), "no purpose"
     assert re.search(r"\bInputs\b.*\S", header), "no inputs"
+
+
+def test_the_header_of_a_create_says_what_fields_are_called_in_its_document() -> None:
+    header, _, _ = (ENGINES / "postgres/functions/create.sql").read_text("utf-8").partition("\n\n")
+    assert [name for name, letter in KEYS.items() if f'"{letter}": {name}' not in header] == []

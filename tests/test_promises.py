@@ -27,7 +27,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import grpc
 import httpx
@@ -37,6 +37,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
+from everwork.core import job
 from everwork.proto import PROTO_PATH
 from tests.source_texts import (
     SOURCE,
@@ -76,6 +77,9 @@ LEVELS: Final = ("debug", "info", "warning", "error", "exception", "critical")
 LINE: Final = 120
 VARYING: Final = ("type", "status", "version", "engine")
 """Labels whose values are not fixed."""
+
+MARKED: Final = {name: get_args(one)[0].__name__ for name, one in vars(job).items() if get_origin(one) is Annotated}
+"""Types with a note for `codec.fields`: a type checker sees the plain one."""
 
 ADVICE: Final = "If that is meant, run: python -m tests.test_promises --write"
 
@@ -172,6 +176,7 @@ def _bare(annotation: Any) -> str:
     """An annotation without the modules that its names come from."""
     said = getattr(annotation, "__forward_arg__", annotation)
     text = said if isinstance(said, str) else inspect.formatannotation(said)
+    text = re.sub(r"\w+", lambda word: MARKED.get(word[0], word[0]), text)
     return re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=\w)", "", text).replace("NoneType", "None").strip("'")
 
 

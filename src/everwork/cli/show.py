@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from everwork.cli.output import Column, one_line, span, state_text, table
+from everwork.codec.fields import TEXTS
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT
@@ -18,6 +19,11 @@ from everwork.core.states import State
 
 NOTE_CHARS_MAX = 200
 VALUE_CHARS_MAX = 2_000
+_ERRORS = ("error_code", "last_error")
+PLAIN_FIELDS = (
+    *(name for name in TEXTS if name not in _ERRORS), "copy_of", "variables", "headers", "result", *_ERRORS
+)  # fmt: skip
+"""The fields that are shown as they are, in this order."""
 
 JOB_COLUMNS = (
     Column("KEY", whole=True, right=True),
@@ -109,7 +115,7 @@ def _count(state: str, jobs: int) -> Text:
 
 
 def _fields(job: Job, now_ms: int) -> Table:
-    shown: list[tuple[str, str | None]] = [
+    shown: list[tuple[str, str | int | None]] = [
         ("tenant", None if job.tenant == DEFAULT_TENANT else job.tenant),
         ("group", job.group or None),
         ("attempts", f"{job.attempts} of {job.max_attempts}" + (" (rejected)" if job.rejected else "")),
@@ -121,22 +127,14 @@ def _fields(job: Job, now_ms: int) -> Table:
         ("finished", _when(job.finished_at_ms, now_ms)),
         ("expires", _when(job.expires_at_ms, now_ms)),
         ("timeout", None if job.timeout_ms is None else f"{job.timeout_ms / 1000:g} s"),
-        ("worker", job.worker),
-        ("dedupe key", job.dedupe_key),
-        ("limit key", job.limit_key),
-        ("correlation id", job.correlation_id),
-        ("copy of", None if job.copy_of is None else str(job.copy_of)),
-        ("variables", job.variables),
-        ("headers", job.headers),
-        ("result", job.result),
-        ("error code", job.error_code),
-        ("last error", job.last_error),
+        *((name.replace("_", " "), getattr(job, name)) for name in PLAIN_FIELDS),
     ]
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in shown:
-        if value is not None:
+    for name, found in shown:
+        if found is not None:
+            value = str(found)
             cut = f"… ({len(value):,} characters; --json shows all)" if len(value) > VALUE_CHARS_MAX else ""
             grid.add_row(name, Text(_clean(value[:VALUE_CHARS_MAX]) + cut))
     return grid

@@ -6,13 +6,14 @@ Lists are cut where they would be too large for one message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from everwork.core.job import HistoryEntry, Job, LeasedJob
+from everwork.codec.fields import MessageFields
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.leasing import Judged, Verdict
-from everwork.core.queries import Count, Explanation, Page, Reason, Stats, WorkerHour
+from everwork.core.queries import Count, Explanation, Page, Stats, WorkerHour
 from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
 
@@ -29,69 +30,17 @@ Item = TypeVar("Item", bound=Message)
 
 # Jobs -----------------------------------------------------------------------------------------------
 
-_REQUIRED: Final = (
-    "key", "type", "tenant", "group", "priority", "attempt", "attempts", "max_attempts", "retries", "created_at_ms",
-    "run_at_ms", "rejected",
-)  # fmt: skip
-_OPTIONAL: Final = (
-    "activated_at_ms", "lease_until_ms", "finished_at_ms", "expires_at_ms", "timeout_ms", "worker", "last_error",
-    "error_code", "dedupe_key", "limit_key", "correlation_id", "copy_of",
-)  # fmt: skip
+_JOBS: Final = MessageFields(Job, pb.JobView)
 
 
 def job_message(job: Job) -> pb.JobView:
     """A job with everything that is known of it."""
-    return pb.JobView(
-        state=int(job.state),
-        variables=job.variables.encode(),
-        headers=optional_bytes(job.headers),
-        result=optional_bytes(job.result),
-        extra=optional_bytes(job.extra),
-        **{name: getattr(job, name) for name in (*_REQUIRED, *_OPTIONAL)},
-    )
+    return _JOBS.message(job)
 
 
 def job_of(message: pb.JobView) -> Job:
     """A job with everything that is known of it."""
-    return Job(
-        state=State(message.state),
-        variables=message.variables.decode(),
-        headers=_optional_text(message, "headers"),
-        result=_optional_text(message, "result"),
-        extra=_optional_text(message, "extra"),
-        **{name: getattr(message, name) for name in _REQUIRED},
-        **{name: _optional(message, name) for name in _OPTIONAL},
-    )
-
-
-def leased_job_message(job: LeasedJob) -> pb.Job:
-    """A leased job as its worker gets it."""
-    message = pb.Job(
-        key=job.key,
-        attempt=job.attempt,
-        type=job.type,
-        group=job.group,
-        tenant=job.tenant,
-        variables=job.variables.encode(),
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        lease_until_ms=job.lease_until_ms,
-        run_at_ms=job.run_at_ms,
-        created_at_ms=job.created_at_ms,
-    )
-    if job.headers is not None:
-        message.headers = job.headers.encode()
-    if job.priority:
-        message.priority = job.priority
-    if job.timeout_ms is not None:
-        message.timeout_ms = job.timeout_ms
-    if job.correlation_id is not None:
-        message.correlation_id = job.correlation_id
-    if job.limit_key is not None:
-        message.limit_key = job.limit_key
-    if job.extra is not None:
-        message.extra = job.extra.encode()
-    return message
+    return _JOBS.value(message)
 
 
 # Verdicts -------------------------------------------------------------------------------------------
@@ -136,9 +85,12 @@ def page_of(message: pb.Page) -> Page:
     return Page([job_of(job) for job in message.jobs], message.next or None)
 
 
+_HISTORY: Final = MessageFields(HistoryEntry, pb.HistoryEntry)
+
+
 def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
     """How a job's attempts ended; errors are cut where they are too much for one message."""
-    message = pb.HistoryResponse(entries=[pb.HistoryEntry(**entry._asdict()) for entry in entries])
+    message = pb.HistoryResponse(entries=map(_HISTORY.message, entries))
     if message.ByteSize() > LIST_BYTES_MAX:
         for entry in message.entries:
             entry.error = entry.error.encode()[:HISTORY_ERROR_BYTES_MAX].decode(errors="ignore")
@@ -147,52 +99,29 @@ def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
 
 def history_of(message: pb.HistoryResponse) -> list[HistoryEntry]:
     """How a job's attempts ended."""
-    return [
-        HistoryEntry(
-            entry.attempt,
-            entry.kind,
-            entry.at_ms,
-            _optional(entry, "worker"),
-            _optional(entry, "error"),
-            _optional(entry, "activated_at_ms"),
-            _optional(entry, "retry_at_ms"),
-        )
-        for entry in message.entries
-    ]
+    return [_HISTORY.value(entry) for entry in message.entries]
+
+
+_EXPLANATIONS: Final = MessageFields(Explanation, pb.Explanation)
 
 
 def explanation_message(explanation: Explanation) -> pb.Explanation:
     """Why a job is not running."""
-    return pb.Explanation(
-        key=explanation.key,
-        state=int(explanation.state),
-        reason=explanation.reason.value,
-        text=explanation.text,
-        until_ms=explanation.until_ms,
-        worker=explanation.worker,
-        ahead=explanation.ahead,
-    )
+    return _EXPLANATIONS.message(explanation)
 
 
 def explanation_of(message: pb.Explanation) -> Explanation:
     """Why a job is not running."""
-    return Explanation(
-        message.key,
-        State(message.state),
-        Reason(message.reason),
-        message.text,
-        _optional(message, "until_ms"),
-        _optional(message, "worker"),
-        _optional(message, "ahead"),
-    )
+    return _EXPLANATIONS.value(message)
+
+
+_COUNTS: Final = MessageFields(Count, pb.Count)
+_HOURS: Final = MessageFields(WorkerHour, pb.WorkerHour)
 
 
 def stats_message(stats: Stats) -> pb.StatsResponse:
     """Counts and workers' hours; where they are too much for one message, the largest counts and latest hours."""
-    counts = [
-        pb.Count(tenant=c.tenant, type=c.type, group=c.group, state=int(c.state), jobs=c.jobs) for c in stats.counts
-    ]
-    hours = [pb.WorkerHour(**hour._asdict()) for hour in stats.hours]
+    counts, hours = list(map(_COUNTS.message, stats.counts)), list(map(_HOURS.message, stats.hours))
     message = pb.StatsResponse(counts=counts, hours=hours, generated_at_ms=stats.generated_at_ms)
     if message.ByteSize() <= LIST_BYTES_MAX:
         return message
@@ -205,11 +134,7 @@ def stats_message(stats: Stats) -> pb.StatsResponse:
 
 def stats_of(message: pb.StatsResponse) -> Stats:
     """Counts and workers' hours."""
-    counts = [Count(c.tenant, c.type, c.group, State(c.state), c.jobs) for c in message.counts]
-    hours = [
-        WorkerHour(h.hour, h.type, h.worker, h.completed, h.failed, h.retried, h.execution_ms, h.wait_ms)
-        for h in message.hours
-    ]
+    counts, hours = list(map(_COUNTS.value, message.counts)), list(map(_HOURS.value, message.hours))
     return Stats(counts, hours, message.generated_at_ms, message.partial)
 
 
@@ -234,11 +159,3 @@ def portions(messages: Iterable[Item], bytes_max: int = MESSAGE_BYTES_MAX) -> It
 def optional_bytes(text: str | None) -> bytes | None:
     """A text as an optional field takes it."""
     return None if text is None else text.encode()
-
-
-def _optional(message: Any, name: str) -> Any:
-    return getattr(message, name) if message.HasField(name) else None
-
-
-def _optional_text(message: Any, name: str) -> str | None:
-    return getattr(message, name).decode() if message.HasField(name) else None

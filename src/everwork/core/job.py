@@ -1,12 +1,38 @@
-"""A job: as it is created, as a worker gets it, and as callers see it."""
+"""A job: as it is created, as a worker gets it, and as callers see it.
+
+An annotation says what a value is where its Python type does not; `codec.fields` reads it. Type checkers see the type.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import Enum
+from typing import Annotated, NamedTuple
 
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.states import State
+
+
+class Kind(Enum):
+    """What a value is: it decides how the value is written."""
+
+    KEY = "the key of a job: decimal text in JSON"
+    INSTANT = "milliseconds UTC: RFC 3339 in JSON, under the name without _ms"
+    JSON = "a JSON text: a value in JSON, bytes in messages"
+    GROUP = "a consumer group: the default one, which is empty, is null in JSON"
+
+
+class Called(NamedTuple):
+    """What JSON calls a field, where it is not the field's own name."""
+
+    json: str
+
+
+Key = Annotated[int, Kind.KEY]
+Instant = Annotated[int, Kind.INSTANT]
+Deadline = Annotated[int, Kind.INSTANT, Called("deadline")]
+JsonText = Annotated[str, Kind.JSON]
+GroupName = Annotated[str, Kind.GROUP]
 
 
 class NewJob(NamedTuple):
@@ -17,67 +43,67 @@ class NewJob(NamedTuple):
     """
 
     type: str
-    variables: str = "{}"
+    variables: JsonText = "{}"
     tenant: str = DEFAULT_TENANT
     priority: int = 0
     delay_ms: int = 0
-    run_at_ms: int | None = None
+    run_at_ms: Instant | None = None
     max_attempts: int | None = None
     dedupe_key: str | None = None
     limit_key: str | None = None
     correlation_id: str | None = None
-    expires_at_ms: int | None = None
+    expires_at_ms: Instant | None = None
     timeout_ms: int | None = None
-    headers: str | None = None
-    retry: str | None = None
-    extra: str | None = None
+    headers: JsonText | None = None
+    retry: JsonText | None = None
+    extra: JsonText | None = None
 
 
 class LeasedJob(NamedTuple):
     """A job leased to a worker for one attempt; a plain tuple, because one is created per attempt."""
 
-    key: int
+    key: Key
     attempt: int
     attempts: int
     max_attempts: int
     type: str
-    group: str
+    group: GroupName
     tenant: str
-    lease_until_ms: int
-    variables: str
-    headers: str | None
+    lease_until_ms: Deadline
+    variables: JsonText
+    headers: JsonText | None
     priority: int
-    run_at_ms: int
-    created_at_ms: int
+    run_at_ms: Instant
+    created_at_ms: Instant
     timeout_ms: int | None
     correlation_id: str | None
     limit_key: str | None
-    extra: str | None
+    extra: JsonText | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A complete job. Instants are milliseconds UTC, JSON values are texts."""
 
-    key: int
+    key: Key
     type: str
     state: State
     tenant: str = DEFAULT_TENANT
-    group: str = DEFAULT_GROUP
-    variables: str = "{}"
-    headers: str | None = None
-    result: str | None = None
+    group: GroupName = DEFAULT_GROUP
+    variables: JsonText = "{}"
+    headers: JsonText | None = None
+    result: JsonText | None = None
     priority: int = 0
     attempt: int = 0
     attempts: int = 0
     max_attempts: int = 0
     retries: int = 0
-    created_at_ms: int = 0
-    run_at_ms: int = 0
-    activated_at_ms: int | None = None
-    lease_until_ms: int | None = None
-    finished_at_ms: int | None = None
-    expires_at_ms: int | None = None
+    created_at_ms: Instant = 0
+    run_at_ms: Instant = 0
+    activated_at_ms: Instant | None = None
+    lease_until_ms: Deadline | None = None
+    finished_at_ms: Instant | None = None
+    expires_at_ms: Instant | None = None
     timeout_ms: int | None = None
     worker: str | None = None
     last_error: str | None = None
@@ -86,8 +112,8 @@ class Job:
     dedupe_key: str | None = None
     limit_key: str | None = None
     correlation_id: str | None = None
-    copy_of: int | None = None
-    extra: str | None = None
+    copy_of: Key | None = None
+    extra: JsonText | None = None
 
 
 class HistoryEntry(NamedTuple):
@@ -99,8 +125,8 @@ class HistoryEntry(NamedTuple):
 
     attempt: int
     kind: str
-    at_ms: int
+    at_ms: Instant
     worker: str | None = None
     error: str | None = None
-    activated_at_ms: int | None = None
-    retry_at_ms: int | None = None
+    activated_at_ms: Instant | None = None
+    retry_at_ms: Instant | None = None

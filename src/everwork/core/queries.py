@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from everwork.core.breaker import BreakerState
-from everwork.core.job import Job
+from everwork.core.job import GroupName, Instant, Job, Key
 from everwork.core.states import State
 
 
@@ -19,13 +19,13 @@ class JobFilter:
     """
 
     type: str | None = None
-    group: str | None = None
+    group: GroupName | None = None
     states: frozenset[State] = frozenset()
     tenants: tuple[str, ...] = ()
     worker: str | None = None
     correlation_id: str | None = None
-    created_after_ms: int | None = None
-    created_before_ms: int | None = None
+    created_after_ms: Instant | None = None
+    created_before_ms: Instant | None = None
     error_text: str | None = None
     due: bool = False
 
@@ -108,11 +108,11 @@ class Reason(Enum):
 class Explanation:
     """The answer to "why is this job not running?", for people (`text`) and for programs."""
 
-    key: int
+    key: Key
     state: State
     reason: Reason
     text: str
-    until_ms: int | None = None
+    until_ms: Instant | None = None
     worker: str | None = None
     ahead: int | None = None
 

@@ -9,7 +9,7 @@ from everwork.core.job import Job, LeasedJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX
 from everwork.core.queries import JobFilter, Page
-from everwork.engines.rules import matches
+from everwork.engines.rules import filters_by_attempt, filters_by_job, matches
 
 
 class Claim(NamedTuple):
@@ -126,17 +126,6 @@ def next_step(query: JobFilter, seen: int, step: int) -> int:
     """
     scan_max = LIST_SCAN_MAX // 3 if filters_by_attempt(query) else LIST_SCAN_MAX
     return max(0, min(step * STEP_GROWTH, scan_max - seen))
-
-
-def filters_by_job(query: JobFilter) -> bool:
-    """Whether a query filters by what never changes of a job, besides type and group."""
-    values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
-    return bool(query.tenants) or any(value is not None for value in values)
-
-
-def filters_by_attempt(query: JobFilter) -> bool:
-    """Whether a query filters by what attempts leave: worker, error."""
-    return query.worker is not None or query.error_text is not None
 
 
 def batches(items: Sequence[T], step: int) -> Iterator[Sequence[T]]:

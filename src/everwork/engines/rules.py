@@ -1,20 +1,25 @@
-"""Rules that every engine shares: why an outcome is refused, why a job is not running, which jobs match a query."""
+"""Rules that every engine shares: why an outcome is refused, why a job is not running, which jobs match a query.
+
+How a row becomes a job, and which triggers fire.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.leasing import Created, Judged, Verdict
+from everwork.core.limits import INSTANT_MS_MAX
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import Explanation, JobFilter, Reason, TypeInfo
+from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.values import Fire, Fired, TriggerMark
 
@@ -26,6 +31,9 @@ AHEAD_MAX: Final = 10_000
 """At most this many jobs ahead are counted."""
 REQUESTED_RECENTLY_MS: Final = 60_000
 _LAPSED: Final = kind_of(Lapse(0, 0, ""))
+_REJECTED: Final = Cause.REJECT.value
+JOB_COLUMNS: Final = 27
+"""How many columns `job_from` takes."""
 
 
 def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> Judged:
@@ -195,6 +203,46 @@ def matches(job: Job, query: JobFilter, now_ms: int) -> bool:
         and (not query.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
         and error_matches(job.last_error, query.error_text)
     )
+
+
+def filters_by_job(query: JobFilter) -> bool:
+    """Whether a query filters by what never changes of a job, besides type and group."""
+    values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
+    return bool(query.tenants) or any(value is not None for value in values)
+
+
+def job_conditions(query: JobFilter) -> tuple[str | None, int, int]:
+    """What `filters_by_job` finds besides tenants: the correlation id, and from when to when a job was created."""
+    before_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
+    return query.correlation_id, query.created_after_ms or 0, before_ms
+
+
+def filters_by_attempt(query: JobFilter) -> bool:
+    """Whether a query filters by what attempts leave: worker, error."""
+    return query.worker is not None or query.error_text is not None
+
+
+def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> Job:
+    """A job from the columns that every SQL engine reads, by position: by name it takes twice as long.
+
+    After them there is one column of the engine's own.
+    """
+    (
+        key, type, group, state_number, variables, headers, result, priority, attempt, attempts, max_attempts,
+        created_at_ms, run_at_ms, activated_at_ms, lease_until_ms, finished_at_ms, expires_at_ms, timeout_ms, worker,
+        last_error, error_code, kind, dedupe_key, correlation_id, copy_of, extra, _,
+    ) = row  # fmt: skip
+    state = State(state_number)
+    return Job(
+        key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state, variables=variables,
+        headers=headers, result=result, priority=priority, attempt=attempt, attempts=attempts,
+        max_attempts=max_attempts, retries=remaining_retries(state, attempts, max_attempts),
+        created_at_ms=created_at_ms, run_at_ms=run_at_ms, activated_at_ms=activated_at_ms,
+        lease_until_ms=lease_until_ms, finished_at_ms=finished_at_ms, expires_at_ms=expires_at_ms,
+        timeout_ms=timeout_ms, worker=worker, last_error=last_error, error_code=error_code,
+        rejected=kind == _REJECTED, dedupe_key=dedupe_key, correlation_id=correlation_id, copy_of=copy_of,
+        extra=extra,
+    )  # fmt: skip
 
 
 _MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")  # began_ms, last_ms

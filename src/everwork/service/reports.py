@@ -1,17 +1,16 @@
-"""Jobs, statistics and administration as JSON objects: one shape for the command line, Python and REST."""
+"""Statistics and administration as JSON objects: one shape for the command line, Python and REST."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from everwork.codec.json import decode, decode_policy, require_object
 from everwork.core.instants import utc_text
-from everwork.core.job import HistoryEntry, Job
 from everwork.core.policy import fields_of
-from everwork.core.queries import Explanation, Stats
+from everwork.core.queries import Stats
 from everwork.core.states import State
 from everwork.service.access.api_key import ApiKey
 from everwork.service.access.audit import AuditEntry
@@ -29,57 +28,6 @@ from everwork.service.fleet.entries import (
 )
 from everwork.service.fleet.running import RunningJob, RunningJobs
 from everwork.service.triggers.fires import TriggerFire
-
-
-def job_report(
-    job: Job, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
-) -> dict[str, Any]:
-    """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts."""
-    report: dict[str, Any] = {
-        "key": str(job.key),
-        "type": job.type,
-        "state": job.state.label,
-        "tenant": job.tenant,
-        "group": job.group or None,
-        "variables": read(job.variables),
-        "headers": None if job.headers is None else read(job.headers),
-        "result": None if job.result is None else read(job.result),
-        "priority": job.priority,
-        "attempt": job.attempt,
-        "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
-        "retries": job.retries,
-        "created_at": utc_text(job.created_at_ms),
-        "run_at": utc_text(job.run_at_ms),
-        "activated_at": _time(job.activated_at_ms),
-        "deadline": _time(job.lease_until_ms),
-        "finished_at": _time(job.finished_at_ms),
-        "expires_at": _time(job.expires_at_ms),
-        "timeout_ms": job.timeout_ms,
-        "worker": job.worker,
-        "last_error": job.last_error,
-        "error_code": job.error_code,
-        "rejected": job.rejected,
-        "dedupe_key": job.dedupe_key,
-        "limit_key": job.limit_key,
-        "correlation_id": job.correlation_id,
-        "copy_of": None if job.copy_of is None else str(job.copy_of),
-        "extra": None if job.extra is None else read(job.extra),
-    }
-    if history is not None:
-        report["history"] = [_event_report(event) for event in history]
-    return report
-
-
-def explanation_report(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as a JSON object."""
-    return {
-        "reason": explanation.reason.value,
-        "text": explanation.text,
-        "until": _time(explanation.until_ms),
-        "worker": explanation.worker,
-        "ahead": explanation.ahead,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +87,6 @@ def stats_report(stats: Stats) -> dict[str, Any]:
             "avg_wait_ms": round(summed.avg_wait_ms, 2),
         },
         "generated_at": utc_text(stats.generated_at_ms),
-    }
-
-
-def _event_report(event: HistoryEntry) -> dict[str, Any]:
-    return {
-        "attempt": event.attempt,
-        "kind": event.kind,
-        "at": utc_text(event.at_ms),
-        "worker": event.worker,
-        "error": event.error,
-        "activated_at": _time(event.activated_at_ms),
-        "retry_at": _time(event.retry_at_ms),
     }
 
 

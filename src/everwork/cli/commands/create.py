@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -20,12 +21,12 @@ from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import use
 from everwork.codec.json import decode_object
 from everwork.codec.new_job import new_job
+from everwork.codec.views import job_report
 from everwork.core import checks
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.core.limits import CREATE_BATCH_MAX, PAYLOAD_BYTES_MAX
 from everwork.exceptions import EngineError, InvalidInput
-from everwork.service.reports import job_report
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
@@ -220,10 +221,7 @@ def _show_many(bulk: Bulk, as_json: bool) -> None:
 
 LINE_BYTES_MAX: Final = 4 * PAYLOAD_BYTES_MAX
 """Enough for a full payload and headers, with escapes and spaces."""
-FIELDS: Final = (
-    "type", "variables", "tenant", "priority", "delay", "run_at", "max_attempts", "dedupe_key", "limit_key",
-    "correlation_id", "expires_at", "timeout", "headers",
-)  # fmt: skip
+FIELDS: Final = tuple(name for name in signature(new_job).parameters if name not in ("retry", "extra"))
 
 
 @dataclass(frozen=True, slots=True)

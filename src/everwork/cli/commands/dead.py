@@ -15,6 +15,7 @@ from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
 from everwork.cli.session import admin_of, local_principal, use
+from everwork.codec.views import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange
@@ -32,7 +33,7 @@ from everwork.service.dead_letters import (
     require_fingerprint,
 )
 from everwork.service.jobs import Jobs
-from everwork.service.reports import dead_report, explanation_report, job_report
+from everwork.service.reports import dead_report
 from everwork.service.service import JobService
 
 SHOWN_MAX = 20

@@ -27,6 +27,7 @@ from everwork.cli.options import (
 from everwork.cli.output import write, write_json, write_rich, write_stderr
 from everwork.cli.session import admin_of, use
 from everwork.codec.new_job import search_text
+from everwork.codec.views import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, Job
@@ -41,7 +42,6 @@ from everwork.core.limits import (
 from everwork.core.queries import Explanation, JobFilter, Page
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobError
-from everwork.service.reports import explanation_report, job_report
 from everwork.service.service import JobService
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -25,7 +25,7 @@ FRONT_WAIT_MS_PER_DEAD: Final = 0.0025
 FRONT_WAIT_MS_MAX: Final = 1_000
 
 Position = tuple[int, int, int]
-"""(rank, run_at_ms, key): the order of G9."""
+"""sort_priority (the column rank: minus the priority), run_at_ms, key: the order of G9."""
 
 
 @dataclass(slots=True)

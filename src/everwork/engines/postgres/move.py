@@ -27,9 +27,8 @@ class PostgresMoving(PostgresBase, Moving):
         past = await histories(store, keys)
         records = {}
         for row in rows:
-            job = job_of(row)
-            *_, created_max_attempts, retry = row
-            records[job.key] = JobRecord(job, created_max_attempts, retry, tuple(past.get(job.key, ())))
+            history = tuple(past.get(row["key"], ()))
+            records[row["key"]] = JobRecord(job_of(row), row["created_max_attempts"], row["retry"], history)
         return [records[key] for key in keys if key in records]
 
     async def load(self, records: Sequence[JobRecord]) -> int:

@@ -10,20 +10,23 @@ from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
-from everwork.core.retry import remaining_retries
-from everwork.core.states import Cause, State
+from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import (
-    PageBuilder,
-    batches,
+from everwork.engines.portions import PageBuilder, batches, first_step, hour_ranges, next_step
+from everwork.engines.postgres.opened import OpenStore, PostgresBase
+from everwork.engines.rules import (
+    AHEAD_MAX,
+    JOB_COLUMNS,
+    Facts,
+    attempts_min,
+    error_matches,
+    explained,
     filters_by_attempt,
     filters_by_job,
-    first_step,
-    hour_ranges,
-    next_step,
+    job_conditions,
+    job_from,
+    states_to_search,
 )
-from everwork.engines.postgres.opened import OpenStore, PostgresBase
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 
 FILTER_STEP = 1_000
 """How many candidates are filtered per statement: their errors are read in full, and may be long."""
@@ -167,8 +170,7 @@ async def _filtered(store: OpenStore, keys: Sequence[int], query: JobFilter) -> 
     """Those of the keys whose jobs may match, without reading their payloads."""
     sql = store.sql("find")
     if filters_by_job(query):
-        span = (query.created_after_ms or 0, INSTANT_MS_MAX if (end := query.created_before_ms) is None else end)
-        parameters = (keys, list(query.tenants) or None, query.correlation_id, *span)
+        parameters = (keys, list(query.tenants) or None, *job_conditions(query))
         keys = [key for (key,) in await store.connections.read(sql["of_job"], *parameters)]
     if filters_by_attempt(query):
         keys = [
@@ -181,19 +183,4 @@ async def _filtered(store: OpenStore, keys: Sequence[int], query: JobFilter) -> 
 
 def job_of(row: Any) -> Job:
     """A job from a row of get.sql."""
-    (
-        key, type, group, tenant, limit_key, state_number, variables, headers, result, priority, attempt, attempts,
-        max_attempts, created_at_ms, run_at_ms, activated_at_ms, lease_until_ms, finished_at_ms, expires_at_ms,
-        timeout_ms, worker, last_error, error_code, kind, dedupe_key, correlation_id, copy_of, extra, *_,
-    ) = row  # fmt: skip
-    state = State(state_number)
-    return Job(
-        key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state,
-        variables=variables, headers=headers, result=result, priority=priority, attempt=attempt, attempts=attempts,
-        max_attempts=max_attempts, retries=remaining_retries(state, attempts, max_attempts),
-        created_at_ms=created_at_ms, run_at_ms=run_at_ms, activated_at_ms=activated_at_ms,
-        lease_until_ms=lease_until_ms, finished_at_ms=finished_at_ms, expires_at_ms=expires_at_ms,
-        timeout_ms=timeout_ms, worker=worker, last_error=last_error, error_code=error_code,
-        rejected=kind == Cause.REJECT.value, dedupe_key=dedupe_key, correlation_id=correlation_id, copy_of=copy_of,
-        extra=extra,
-    )  # fmt: skip
+    return job_from(row[:JOB_COLUMNS], row["tenant"], row["limit_key"])

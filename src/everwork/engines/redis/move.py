@@ -20,6 +20,7 @@ from everwork.engines.redis.records import (
     lane_of,
     payload_of,
     queue_of,
+    rare_values,
     record_of,
 )
 from everwork.engines.redis.wire import Arg
@@ -62,14 +63,13 @@ def _record_args(record: JobRecord) -> list[Arg]:
     job = record.job
     field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
     history = [entry_text(entry) for entry in record.past]
-    rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
     error = "" if job.last_error is None else f"={job.error_code or ''}\0{job.last_error}"
     result = "" if job.result is None else f"={job.result}"
     rounds = rounds_in(record.history)
     lease = "" if job.lease_until_ms is None else job.lease_until_ms
     return [
-        id_of(job.key), _state_text(record), payload_of(job.variables, rare), error, result, field, record.retry or "",
-        lease, rounds, len(history), *history,
+        id_of(job.key), _state_text(record), payload_of(job.variables, rare_values(job)), error, result, field,
+        record.retry or "", lease, rounds, len(history), *history,
     ]  # fmt: skip
 
 

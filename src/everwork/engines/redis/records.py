@@ -83,6 +83,11 @@ def payload_of(variables: str, rare: Sequence[object] = _NO_RARE_VALUES) -> str:
     return f"{orjson.dumps(rare).decode()}\n{variables}"
 
 
+def rare_values(job: NewJob | Job) -> tuple[object, ...]:
+    """The rare values of a job's payload."""
+    return job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key
+
+
 def payload_parts(payload: bytes) -> tuple[str, Sequence[Any]]:
     """The variables and the rare values of a payload."""
     if payload[0] == _BRACE:
@@ -118,8 +123,7 @@ def job_args(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> lis
 
 def _rare_args(job: NewJob) -> tuple[str, str, str]:
     field = "" if job.dedupe_key is None else dedupe_field(job.type, job.tenant, job.dedupe_key)
-    rare = (job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key)
-    return field, job.retry or "", payload_of(job.variables, rare)
+    return field, job.retry or "", payload_of(job.variables, rare_values(job))
 
 
 def _head_args(type: str, shared: tuple[Any, ...], limit_key: str | None, expires_at_ms: int | None) -> list[Arg]:

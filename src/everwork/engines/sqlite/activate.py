@@ -23,7 +23,14 @@ from everwork.engines.sqlite.capacity import (
 )
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
-from everwork.engines.sqlite.statements import LANE_SEPARATOR, lane_of, limit_key_of, statements, tenant_of
+from everwork.engines.sqlite.statements import (
+    LANE_SEPARATOR,
+    lane_of,
+    leased_jobs,
+    limit_key_of,
+    statements,
+    tenant_of,
+)
 from everwork.engines.sqlite.transaction import Transaction
 
 SQL = statements("activate")
@@ -216,19 +223,7 @@ def _pick(tx: Transaction, demand: Demand, queue_lane: tuple[int, str], limit: i
     """The first jobs of a lane, as they will be once they are leased."""
     queue, lane = queue_lane
     rows = tx.cursor.execute(SQL["pick"], (queue, lane, limit)).fetchall()
-    until_ms = tx.now_ms + demand.lease_ms
-    type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
-    return [
-        # A tuple made directly: the NamedTuple constructor costs a third of a microsecond more per job.
-        tuple.__new__(LeasedJob, (
-            key, attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
-            run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
-        ))
-        for (
-            key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,
-            created_at_ms, timeout_ms, correlation_id, extra,
-        ) in rows
-    ]  # fmt: skip
+    return leased_jobs(rows, demand, lane, tx.now_ms + demand.lease_ms)
 
 
 def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, list[LeasedJob]]]) -> None:

@@ -81,7 +81,7 @@ def reschedule(tx: Transaction, keys: Sequence[int], run_at_ms: int | None, dela
 
 def set_priority(tx: Transaction, keys: Sequence[int], priority: int) -> list[Judged]:
     """Change the priority of pending jobs."""
-    return [_judge(tx, key, lambda found: _move_pending(tx, found, urgency=-priority)) for key in keys]
+    return [_judge(tx, key, lambda found: _move_pending(tx, found, sort_priority=-priority)) for key in keys]
 
 
 def delete(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
@@ -167,14 +167,15 @@ def _set_retries(tx: Transaction, found: FoundJob, retries: int) -> Verdict:
 
 
 def _move_pending(
-    tx: Transaction, found: FoundJob, *, run_at_ms: int | None = None, urgency: int | None = None
+    tx: Transaction, found: FoundJob, *, run_at_ms: int | None = None, sort_priority: int | None = None
 ) -> Verdict:
     if found.state != State.PENDING:
         return Verdict.WRONG_STATE
     row = found.pending
     leave_pending(tx, row, is_ready=bool(found.is_ready))
     moved = row._replace(
-        run_at_ms=row.run_at_ms if run_at_ms is None else run_at_ms, urgency=row.urgency if urgency is None else urgency
+        run_at_ms=row.run_at_ms if run_at_ms is None else run_at_ms,
+        sort_priority=row.sort_priority if sort_priority is None else sort_priority,
     )
     enter_pending(tx, [moved], rearm=False)
     return Verdict.ACCEPTED

@@ -10,11 +10,10 @@ from everwork.core.leasing import Created
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite.opened import SqliteBase
-from everwork.engines.sqlite.statements import lane_of, statements
+from everwork.engines.sqlite.statements import NOTHING_RARE, lane_of, rare_columns, statements
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
 SQL = statements("create")
-NOTHING_RARE = (None,) * 7
 
 
 class SqliteCreate(SqliteBase, JobFlow):
@@ -38,7 +37,7 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 _Keyed = list[tuple[int, NewJob]]
 """New jobs, each with the key of its default copy."""
 _PendingRow = tuple[int, str, int, int, int, int]
-"""queue, lane, urgency, run_at_ms, key, max_attempts"""
+"""queue, lane, sort_priority, run_at_ms, key, max_attempts"""
 
 
 def _with_keys(tx: Transaction, jobs: Sequence[NewJob], types: dict[str, TypeRow]) -> tuple[_Keyed, list[Created]]:
@@ -78,13 +77,15 @@ def _write(tx: Transaction, fresh: _Keyed, types: dict[str, TypeRow]) -> None:
         at_ms = now_ms + job.delay_ms if job.run_at_ms is None else job.run_at_ms
         type_row = types[job.type]
         max_attempts = type_row.max_attempts if job.max_attempts is None else job.max_attempts
-        rare = _rare(job)
+        rare = rare_columns(job, job.retry)
         for key, (queue, _) in enumerate(type_row.queues, first):
             row = (key, queue, lane, job.priority, at_ms, now_ms, max_attempts, job.variables)
-            if rare == NOTHING_RARE and key == first:
+            if key != first:
+                full.append((*row, None, *rare, first))
+            elif rare == NOTHING_RARE and job.dedupe_key is None:
                 plain.append(row)
             else:
-                full.append((*row, *(rare if key == first else (None, *rare[1:])), None if key == first else first))
+                full.append((*row, job.dedupe_key, *rare, None))
             (ready if at_ms <= now_ms else future).append((queue, lane, -job.priority, at_ms, key, max_attempts))
             if job.expires_at_ms is not None:
                 expiries.append((job.expires_at_ms, key))
@@ -94,11 +95,6 @@ def _write(tx: Transaction, fresh: _Keyed, types: dict[str, TypeRow]) -> None:
     for (queue, lane), jobs in Counter([(queue, lane) for queue, lane, _, _, _, _ in (*ready, *future)]).items():
         tx.count(queue, lane, State.PENDING, jobs)
     tx.woken = True
-
-
-def _rare(job: NewJob) -> tuple[object, ...]:
-    """The columns that most jobs leave empty."""
-    return job.dedupe_key, job.correlation_id, job.expires_at_ms, job.timeout_ms, job.headers, job.retry, job.extra
 
 
 def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:

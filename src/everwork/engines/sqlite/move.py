@@ -15,7 +15,7 @@ from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.read import get
 from everwork.engines.sqlite.registry import add_group
 from everwork.engines.sqlite.shared import ENDED, REQUEUED, Ended, Pending, enter_pending, record
-from everwork.engines.sqlite.statements import lane_of, statements
+from everwork.engines.sqlite.statements import lane_of, rare_columns, statements
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import JobRecord
 
@@ -99,8 +99,8 @@ def _queue(tx: Transaction, type: str, group: str) -> int:
 def _insert_job(tx: Transaction, loaded: JobRecord, queue: int, lane: str) -> None:
     job = loaded.job
     first = (job.key, queue, lane, job.priority, job.run_at_ms, job.created_at_ms, loaded.created_max_attempts)
-    rare = (job.dedupe_key, job.correlation_id, job.expires_at_ms, job.timeout_ms, job.headers, loaded.retry, job.extra)
-    tx.cursor.execute(CREATE["insert_job"], (*first, job.variables, *rare, job.copy_of))
+    rare = rare_columns(job, loaded.retry)
+    tx.cursor.execute(CREATE["insert_job"], (*first, job.variables, job.dedupe_key, *rare, job.copy_of))
     if job.dedupe_key is not None:
         tx.cursor.execute(CREATE["claim_dedupe"], (job.type, job.tenant, job.dedupe_key, job.key))
     if job.result is not None:

@@ -7,26 +7,27 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Final
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_SCAN_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
-from everwork.core.retry import remaining_retries
-from everwork.core.states import Cause, State
+from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import (
-    Hours,
-    PageBuilder,
-    batches,
+from everwork.engines.portions import Hours, PageBuilder, batches, first_step, hour_ranges, next_step
+from everwork.engines.rules import (
+    AHEAD_MAX,
+    Facts,
+    attempts_min,
+    error_matches,
+    explained,
     filters_by_attempt,
     filters_by_job,
-    first_step,
-    hour_ranges,
-    next_step,
+    job_conditions,
+    job_from,
+    states_to_search,
 )
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, error_matches, explained, states_to_search
 from everwork.engines.sqlite.capacity import is_probe_live
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import FoundJob
@@ -36,6 +37,8 @@ GET = statements("get")
 FIND = statements("find")
 EXPLAIN = statements("explain")
 JOBS = GET["job"].replace("{keys}", "json_each(?)")
+LANE = -1
+"""The last column of a job."""
 FILTER_STEP = 1_000
 """Errors are read in full, and may be long."""
 
@@ -76,7 +79,8 @@ class SqliteQuestions(SqliteBase, Questions):
 
 def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
     """Jobs by key, in the order of the keys."""
-    jobs = [_job(row) for row in cursor.execute(JOBS, (json.dumps(list(keys)),)).fetchall()]
+    rows = cursor.execute(JOBS, (json.dumps(list(keys)),)).fetchall()
+    jobs = [job_from(row, tenant_of(lane := row[LANE]), limit_key_of(lane)) for row in rows]
     found = {job.key: job for job in jobs}
     return [found.get(key) for key in keys]
 
@@ -125,8 +129,7 @@ def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) 
     """Those of the keys whose jobs may match, without reading their payloads."""
     if filters_by_job(query):
         tenants = json.dumps(query.tenants) if query.tenants else None
-        span = (query.created_after_ms or 0, INSTANT_MS_MAX if (end := query.created_before_ms) is None else end)
-        parameters = (json.dumps(list(keys)), tenants, query.correlation_id, *span, DEFAULT_TENANT)
+        parameters = (json.dumps(list(keys)), tenants, *job_conditions(query), DEFAULT_TENANT)
         keys = [key for (key,) in cursor.execute(FIND["of_job"], parameters).fetchall()]
     if filters_by_attempt(query):
         rows = cursor.execute(FIND["of_attempt"], (json.dumps(list(keys)),)).fetchall()
@@ -207,25 +210,6 @@ def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State,
     return [key for (key,) in rows.fetchall()]
 
 
-def _job(row: tuple[Any, ...]) -> Job:
-    (
-        key, type, group, lane, state_number, variables, headers, result, priority, attempt, attempts, max_attempts,
-        created_at_ms, run_at_ms, activated_at_ms, lease_until_ms, finished_at_ms, expires_at_ms, timeout_ms, worker,
-        last_error, error_code, kind, dedupe_key, correlation_id, copy_of, extra,
-    ) = row  # fmt: skip
-    state = State(state_number)
-    return Job(
-        key=key, type=type, group=group, tenant=tenant_of(lane), limit_key=limit_key_of(lane), state=state,
-        variables=variables, headers=headers, result=result, priority=priority, attempt=attempt, attempts=attempts,
-        max_attempts=max_attempts, retries=remaining_retries(state, attempts, max_attempts),
-        created_at_ms=created_at_ms, run_at_ms=run_at_ms, activated_at_ms=activated_at_ms,
-        lease_until_ms=lease_until_ms, finished_at_ms=finished_at_ms, expires_at_ms=expires_at_ms,
-        timeout_ms=timeout_ms, worker=worker, last_error=last_error, error_code=error_code,
-        rejected=kind == Cause.REJECT.value, dedupe_key=dedupe_key, correlation_id=correlation_id, copy_of=copy_of,
-        extra=extra,
-    )  # fmt: skip
-
-
 OLDEST = statements("oldest")
 AFTER_EVERY_INSTANT_MS: Final = 2**63 - 1
 
@@ -247,6 +231,6 @@ def _ready(cursor: sqlite3.Cursor, queue: int) -> Iterator[int]:
     """The earliest run_at of each lane and priority."""
     row = cursor.execute(OLDEST["first_ready"], (queue,)).fetchone()
     while row is not None:
-        lane, urgency, run_at_ms = row
+        lane, sort_priority, run_at_ms = row
         yield run_at_ms
-        row = cursor.execute(OLDEST["next_ready"], (queue, lane, urgency, AFTER_EVERY_INSTANT_MS)).fetchone()
+        row = cursor.execute(OLDEST["next_ready"], (queue, lane, sort_priority, AFTER_EVERY_INSTANT_MS)).fetchone()

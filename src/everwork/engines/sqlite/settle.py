@@ -52,7 +52,7 @@ class Leased(NamedTuple):
     key: int
     queue: int
     lane: str
-    urgency: int
+    sort_priority: int
     run_at_ms: int
     attempt: int
     attempts: int
@@ -64,7 +64,8 @@ class Leased(NamedTuple):
 
     def pending(self, run_at_ms: int, attempts: int, max_attempts: int) -> Pending:
         """The row of the job when it is pending again."""
-        return Pending(self.queue, self.lane, self.urgency, run_at_ms, self.key, self.attempt, attempts, max_attempts)
+        sort_priority, key, attempt = self.sort_priority, self.key, self.attempt
+        return Pending(self.queue, self.lane, sort_priority, run_at_ms, key, attempt, attempts, max_attempts)
 
 
 def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:

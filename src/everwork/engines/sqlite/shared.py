@@ -18,11 +18,11 @@ ENDED, REQUEUED = 0, 1
 
 
 class Pending(NamedTuple):
-    """A job's row in ew_ready or ew_future. `urgency` is the negated priority, because indexes ascend."""
+    """A job's row in ew_ready or ew_future. `sort_priority`, their `urgency`, is minus the priority: indexes ascend."""
 
     queue: int
     lane: str
-    urgency: int
+    sort_priority: int
     run_at_ms: int
     key: int
     attempt: int
@@ -32,7 +32,7 @@ class Pending(NamedTuple):
     @property
     def ready_key(self) -> tuple[int, str, int, int, int]:
         """The primary key of the row in ew_ready."""
-        return self.queue, self.lane, self.urgency, self.run_at_ms, self.key
+        return self.queue, self.lane, self.sort_priority, self.run_at_ms, self.key
 
     @property
     def future_key(self) -> tuple[int, int, int]:
@@ -48,7 +48,7 @@ class FoundJob(NamedTuple):
     lane: str
     state: int
     is_ready: int
-    urgency: int
+    sort_priority: int
     run_at_ms: int
     attempt: int
     attempts: int
@@ -63,7 +63,7 @@ class FoundJob(NamedTuple):
         return Pending(
             self.queue,
             self.lane,
-            self.urgency,
+            self.sort_priority,
             self.run_at_ms,
             self.key,
             self.attempt,
@@ -87,7 +87,7 @@ def enter_pending(tx: Transaction, rows: Sequence[Pending], *, rearm: bool = Tru
     future = [row for row in rows if row.run_at_ms > tx.now_ms]
     cursor.executemany(SQL["insert_ready"], ready)
     cursor.executemany(SQL["insert_future"], future)
-    cursor.executemany(SQL["revise"], [(row.key, row.run_at_ms, -row.urgency) for row in rows])
+    cursor.executemany(SQL["revise"], [(row.key, row.run_at_ms, -row.sort_priority) for row in rows])
     if rearm:
         cursor.executemany(SQL["rearm_expiry"], [(row.key,) for row in rows])
     for queue, lane in {(row.queue, row.lane) for row in ready}:

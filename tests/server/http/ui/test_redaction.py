@@ -8,10 +8,10 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from everwork.codec.fields import TEXTS
 from everwork.core.job import Job
 from everwork.core.states import State
 from everwork.server.http.ui.redaction import (
-    FACTS,
     FILE_WORK_MAX,
     MASK,
     PAGE_WORK_MAX,
@@ -96,7 +96,7 @@ def test_a_secret_is_found_in_every_spelling() -> None:
 
 
 def test_names_of_the_job_are_cleaned_too() -> None:
-    names = dict.fromkeys(FACTS, f"a {SECRET}")
+    names = dict.fromkeys(TEXTS, f"a {SECRET}")
     facts = RedactedJob(MASKS, a_job(variables={"db": f"redis://:{SECRET}@h"}, **names)).job
     assert {getattr(facts, name) for name in names} == {f"a {MASK}"}
     assert facts.priority == a_job().priority

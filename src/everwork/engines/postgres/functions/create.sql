@@ -1,7 +1,9 @@
 -- Purpose: accept jobs, all or none, in the caller's transaction.
 -- Inputs: one document {"now": instant or null, "heads": [[type, tenant, limit key or ""], ...],
---   "jobs": [{"h": number of its head, from 1, "v": variables, ...: see create.py}, ...],
---   "dedupe": true if any job has a dedupe key ("k")}.
+--   "jobs": [{"h": number of its head, from 1, "v": variables; and what is not as usual: "p": priority, "d": delay_ms,
+--     "r": run_at_ms, "m": max_attempts, "k": dedupe_key, "l": limit_key, "c": correlation_id, "e": expires_at_ms,
+--     "t": timeout_ms, "b": headers, "y": retry, "x": extra, "f": the key of the completion that carries it}, ...],
+--   "dedupe": true if any job has a dedupe_key}.
 -- Returns: the new keys of the jobs; the keys to return, an earlier job's where the dedupe key is known; whether a
 --   worker waits for work.
 

@@ -12,7 +12,8 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a
 WHERE j.key = ANY($1::bigint[]);
 
 -- name: job
-SELECT j.key, q.type, q.grp, x.tenant, nullif(x.limit_key, ''),
+-- First what job_from of engines/rules.py takes, in its order.
+SELECT j.key, q.type, q.grp,
   coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), j.variables, j.headers, r.body, -coalesce(f.rank, l.rank),
   coalesce(f.attempt, l.attempt), coalesce(f.attempts, l.attempts), coalesce(f.max_attempts, l.max_attempts),
   j.created_at_ms, coalesce(f.run_at_ms, l.run_at_ms),
@@ -21,7 +22,8 @@ SELECT j.key, q.type, q.grp, x.tenant, nullif(x.limit_key, ''),
   CASE WHEN f.key IS NOT NULL THEN f.error ELSE (
     SELECT CASE WHEN h.kind <> 'requeue' THEN h.error END FROM {schema}.history h
     WHERE h.key = j.key AND h.kind <> 'release' ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
-  f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra, j.max_attempts, j.retry
+  f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra,
+  x.tenant, nullif(x.limit_key, '') AS limit_key, j.max_attempts AS created_max_attempts, j.retry
 FROM {schema}.job j JOIN {schema}.queue q ON q.id = j.queue_id JOIN {schema}.lane x ON x.id = j.lane_id
 LEFT JOIN LATERAL (SELECT * FROM {schema}.live a WHERE a.key = j.key LIMIT 1) l ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a

@@ -20,7 +20,8 @@ LEFT JOIN ew_future u ON u.queue = j.queue AND u.run_at_ms = COALESCE(v.run_at_m
 WHERE j.key = ?;
 
 -- name: job
-SELECT j.key, q.type, q.grp, j.lane,
+-- First what job_from of engines/rules.py takes, in its order.
+SELECT j.key, q.type, q.grp,
   CASE WHEN f.key IS NOT NULL THEN f.state WHEN l.key IS NOT NULL THEN 2 ELSE 1 END,
   j.variables, j.headers, s.body, COALESCE(v.priority, j.priority),
   COALESCE(f.attempt, l.attempt, r.attempt, u.attempt),
@@ -33,7 +34,7 @@ SELECT j.key, q.type, q.grp, j.lane,
     SELECT CASE h.kind WHEN 'requeue' THEN NULL ELSE h.error END
     FROM ew_history h WHERE h.key = j.key AND h.kind <> 'release'
     ORDER BY h.attempt DESC, h.step DESC LIMIT 1) END,
-  f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra
+  f.code, f.kind, j.dedupe_key, j.correlation_id, j.copy_of, j.extra, j.lane
 FROM {keys} k CROSS JOIN ew_job j ON j.key = k.value
 CROSS JOIN ew_queue q ON q.id = j.queue
 LEFT JOIN ew_revision v ON v.key = j.key

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from everwork.codec.json import decode
-from everwork.core.instants import utc_text
+from everwork.codec.views import leased_report
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT, LEASE_MS_MAX
-from everwork.core.retry import remaining_retries
-from everwork.core.states import State
 from everwork.exceptions import Unauthenticated
 from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.context import API
@@ -45,32 +42,6 @@ async def activate(call: Call) -> Response:
     except BaseException:
         call.context.service.release_undelivered(jobs)
         raise
-
-
-def leased_report(job: LeasedJob, worker: str, names: Sequence[str]) -> dict[str, Any]:
-    """A leased job as a JSON object."""
-    return {
-        "key": str(job.key),
-        "type": job.type,
-        "state": State.PROCESSING.label,
-        "tenant": job.tenant,
-        "group": job.group or None,
-        "variables": _selected(decode(job.variables), names),
-        "headers": None if job.headers is None else decode(job.headers),
-        "priority": job.priority,
-        "attempt": job.attempt,
-        "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
-        "retries": remaining_retries(State.PROCESSING, job.attempts, job.max_attempts),
-        "created_at": utc_text(job.created_at_ms),
-        "run_at": utc_text(job.run_at_ms),
-        "deadline": utc_text(job.lease_until_ms),
-        "timeout_ms": job.timeout_ms,
-        "worker": worker,
-        "correlation_id": job.correlation_id,
-        "limit_key": job.limit_key,
-        "extra": None if job.extra is None else decode(job.extra),
-    }
 
 
 class Delivery(Response):
@@ -154,10 +125,6 @@ async def _disconnected(receive: Receive) -> None:
     """Return when the caller has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _selected(variables: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    return {name: variables[name] for name in names if name in variables} if names else variables
 
 
 ACTIVATE: Final = Shape(

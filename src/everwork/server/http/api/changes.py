@@ -8,6 +8,7 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
+from everwork.codec.views import job_report
 from everwork.core.leasing import accepted
 from everwork.core.limits import (
     ATTEMPT_MAX,
@@ -32,7 +33,6 @@ from everwork.server.http.framework.operations import (
     json_response,
 )
 from everwork.service.access.principal import Permission
-from everwork.service.reports import job_report
 
 NOTHING: Final = Shape("Nothing", ())
 ATTEMPT: Final = Field(

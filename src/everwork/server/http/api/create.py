@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from everwork.codec.new_job import wire_job
+from everwork.codec.views import job_report
 from everwork.core import checks
 from everwork.core.job import Job, NewJob
 from everwork.core.leasing import Created
@@ -27,7 +28,6 @@ from everwork.exceptions import EngineError, InvalidInput
 from everwork.server.http.framework.fields import INSTANT, NAME, Integer, JsonObject
 from everwork.server.http.framework.operations import BODY, Call, Field, Shape, refuse_unknown
 from everwork.service.access.principal import Principal
-from everwork.service.reports import job_report
 
 CHUNK: Final = 500
 """Jobs to process before yielding to the event loop."""

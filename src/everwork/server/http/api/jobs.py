@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
+from everwork.codec.views import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
@@ -18,7 +19,6 @@ from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
 from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_response
 from everwork.service.access.principal import Permission
-from everwork.service.reports import explanation_report, job_report
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
 """Characters of variables and results after which a page is full, whatever its limit."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from everwork.codec.fields import Field, fields_of
+from everwork.codec.views import leased_report
 from everwork.core.breaker import BreakerState
+from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob
 from everwork.core.queries import Reason
 from everwork.core.states import State
 from everwork.server.http.framework.fields import Schema
@@ -52,40 +55,35 @@ def exactly(**properties: Schema) -> Schema:
     }
 
 
-_LEASED: Final[dict[str, Any]] = {
-    "key": _KEY,
-    "type": _TEXT,
-    "state": _STATE,
-    "tenant": _TEXT,
-    "group": _MAYBE_TEXT,
-    "variables": _OBJECT,
-    "headers": _MAYBE_OBJECT,
-    "priority": _WHOLE,
-    "attempt": _COUNT,
-    "attempts": _COUNT,
-    "max_attempts": _COUNT,
-    "retries": _COUNT,
-    "created_at": _TIME,
-    "run_at": _TIME,
-    "timeout_ms": {"type": ["integer", "null"]},
-    "worker": _MAYBE_TEXT,
-    "correlation_id": _MAYBE_TEXT,
-    "limit_key": _MAYBE_TEXT,
-    "extra": _MAYBE_OBJECT,
+_OF_KIND: Final[dict[object, Schema]] = {
+    Kind.KEY: _KEY,
+    Kind.INSTANT: _TIME,
+    Kind.JSON: _OBJECT,
+    Kind.GROUP: _MAYBE_TEXT,
+    State: _STATE,
+    bool: _FLAG,
+    int: _COUNT,
+    str: _TEXT,
 }
-_JOB: Final[dict[str, Any]] = {
-    **_LEASED,
-    "result": {},
-    "activated_at": _MAYBE_TIME,
-    "deadline": _MAYBE_TIME,
-    "finished_at": _MAYBE_TIME,
-    "expires_at": _MAYBE_TIME,
-    "last_error": _MAYBE_TEXT,
-    "error_code": _MAYBE_TEXT,
-    "rejected": _FLAG,
-    "dedupe_key": _MAYBE_TEXT,
-    "copy_of": {"type": ["string", "null"], "pattern": KEY_PATTERN},
-}
+_OF_NAME: Final[dict[str, Schema]] = {"priority": _WHOLE, "timeout_ms": {"type": ["integer", "null"]}, "result": {}}
+
+
+def _properties(declared: type) -> dict[str, Any]:
+    """What JSON holds of the declared fields."""
+    return {field.json: _schema(field) for field in fields_of(declared)}
+
+
+def _schema(field: Field) -> Schema:
+    if field.name in _OF_NAME:
+        return _OF_NAME[field.name]
+    schema = _OF_KIND[field.kind or field.type]
+    return {**schema, "type": [schema["type"], "null"]} if field.is_optional else schema
+
+
+_EVERYTHING: Final = _properties(Job)
+_A_JOB: Final = LeasedJob(1, 1, 1, 1, "type", "", "tenant", 0, "{}", None, 0, 0, 0, None, None, None, None)
+_LEASED: Final = {name: _EVERYTHING[name] for name in leased_report(_A_JOB, "worker", ()) if name != "deadline"}
+_JOB: Final = _LEASED | _EVERYTHING
 
 _API_KEY: Final[dict[str, Any]] = {
     "id": _TEXT,
@@ -141,15 +139,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Job": exactly(**_JOB),
     "ActivatedJob": exactly(**{**_LEASED, "deadline": _TIME}),
     "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
-    "HistoryEntry": exactly(
-        attempt=_COUNT,
-        kind=_TEXT,
-        at=_TIME,
-        worker=_MAYBE_TEXT,
-        error=_MAYBE_TEXT,
-        activated_at=_MAYBE_TIME,
-        retry_at=_MAYBE_TIME,
-    ),
+    "HistoryEntry": exactly(**_properties(HistoryEntry)),
     "Explanation": exactly(
         reason={"type": "string", "enum": [reason.value for reason in Reason]},
         text=_TEXT,

@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 
 import orjson
 
+from everwork.codec.fields import JSON_TEXTS, TEXTS
 from everwork.codec.json import decode
 from everwork.core.job import Job
 from everwork.server.http.ui.visit import Visit
@@ -194,7 +195,6 @@ SECRETS_MAX: Final = 1_000
 PAGE_WORK_MAX: Final = 50_000_000
 """Characters times secrets: the search takes about a twentieth of a second."""
 FILE_WORK_MAX: Final = 40 * PAGE_WORK_MAX
-FACTS: Final = ("correlation_id", "dedupe_key", "limit_key", "error_code", "worker")
 _MARK: Final = "\0"
 _MARKS: Final = re.compile("\0+")
 
@@ -205,8 +205,7 @@ class RedactedJob:
     def __init__(self, masks: Masks, job: Job) -> None:
         self._masks = masks
         self._job = job
-        texts = {"variables": job.variables, "headers": job.headers, "result": job.result, "extra": job.extra}
-        self._texts = {name: text for name, text in texts.items() if text is not None}
+        self._texts = {name: text for name in JSON_TEXTS if (text := getattr(job, name)) is not None}
 
     def json(self, name: str) -> tuple[str, int] | None:
         """The start of one of the job's JSON values, indented, and the number of characters left out."""
@@ -233,8 +232,8 @@ class RedactedJob:
 
     @property
     def job(self) -> Job:
-        """The job with its own names redacted."""
-        redacted: dict[str, Any] = {name: self.redact(text) for name in FACTS if (text := getattr(self._job, name))}
+        """The job with its own texts redacted."""
+        redacted: dict[str, Any] = {name: self.redact(text) for name in TEXTS if (text := getattr(self._job, name))}
         return replace(self._job, **redacted)
 
     def _pretty(self, name: str) -> str | None:

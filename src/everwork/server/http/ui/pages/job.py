@@ -42,7 +42,7 @@ async def show(visit: Visit) -> View:
         "state": shown_state(job, now_ms),
         "attempts": _attempts(job),
         "summary": summary(job, explanation, entries, now_ms),
-        "related": _related(visit, job),
+        "related_cursor": _related_cursor(visit, job),
         "links": _links(visit, job, explanation),
         "texts": {name: shown for name in TEXTS if (shown := redacted.json(name)) is not None},
         "entries": entries,
@@ -70,12 +70,11 @@ def _attempts(job: Job) -> str:
     return f"{counted}, {left} left" if job.state is State.PENDING and job.attempts else counted
 
 
-def _related(visit: Visit, job: Job) -> str:
-    """The URL of all jobs with its correlation id; in a large store the scan starts near this job."""
+def _related_cursor(visit: Visit, job: Job) -> int | None:
+    """Where the list of related jobs starts: in a large store near this job."""
     sample = visit.context.sampler.latest
     is_large = sample is not None and sum(count.jobs for count in sample.counts) > LIST_SCAN_MAX
-    start = min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
-    return address("/ui/jobs", correlation=job.correlation_id, cursor=start)
+    return min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
 
 
 def _allowed(visit: Visit, job: Job, now_ms: int) -> dict[str, bool]:
