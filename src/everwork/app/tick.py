@@ -141,7 +141,7 @@ class TickRunner:
         self.runtimes: set[Runtime] = set()
         self._stops: set[StopSignal] = set()
 
-    async def run(self, prepare: Use[None], jobs_max: int, shutdown_timeout: float) -> TickResult:
+    async def run(self, prepare: Use[JobService, None], jobs_max: int, shutdown_timeout: float) -> TickResult:
         """Prepare, then run up to `jobs_max` jobs."""
         stopped = StopSignal()
         self._stops.add(stopped)

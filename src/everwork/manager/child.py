@@ -157,7 +157,7 @@ class Child:
         if not start_task.cancelled() and start_task.exception() is not None:
             self._log.error("the workers' start broke down", exc_info=start_task.exception())
 
-    def _new_runtime(self, portal: Portal) -> Runtime:
+    def _new_runtime(self, portal: Portal[JobService]) -> Runtime:
         spec = self._spec
         return Runtime(
             portal,
@@ -180,7 +180,7 @@ class Child:
 
     # The engine ---------------------------------------------------------------------------------
 
-    async def _open_portal(self) -> Portal:
+    async def _open_portal(self) -> Portal[JobService]:
         """Start the engine's thread and open the engine, retrying as the reconnect strategy allows."""
         outage = engine_outage(self._spec.name)
         problem: EngineUnavailable | None = None
@@ -200,7 +200,7 @@ class Child:
     def _make_service(self) -> JobService:
         return JobService(open_engine(self._spec.url, own_loop=True), self._spec.name)
 
-    async def _unless_stopped(self, opening: Coroutine[Any, Any, Portal]) -> Portal | None:
+    async def _unless_stopped(self, opening: Coroutine[Any, Any, Portal[JobService]]) -> Portal[JobService] | None:
         task = asyncio.ensure_future(opening)
 
         async def opened() -> None:

@@ -26,18 +26,18 @@ from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.service.service import JobService
+from everwork.runtime.source import JobStore
 
 UNSTARTED_SECONDS = 5.0
 """Prefetched jobs that have not begun after this time are released: the handlers' loop is blocked."""
 
 
 class Fetcher:
-    """Runs in the service's event loop; reaches the executor through the two given callables."""
+    """Runs in the store's event loop; reaches the executor through the two given callables."""
 
     def __init__(
         self,
-        service: JobService,
+        store: JobStore,
         worker: str,
         deliver: Callable[[Sequence[Attempt]], None],
         stop: Callable[[Attempt, Stop], None],
@@ -48,7 +48,7 @@ class Fetcher:
         lease_ms: int = LEASE_MS_DEFAULT,
         delays: Delays = backoff_delays,
     ) -> None:
-        self._service = service
+        self._store = store
         self._worker = worker
         self._owns_name = owns_name
         self._may_have_orphans = False
@@ -68,7 +68,7 @@ class Fetcher:
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
         self._beat: Heartbeat | LivenessBeat = (
-            Heartbeat(service, self._leased, self._release_overdue, stop, lease_ms=lease_ms)
+            Heartbeat(store, self._leased, self._release_overdue, stop, lease_ms=lease_ms)
             if ledger is None
             else LivenessBeat(ledger, self._release_overdue)
         )
@@ -101,7 +101,7 @@ class Fetcher:
     def _begin_round(self) -> None:
         """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
         self._round += 1
-        self._mark = self._service.mark()
+        self._mark = self._store.mark()
         self._wakes_at = math.inf
 
     @property
@@ -247,7 +247,7 @@ class Fetcher:
         """
         known = set(self._leased)
         try:
-            held = await self._service.held(self._worker)
+            held = await self._store.held(self._worker)
         except EngineError:
             return  # Tried again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
@@ -259,7 +259,7 @@ class Fetcher:
         delays = self._delays()
         while True:
             try:
-                settlement = await self._service.step(outcomes, demands)
+                settlement = await self._store.step(outcomes, demands)
                 self._outage.over()
                 return settlement
             except EngineError as error:
@@ -295,7 +295,7 @@ class Fetcher:
         checked: list[Outcome] = []
         for half in (outcomes[:middle], outcomes[middle:]):
             try:
-                await self._service.step(half)
+                await self._store.step(half)
             except EngineError:
                 pass  # The caller retries all of it.
             except Exception as problem:  # noqa: BLE001 - the search goes on in this half
@@ -342,7 +342,7 @@ class Fetcher:
         if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
             return
-        work = asyncio.ensure_future(self._service.wait_for_jobs(types, timeout_ms, since=self._mark))
+        work = asyncio.ensure_future(self._store.wait_for_jobs(types, timeout_ms, since=self._mark))
         work.add_done_callback(self._wakeup.wake)
         try:
             await self._wakeup.wait()

@@ -28,7 +28,7 @@ from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.portal import Portal
 from everwork.runtime.shutdown import StopSignal
-from everwork.service.service import JobService
+from everwork.runtime.source import JobStore
 
 log = get_logger("everwork")
 
@@ -41,7 +41,7 @@ class Runtime:
 
     def __init__(
         self,
-        portal: Portal,
+        portal: Portal[Any],
         worker: str,
         stopped: StopSignal,
         transactions: CompletesInTransaction,
@@ -152,9 +152,9 @@ class Runtime:
         else:
             log.error("the engine does not answer: what is not stored now is left to its leases")
 
-    async def _make_fetcher(self, fetcher_of: Callable[..., Fetcher], service: JobService) -> Fetcher:
+    async def _make_fetcher(self, fetcher_of: Callable[..., Fetcher], store: JobStore) -> Fetcher:
         return fetcher_of(
-            service,
+            store,
             self._worker,
             self._deliver,
             self._stop_attempt,
