@@ -20,11 +20,11 @@ from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from everwork.runtime.attempt import Attempt
 from everwork.runtime.capacity import Capacity, FetchRequest
-from everwork.runtime.executor import Report
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal
+from everwork.runtime.source import Report
 from everwork.service.service import JobService
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ class TickFetcher(Fetcher):
 class TickRunner:
     """The ticks of one application; several may run concurrently."""
 
-    def __init__(self, host: EngineHost, make: Callable[[StopSignal], Runtime]) -> None:
+    def __init__(self, host: EngineHost, make: Callable[..., Runtime[Fetcher]]) -> None:
         self._host = host
         self._make = make
-        self.runtimes: set[Runtime] = set()
+        self.runtimes: set[Runtime[Fetcher]] = set()
         self._stops: set[StopSignal] = set()
 
     async def run(self, prepare: Use[JobService, None], jobs_max: int, shutdown_timeout: float) -> TickResult:
@@ -153,10 +153,11 @@ class TickRunner:
             self._stops.discard(stopped)
 
     async def _run(self, stopped: StopSignal, jobs_max: int, shutdown_timeout: float) -> TickResult:
-        tally, runtime = Tally(), self._make(stopped)
+        tally = Tally()
+        runtime = self._make(stopped, partial(TickFetcher, jobs_max=jobs_max, tally=tally))
         self.runtimes.add(runtime)
         try:
-            await runtime.run(shutdown_timeout, fetcher_of=partial(TickFetcher, jobs_max=jobs_max, tally=tally))
+            await runtime.run(shutdown_timeout)
         finally:
             self.runtimes.discard(runtime)
         return await self._host.call(partial(_result, tally))

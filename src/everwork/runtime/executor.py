@@ -29,11 +29,10 @@ from everwork.runtime.handler import Handler
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.middleware import Call, chained
+from everwork.runtime.source import Report
 from everwork.runtime.stacks import stack_of_task, stack_of_thread
 from everwork.runtime.threads import HandlerThreads
 
-Report = tuple[Attempt, o.Outcome | None, bool]
-"""An attempt, its outcome if it is known and would be accepted, and whether its runner is free again."""
 FAILURES = (o.Failed, o.Reject, o.Retry)
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from everwork.aio.retrying import Delays, backoff_delays, engine_outage
@@ -19,14 +19,13 @@ from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Failed, Outcome, Release, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
-from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.attempt import Attempt
 from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
-from everwork.runtime.executor import Report
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.runtime.source import JobStore
+from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
 """Prefetched jobs that have not begun after this time are released: the handlers' loop is blocked."""
@@ -39,8 +38,8 @@ class Fetcher:
         self,
         store: JobStore,
         worker: str,
-        deliver: Callable[[Sequence[Attempt]], None],
-        stop: Callable[[Attempt, Stop], None],
+        deliver: Deliver,
+        stop: StopAttempt,
         *,
         job_log: JobLog,
         owns_name: bool = False,

@@ -11,7 +11,7 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.ledger import Ledger
-from everwork.runtime.source import JobStore
+from everwork.runtime.source import JobStore, StopAttempt
 
 HEARTBEAT_SECONDS: Final = 0.5
 LIVENESS_SECONDS: Final = 0.5
@@ -27,7 +27,7 @@ class Heartbeat:
         store: JobStore,
         leased: Attempts,
         release_overdue: Callable[[float], None],
-        stop: Callable[[Attempt, Stop], None],
+        stop: StopAttempt,
         *,
         lease_ms: int,
     ) -> None:

@@ -20,6 +20,7 @@ class JobLog:
     """The log of one process's jobs."""
 
     def __init__(self, process: str) -> None:
+        self.process = process
         self._log = get_logger("everwork").bind(process=process)
 
     def failed(self, attempt: Attempt, outcome: o.Failed | o.Reject | o.Retry) -> None:

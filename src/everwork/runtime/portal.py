@@ -41,6 +41,28 @@ T = TypeVar("T")
 Use = Callable[[S], Coroutine[Any, Any, T]]
 
 
+class Host(Protocol):
+    """Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def start(self, use: Callable[[Any], Coroutine[Any, Any, T]]) -> tuple[asyncio.Future[T], Callable[[], object]]:
+        """Start something there: a future of the calling loop, and a function that cancels."""
+        ...
+
+
+class Here:
+    """The running event loop as a host."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def start(self, use: Callable[[Any], Coroutine[Any, Any, T]]) -> tuple[asyncio.Future[T], Callable[[], object]]:
+        """Start something as a task."""
+        task = self.loop.create_task(use(None))
+        return task, task.cancel
+
+
 class Portal(Generic[S]):
     """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
 

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from everwork.core.leasing import Demand, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Outcome
+from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.handler import Handler
+
+Report = tuple[Attempt, Outcome | None, bool]
+"""An attempt, its outcome if it is known and would be accepted, and whether its runner is free again."""
+Deliver = Callable[[Sequence[Attempt]], None]
+"""Takes attempts to run."""
+StopAttempt = Callable[[Attempt, Stop], None]
+"""Stops an attempt whose lease is lost or whose job is cancelled."""
+
+
+class JobSource(Protocol):
+    """Leases jobs, delivers them as attempts, and settles their outcomes; in one event loop."""
+
+    def add(self, handler: Handler) -> None:
+        """Add a handler, also while others run: from now on its jobs are leased."""
+        ...
+
+    async def run(self) -> None:
+        """Fetch and settle until stopped and everything that was delivered is reported and settled."""
+        ...
+
+    def take(self, reports: Sequence[Report]) -> None:
+        """Take reports of attempts that have ended, or whose handlers have."""
+        ...
+
+    def stop_fetching(self) -> None:
+        """Lease no more jobs."""
+        ...
+
+    def stop_and_release(self) -> None:
+        """Lease no more jobs, and release those that have not begun."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop waiting for attempts that do not stop and for an unavailable store: their leases lapse."""
+        ...
 
 
 class JobStore(Protocol):
