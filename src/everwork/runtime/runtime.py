@@ -42,7 +42,7 @@ class Runtime(Generic[Source]):
         make_source: Callable[[Deliver, StopAttempt], Source],
         host: Host,
         stopped: StopSignal,
-        transactions: CompletesInTransaction,
+        transactions: CompletesInTransaction | None,
         *,
         job_log: JobLog,
         handlers: Iterable[Handler] = (),
