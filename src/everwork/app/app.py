@@ -29,6 +29,7 @@ from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.budget import Budget
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.middleware import Middleware, require_middleware
@@ -269,16 +270,17 @@ class Everwork:
     def _triggers(self) -> list[FunctionTrigger]:
         return [function.trigger for function in self.functions.values() if function.trigger is not None]
 
-    def _new_runtime(self, stopped: StopSignal, fetcher_of: Callable[..., Fetcher] = Fetcher) -> Runtime[Fetcher]:
+    def _new_runtime(self, stopped: StopSignal, budget: Budget | None = None) -> Runtime[Fetcher]:
         portal, job_log = self._host.portal, JobLog(self._name.process)
         # A tick may run next to another one under the same name.
         owns_name = self._name.is_unique and self._is_working and not self._ticks.is_live
         make_fetcher = partial(
-            fetcher_of,
+            Fetcher,
             portal.service,
             self._name.text,
             job_log=job_log,
             owns_name=owns_name,
+            budget=budget,
             lease_ms=LEASE_MS_DEFAULT,
         )
         return Runtime(

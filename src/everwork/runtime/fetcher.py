@@ -20,6 +20,7 @@ from everwork.core.outcome import Complete, Failed, Outcome, Release, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
+from everwork.runtime.budget import Budget
 from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
@@ -44,6 +45,7 @@ class Fetcher:
         job_log: JobLog,
         owns_name: bool = False,
         ledger: Ledger | None = None,
+        budget: Budget | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
         delays: Delays = backoff_delays,
     ) -> None:
@@ -54,7 +56,8 @@ class Fetcher:
         self._job_log = job_log
         self._ledger = ledger
         self._lease_ms = lease_ms
-        self._delays = delays
+        self._budget = budget
+        self._delays = delays if budget is None else budget.delays
         self._capacities: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
@@ -109,6 +112,8 @@ class Fetcher:
 
     def take(self, reports: Sequence[Report]) -> None:
         """Take reports from the executor, to be settled with the next step."""
+        if self._budget is not None:
+            self._budget.note_begun(reports)
         now = time.monotonic()
         spent: dict[str, list[float]] = {}
         for attempt, outcome, is_free in reports:
@@ -165,6 +170,8 @@ class Fetcher:
         if settlement is None:
             return None
         self._record_verdicts(outcomes, settlement.judged)
+        if self._budget is not None:
+            self._budget.count_accepted(outcomes, settlement.judged)
         self._forget(settled)
         attempts = self._lease(requests, settlement.activation)
         if attempts:
@@ -175,7 +182,8 @@ class Fetcher:
             self._deliver(attempts)
         if self._may_have_orphans:
             await self._release_orphans()
-        return self._pause_ms(requests, settlement.activation)
+        wait_ms = self._pause_ms(requests, settlement.activation)
+        return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
 
     def _next_outcomes(self) -> list[Outcome]:
         """The outcomes of the next step: all, but not more events than a worker's settings allow."""
@@ -217,6 +225,17 @@ class Fetcher:
         if any(capacity.may_have_more(self._round) for capacity in capacities):
             return None
         return max(1, math.ceil((self._wakes_at - now) * 1000))
+
+    def _pause_within(self, budget: Budget, wait_ms: int | None) -> int | None:
+        """Go on while some handler may have more; stop when all are empty and idle, or enough jobs were leased."""
+        pollable = budget.pollable(self._capacities.values(), self._round)
+        if budget.jobs_left and (wait_ms is None or pollable):
+            if not pollable:
+                self._begin_round()  # The engine has more than it returned.
+            return None
+        if not budget.jobs_left or not (self._leased or self._outcomes):
+            self.stop_fetching()
+        return wait_ms
 
     def _record_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
         for outcome, one in zip(outcomes, judged, strict=True):
@@ -304,6 +323,8 @@ class Fetcher:
 
     def _requests(self) -> list[FetchRequest]:
         """What there is capacity for, in the handlers and in the ledger of this process."""
+        if self._budget is not None:
+            return self._budget.requests(self._capacities.values(), self._round)
         free = UNLIMITED if self._ledger is None else self._ledger.free
         requests: list[FetchRequest] = []
         for capacity in self._capacities.values():
@@ -333,6 +354,8 @@ class Fetcher:
         if self._ledger is not None:
             for attempt in attempts:
                 attempt.enter(self._ledger)
+        if self._budget is not None:
+            self._budget.jobs_left -= len(attempts)
         return attempts
 
     async def _wait(self, timeout_ms: int) -> None:
