@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from everwork.client import ActiveJob, Client
-from everwork.client.stream_source import StreamWorker
+from everwork.client.stream_source import runtime_handlers, work_on
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
@@ -300,7 +300,7 @@ async def test_jobs_that_arrive_after_a_stop_go_back_unbegun(client: Client) -> 
 
     first = await client.create("wait")
     stop, stream = asyncio.Event(), client.stream()
-    task = asyncio.create_task(StreamWorker({"wait": wait}, 2).run(stream, stop))
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"wait": wait}, 2), stop))
     await until(lambda: begun)
     stop.set()
     await until(lambda: stream._is_draining)

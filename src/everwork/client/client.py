@@ -307,11 +307,11 @@ class Client:
         A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at a time for each type. Plain
         functions run in threads. `Fail`, `Reject` and `Retry` end an attempt accordingly, other errors by the policy.
         """
-        from everwork.client.stream_source import StreamWorker  # noqa: PLC0415
+        from everwork.client.stream_source import runtime_handlers, work_on  # noqa: PLC0415
 
-        pool = StreamWorker(handlers, concurrency)
+        checked = runtime_handlers(handlers, concurrency)
         async with self._calls.within():
-            await pool.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
+            await work_on(self.stream(worker=worker, lease=lease), checked, stop or asyncio.Event())
 
     async def open(self) -> Transport:
         """Open the transport, unless it is open already."""
