@@ -16,7 +16,7 @@ from everwork.client.stream_source import runtime_handlers, work_on
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
-from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, Retry
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
@@ -144,6 +144,15 @@ async def test_plain_functions_run_in_threads(client: Client) -> None:
         names = {await client.result(one.key) for one in created}
     assert len(names) == 3
     assert threading.current_thread().name not in names
+
+
+async def test_a_plain_function_that_never_returns_does_not_keep_the_program_alive(client: Client) -> None:
+    def is_daemon(job: ActiveJob) -> bool:
+        return threading.current_thread().daemon
+
+    created = await client.create("daemon")
+    async with working(client, {"daemon": is_daemon}):
+        assert await client.result(created.key) is True
 
 
 async def test_no_more_handlers_of_a_type_run_at_once_than_allowed(client: Client) -> None:
@@ -329,6 +338,27 @@ async def test_cancelling_the_worker_hands_back_what_runs(client: Client) -> Non
         await task
     job = await client.get(created.key)
     assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_stream_that_breaks_stops_its_handlers_before_their_jobs_go_back(client: Client) -> None:
+    begun, states = asyncio.Event(), []
+
+    async def hold(job: ActiveJob) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            states.append((await client.get(job.key)).state)
+
+    created, stream = await client.create("hold"), client.stream()
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"hold": hold}, 2), asyncio.Event()))
+    await begun.wait()
+    stream._error = AccessError("broken")
+    stream._wake()
+    with pytest.raises(AccessError, match="broken"):
+        await asyncio.wait_for(task, 20)
+    assert states == [State.PROCESSING]
+    assert ((await client.get(created.key)).state, (await client.get(created.key)).attempts) == (State.PENDING, 0)
 
 
 async def test_a_handler_may_use_the_same_client(client: Client) -> None:
