@@ -81,11 +81,11 @@ class Window:
         self._done = 0
         self._counted_at = time.monotonic()
 
-    def free(self) -> None:
-        """The handler of a job has ended."""
-        self._done += 1
-        self.outstanding -= 1
-        self.taken -= 1
+    def free(self, jobs: int) -> None:
+        """The handlers of so many jobs have ended."""
+        self._done += jobs
+        self.outstanding -= jobs
+        self.taken -= jobs
 
     @property
     def wants_more(self) -> bool:
@@ -137,19 +137,20 @@ class StreamSource:
 
     def take(self, reports: Sequence[Report]) -> None:
         """Send outcomes, and request as many more jobs as there is capacity for."""
-        freed: set[Window] = set()
+        here, put = self._here, self._stream.put
+        freed: dict[RuntimeHandler, int] = {}
         for attempt, outcome, is_free in reports:
             job: Any = attempt.job
-            self._here.pop(job, None)
+            here.pop(job, None)
             if outcome is not None and not job.is_lost:
-                self._stream.put(outcome)
+                put(outcome)
             if is_free:
-                window = self._windows[attempt.handler.name]
-                window.free()
-                freed.add(window)
+                freed[attempt.handler] = freed.get(attempt.handler, 0) + 1
             else:
                 job.is_lost = True  # Its handler goes on, but the result will be discarded.
-        for window in freed:
+        for handler, jobs in freed.items():
+            window = self._windows[handler.name]
+            window.free(jobs)
             if window.wants_more:
                 self._top_up(window)
         self._note_idle()
@@ -170,12 +171,13 @@ class StreamSource:
         self._idle.set()
 
     async def _receive(self) -> None:
+        here, windows = self._here, self._windows
         async for jobs in self._stream:
             now, attempts = time.monotonic(), []
             for job in jobs:
-                window = self._windows[job.type]
+                window = windows[job.type]
                 window.taken += 1
-                self._here[job] = attempt = Attempt(job, now, window.handler)  # type: ignore[arg-type]  # see JobCall
+                here[job] = attempt = Attempt(job, now, window.handler)  # type: ignore[arg-type]  # see JobCall
                 attempts.append(attempt)
             self._deliver(attempts)
 

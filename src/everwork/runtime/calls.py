@@ -46,17 +46,20 @@ class ArgumentsCall:
         self, handler: Handler, arguments: Arguments, threads: HandlerThreads, transactions: CompletesInTransaction
     ) -> None:
         self._handler = handler
-        self._arguments = arguments
+        self._middleware = handler.middleware
+        self._bind = arguments.bind
+        self._context_name = arguments.context_name
+        self._collector_name = arguments.collector_name
         self._threads = threads
         self._transactions = transactions
 
     async def run(self, attempt: Attempt) -> o.Outcome:
         """Bind the arguments, call the handler, and make an outcome of what it returns."""
-        if self._handler.middleware:
-            call = chained(self._handler.middleware, functools.partial(self._innermost, attempt))
+        if self._middleware:
+            call = chained(self._middleware, functools.partial(self._innermost, attempt))
             return _completed(attempt, await call(Call.of(attempt.job)))
         try:
-            arguments = self._arguments.bind(decode(attempt.job.variables))
+            arguments = self._bind(decode(attempt.job.variables))
         except InvalidInput as error:
             return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
         return _completed(attempt, await self._invoke(attempt, arguments))
@@ -72,7 +75,7 @@ class ArgumentsCall:
         if attempt.is_in_thread:
             raise BadConfiguration("the call before this one still runs in its thread")
         try:
-            arguments = self._arguments.bind(dict(call.arguments))
+            arguments = self._bind(dict(call.arguments))
         except InvalidInput as error:
             raise Fail(f"argument {error}") from None
         return await self._invoke(attempt, arguments)
@@ -81,8 +84,8 @@ class ArgumentsCall:
         """An awaitable of the handler's result; no extra coroutine, because every job would pay for it."""
         handler = self._handler
         collector = EventCollector(handler.events_max) if handler.can_emit else None
-        if self._arguments.context_name is not None:
-            arguments[self._arguments.context_name] = JobContext(attempt, self._transactions, collector)
+        if self._context_name is not None:
+            arguments[self._context_name] = JobContext(attempt, self._transactions, collector)
         if collector is not None:
             return self._collecting(attempt, arguments, collector)
         if handler.is_async:
@@ -92,8 +95,8 @@ class ArgumentsCall:
 
     async def _collecting(self, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector) -> Any:
         """Call with its own event collector, also for tasks and threads that the call starts."""
-        if self._arguments.collector_name is not None:
-            arguments[self._arguments.collector_name] = collector
+        if self._collector_name is not None:
+            arguments[self._collector_name] = collector
         token = collector_of_call.set(collector)
         handler = self._handler
         try:
