@@ -16,7 +16,7 @@ from everwork.client.stream_source import runtime_handlers, work_on
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
-from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, ResultTimeout, Retry
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
@@ -240,6 +240,24 @@ async def test_a_thread_that_takes_longer_than_it_may_is_not_waited_for(client: 
         assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it still runs"
         assert seen[0].is_lost
         gate.set()
+
+
+async def test_a_thread_past_its_timeout_keeps_its_runner_until_it_returns(client: Client) -> None:
+    gate, begun = threading.Event(), list[int]()
+
+    def hang(job: ActiveJob) -> None:
+        begun.append(job.key)
+        gate.wait(30)
+
+    first = await client.create("hang", timeout=0.05, max_attempts=1)
+    async with working(client, {"hang": hang}, concurrency=1):
+        await finished(client, first.key)
+        second = await client.create("hang")
+        with pytest.raises(ResultTimeout):
+            await client.result(second.key, 0.2)
+        assert begun == [first.key]
+        gate.set()
+        assert await client.result(second.key) is None
 
 
 async def test_a_handler_that_swallows_its_cancellation_is_not_waited_for(client: Client) -> None:

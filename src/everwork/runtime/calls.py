@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import Any, ClassVar, Protocol
+from typing import Any, Final
 
 from everwork.codec.json import decode, encode
 from everwork.core import ending
@@ -22,25 +22,11 @@ from everwork.runtime.stacks import stack_of_task, stack_of_thread
 from everwork.runtime.threads import HandlerThreads
 
 
-class HandlerCall(Protocol):
-    """The calls of one handler."""
-
-    waits_for_threads: ClassVar[bool]
-    """Whether a handler in a thread may finish at a shutdown; otherwise its attempt is released."""
-
-    async def run(self, attempt: Attempt) -> o.Outcome:
-        """Call the handler, and make an outcome of what it returns."""
-        ...
-
-    def why_unfinished(self, attempt: Attempt) -> str:
-        """What to add to the error of an attempt that goes on after its timeout."""
-        ...
-
-
 class ArgumentsCall:
     """Calls a handler with the job's variables as its arguments, inside its middleware."""
 
-    waits_for_threads: ClassVar[bool] = True
+    waits_for_threads: Final = True
+    """At a shutdown, a handler in a thread may finish."""
 
     def __init__(
         self, handler: Handler, arguments: Arguments, threads: HandlerThreads, transactions: CompletesInTransaction
@@ -65,7 +51,7 @@ class ArgumentsCall:
         return _completed(attempt, await self._invoke(attempt, arguments))
 
     def why_unfinished(self, attempt: Attempt) -> str:
-        """Where it is stuck."""
+        """What to add to the error of an attempt that goes on after its timeout: where it is stuck."""
         if attempt.is_in_thread:
             return f"; its thread still runs{_thread_stack(attempt, self._threads)}"
         return f"; it ignores its cancellation{_task_stack(attempt)}"
@@ -114,7 +100,8 @@ class ArgumentsCall:
 class JobCall:
     """Calls a handler with the job itself."""
 
-    waits_for_threads: ClassVar[bool] = False
+    waits_for_threads: Final = False
+    """At a shutdown, the attempt of a handler in a thread is released."""
 
     def __init__(self, handler: Handler, threads: HandlerThreads) -> None:
         self._function = handler.function
@@ -128,8 +115,11 @@ class JobCall:
         return _completed(attempt, await _in_thread(self._threads, attempt, self._function, attempt.job))
 
     def why_unfinished(self, attempt: Attempt) -> str:  # noqa: ARG002 - the same for all
-        """That it is not waited for."""
+        """What to add to the error of an attempt that goes on after its timeout."""
         return "; it still runs"
+
+
+HandlerCall = ArgumentsCall | JobCall
 
 
 def _in_thread(

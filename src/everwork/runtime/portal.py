@@ -41,16 +41,6 @@ T = TypeVar("T")
 Use = Callable[[S], Coroutine[Any, Any, T]]
 
 
-class Host(Protocol):
-    """Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
-
-    loop: asyncio.AbstractEventLoop
-
-    def start(self, use: Callable[[Any], Coroutine[Any, Any, T]]) -> tuple[asyncio.Future[T], Callable[[], object]]:
-        """Start something there: a future of the calling loop, and a function that cancels."""
-        ...
-
-
 class Here:
     """The running event loop as a host."""
 
@@ -215,6 +205,10 @@ class Portal(Generic[S]):
             self.loop.run_forever()
         finally:
             self.loop.close()
+
+
+Host = Portal[Any] | Here
+"""Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
 
 
 def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
