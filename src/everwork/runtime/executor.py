@@ -150,7 +150,7 @@ class Executor:
         running.add(attempt)
         job_here.set(attempt.job)
         try:
-            outcome = await self._outcome(pool, attempt)
+            outcome = await self._outcome(pool, attempt, now + attempt.timeout)
             if self._is_fork:
                 os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: the child is no worker.
             if attempt.thread is not None and attempt.is_in_thread:
@@ -173,8 +173,8 @@ class Executor:
             return o.Release(attempt.job.key, attempt.job.attempt)
         return self._failed(attempt, error)
 
-    async def _outcome(self, pool: Pool, attempt: Attempt) -> o.Outcome | None:
-        """The outcome of the attempt, whatever the handler does."""
+    async def _outcome(self, pool: Pool, attempt: Attempt, ends_at: float) -> o.Outcome | None:
+        """The outcome of the attempt, whatever the handler does; `ends_at` is when it times out."""
         outcome: o.Outcome | None
         try:
             outcome = await pool.run_call(attempt)
@@ -188,7 +188,7 @@ class Executor:
             # A handler that blocks the loop is interrupted at shutdown.
             is_interrupted = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
             outcome = None if is_interrupted else self._failed(attempt, error)
-        if attempt.stop is None and attempt.is_overdue(time.monotonic()):
+        if attempt.stop is None and time.monotonic() > ends_at:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         if attempt.stop is not None:
             await absorb_cancellation(attempt.task)

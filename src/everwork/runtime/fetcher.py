@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import math
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -115,14 +116,14 @@ class Fetcher:
         if self._budget is not None:
             self._budget.note_begun(reports)
         now = time.monotonic()
-        spent: dict[str, list[float]] = {}
+        spent: defaultdict[str, list[float]] = defaultdict(list)
         for attempt, outcome, is_free in reports:
             self._record_end(attempt, outcome, is_free)
             if is_free:
                 name = attempt.handler.name
                 self._capacities[name].leased -= 1
                 if attempt.begun_at is not None:
-                    spent.setdefault(name, []).append(now - attempt.begun_at)
+                    spent[name].append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._capacities[name].add_duration(sum(seconds) / len(seconds))
         self._wakeup.notify()
