@@ -6,14 +6,17 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from everwork import Everwork
+from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.handler import Arguments, Handler, QueueKey
+from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger, bytes_for
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal
-from tests.app.waiting import DEADLINE_S, until
+from tests.app.waiting import DEADLINE_S
 
 
 def a_handler(function: Callable[..., Any], *types: str, **settings: Any) -> Handler:
@@ -33,16 +36,22 @@ def a_ledger(slots: int = 8) -> Ledger:
     return Ledger(memoryview(bytearray(bytes_for(slots))))
 
 
+def a_runtime(app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Ledger | None = None) -> Runtime[Fetcher]:
+    """A runtime on the store of an application that is open."""
+    job_log, transactions = JobLog("p1"), app._host.transactions
+    make_fetcher = partial(Fetcher, app.service, app.worker, job_log=job_log, ledger=ledger)
+    return Runtime(
+        make_fetcher, app._host.portal, stopped, transactions, job_log=job_log, handlers=handlers, ledger=ledger
+    )
+
+
 @asynccontextmanager
-async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = None) -> AsyncIterator[Runtime]:
+async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = None) -> AsyncIterator[Runtime[Fetcher]]:
     """Handlers at work on the application's store; at the end everything they began has been settled."""
     await app.open()
     stopped = StopSignal()
-    runtime = Runtime(
-        app._host.portal, app.worker, stopped, app._host.transactions, process="p1", handlers=handlers, ledger=ledger
-    )
+    runtime = a_runtime(app, stopped, *handlers, ledger=ledger)
     running = asyncio.create_task(runtime.run(None))
-    await until(lambda: running.done() or runtime._fetcher is not None)
     try:
         yield runtime
     except BaseException:

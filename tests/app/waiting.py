@@ -68,7 +68,7 @@ def stop_thread(app: Everwork, workers: threading.Thread) -> None:
 async def working(app: Everwork, *, shutdown_timeout: float = DEADLINE_S) -> AsyncIterator[asyncio.Task[None]]:
     """Workers that run in the test's own event loop; at the end everything they began has been settled."""
     task = asyncio.create_task(app.work(shutdown_timeout=shutdown_timeout))
-    await until(lambda: task.done() or (app._runtime is not None and app._runtime._fetcher is not None))
+    await until(lambda: task.done() or app._runtime is not None)
     try:
         yield task
     except BaseException:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from everwork.client import ActiveJob, Client
-from everwork.client.stream_source import StreamWorker
+from everwork.client.stream_source import runtime_handlers, work_on
 from everwork.core.job import Job
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
-from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, ResultTimeout, Retry
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
@@ -146,6 +146,15 @@ async def test_plain_functions_run_in_threads(client: Client) -> None:
     assert threading.current_thread().name not in names
 
 
+async def test_a_plain_function_that_never_returns_does_not_keep_the_program_alive(client: Client) -> None:
+    def is_daemon(job: ActiveJob) -> bool:
+        return threading.current_thread().daemon
+
+    created = await client.create("daemon")
+    async with working(client, {"daemon": is_daemon}):
+        assert await client.result(created.key) is True
+
+
 async def test_no_more_handlers_of_a_type_run_at_once_than_allowed(client: Client) -> None:
     running = most = 0
     all_places_are_taken = asyncio.Event()
@@ -233,6 +242,24 @@ async def test_a_thread_that_takes_longer_than_it_may_is_not_waited_for(client: 
         gate.set()
 
 
+async def test_a_thread_past_its_timeout_keeps_its_runner_until_it_returns(client: Client) -> None:
+    gate, begun = threading.Event(), list[int]()
+
+    def hang(job: ActiveJob) -> None:
+        begun.append(job.key)
+        gate.wait(30)
+
+    first = await client.create("hang", timeout=0.05, max_attempts=1)
+    async with working(client, {"hang": hang}, concurrency=1):
+        await finished(client, first.key)
+        second = await client.create("hang")
+        with pytest.raises(ResultTimeout):
+            await client.result(second.key, 0.2)
+        assert begun == [first.key]
+        gate.set()
+        assert await client.result(second.key) is None
+
+
 async def test_a_handler_that_swallows_its_cancellation_is_not_waited_for(client: Client) -> None:
     gate = asyncio.Event()
 
@@ -300,7 +327,7 @@ async def test_jobs_that_arrive_after_a_stop_go_back_unbegun(client: Client) -> 
 
     first = await client.create("wait")
     stop, stream = asyncio.Event(), client.stream()
-    task = asyncio.create_task(StreamWorker({"wait": wait}, 2).run(stream, stop))
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"wait": wait}, 2), stop))
     await until(lambda: begun)
     stop.set()
     await until(lambda: stream._is_draining)
@@ -329,6 +356,27 @@ async def test_cancelling_the_worker_hands_back_what_runs(client: Client) -> Non
         await task
     job = await client.get(created.key)
     assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_stream_that_breaks_stops_its_handlers_before_their_jobs_go_back(client: Client) -> None:
+    begun, states = asyncio.Event(), []
+
+    async def hold(job: ActiveJob) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            states.append((await client.get(job.key)).state)
+
+    created, stream = await client.create("hold"), client.stream()
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"hold": hold}, 2), asyncio.Event()))
+    await begun.wait()
+    stream._error = AccessError("broken")
+    stream._wake()
+    with pytest.raises(AccessError, match="broken"):
+        await asyncio.wait_for(task, 20)
+    assert states == [State.PROCESSING]
+    assert ((await client.get(created.key)).state, (await client.get(created.key)).attempts) == (State.PENDING, 0)
 
 
 async def test_a_handler_may_use_the_same_client(client: Client) -> None:

@@ -30,17 +30,33 @@ def backoff_delays(first: float = 0.1, longest: float = 1.5) -> Iterator[float]:
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], deadline: float | None) -> T:
     """Retry an idempotent call while the engine is unavailable, until `deadline` at the latest."""
-    loop = asyncio.get_running_loop()
-    gives_up_at = min(loop.time() + OUTAGE_SECONDS_MAX, deadline or math.inf)
-    delays = backoff_delays()
+    outage_ends = asyncio.get_running_loop().time() + OUTAGE_SECONDS_MAX
+    return await retrying(call, until=min(outage_ends, deadline or math.inf))
+
+
+async def retrying(
+    call: Callable[[], Awaitable[T]],
+    *,
+    on: tuple[type[Exception], ...] = (EngineUnavailable,),
+    until: float = math.inf,
+    outage: Outage | None = None,
+) -> T:
+    """Retry an idempotent call while it raises one of these errors, until a time of the event loop's clock."""
+    loop, delays = asyncio.get_running_loop(), backoff_delays()
     while True:
         try:
-            return await call()
-        except EngineUnavailable:
+            result = await call()
+        except on as error:
             delay = next(delays)
-            if loop.time() + delay > gives_up_at:
+            if loop.time() + delay > until:
                 raise
+            if outage is not None:
+                outage.report(error)
             await asyncio.sleep(delay)
+        else:
+            if outage is not None:
+                outage.over()
+            return result
 
 
 def engine_outage(owner: str) -> Outage:

@@ -26,22 +26,15 @@ SLICE_SECONDS: Final = 0.005
 class Runners(Generic[T]):
     """Call `run` with each item of the inbox and the task that calls it, up to `concurrency` at the same time.
 
-    Call `wake` after adding to the inbox. `on_idle` is called by a runner that finds the inbox empty.
+    Call `wake` after adding to the inbox.
     """
 
-    __slots__ = ("_concurrency", "_idle", "_is_closed", "_on_idle", "_owner", "_run", "inbox", "tasks")
+    __slots__ = ("_concurrency", "_idle", "_is_closed", "_owner", "_run", "inbox", "tasks")
 
-    def __init__(
-        self,
-        run: Callable[[T, asyncio.Task[Any]], Awaitable[None]],
-        concurrency: int,
-        owner: str,
-        on_idle: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, run: Callable[[T, asyncio.Task[Any]], Awaitable[None]], concurrency: int, owner: str) -> None:
         self._run = run
         self._concurrency = concurrency
         self._owner = owner
-        self._on_idle = on_idle
         self._is_closed = False
         self._idle: list[asyncio.Future[None]] = []
         self.inbox: deque[T] = deque()
@@ -94,8 +87,6 @@ class Runners(Generic[T]):
 
     async def _next(self) -> None:
         """Wait until `wake` reports something to do."""
-        if self._on_idle is not None:
-            self._on_idle()
         future = asyncio.get_running_loop().create_future()
         self._idle.append(future)
         await future

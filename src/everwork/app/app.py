@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -28,6 +29,9 @@ from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.budget import Budget
+from everwork.runtime.fetcher import Fetcher
+from everwork.runtime.job_log import JobLog
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import Runtime, WorkerName
 from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal, run_loop
@@ -73,7 +77,7 @@ class Everwork:
         self._host = EngineHost(url, self._name, clock, self.functions)
         self.sync = SyncEverwork(self._host, self._checked_many, self._stop_workers, self.run_once)
         self._ticks = TickRunner(self._host, self._new_runtime)
-        self._runtime: Runtime | None = None
+        self._runtime: Runtime[Fetcher] | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
         self._stop_requests: WeakSet[StopRequest] = WeakSet()
@@ -266,17 +270,26 @@ class Everwork:
     def _triggers(self) -> list[FunctionTrigger]:
         return [function.trigger for function in self.functions.values() if function.trigger is not None]
 
-    def _new_runtime(self, stopped: StopSignal) -> Runtime:
-        return Runtime(
-            self._host.portal,
+    def _new_runtime(self, stopped: StopSignal, budget: Budget | None = None) -> Runtime[Fetcher]:
+        portal, job_log = self._host.portal, JobLog(self._name.process)
+        # A tick may run next to another one under the same name.
+        owns_name = self._name.is_unique and self._is_working and not self._ticks.is_live
+        make_fetcher = partial(
+            Fetcher,
+            portal.service,
             self._name.text,
+            job_log=job_log,
+            owns_name=owns_name,
+            budget=budget,
+            lease_ms=LEASE_MS_DEFAULT,
+        )
+        return Runtime(
+            make_fetcher,
+            portal,
             stopped,
             self._host.transactions,
-            process=self._name.process,
+            job_log=job_log,
             handlers=[function.handler(self._middleware) for function in self.functions.values()],
-            # A tick may run next to another one under the same name.
-            owns_name=self._name.is_unique and self._is_working and not self._ticks.is_live,
-            lease_ms=LEASE_MS_DEFAULT,
         )
 
     def stop(self) -> None:
@@ -349,7 +362,7 @@ class Everwork:
             runtime.ended.result()
 
     @property
-    def _runtimes(self) -> list[Runtime]:
+    def _runtimes(self) -> list[Runtime[Fetcher]]:
         """Every runtime that runs handlers now."""
         ticks = list(self._ticks.runtimes)
         return ticks if self._runtime is None else [self._runtime, *ticks]

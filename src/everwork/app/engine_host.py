@@ -41,7 +41,7 @@ class EngineHost:
         self._reset()
 
     def _reset(self) -> None:
-        self._portal: Portal | None = None
+        self._portal: Portal[JobService] | None = None
         self._guard = threading.Lock()
         self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
         self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Created]] = WeakKeyDictionary()
@@ -84,12 +84,12 @@ class EngineHost:
         if not self._is_open:
             self._opening().result()
 
-    async def call(self, use: Use[T]) -> T:
+    async def call(self, use: Use[JobService, T]) -> T:
         """Use the service."""
         await self.open()
         return await self._opened.call(use)
 
-    def run(self, use: Use[T]) -> T:
+    def run(self, use: Use[JobService, T]) -> T:
         """Use the service, from a thread without event loop."""
         self.open_blocking()
         return self._opened.run(use)
@@ -132,14 +132,14 @@ class EngineHost:
             portal.close()
 
     @property
-    def portal(self) -> Portal:
+    def portal(self) -> Portal[JobService]:
         """The engine's thread while it is open."""
         if self._portal is None:
             raise BadConfiguration("the application is not open: use `async with app`")
         return self._portal
 
     @property
-    def _opened(self) -> Portal:
+    def _opened(self) -> Portal[JobService]:
         """The engine's thread for a caller that has just opened it; another may have closed it since."""
         if self._portal is None:
             raise EngineUnavailable("the application was closed; open it again")

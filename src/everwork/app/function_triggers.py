@@ -44,7 +44,7 @@ def function_trigger(type: str, cron: object, retry: RetryPolicy | None = None) 
 
 
 @contextmanager
-def firing(portal: Portal, triggers: Sequence[FunctionTrigger]) -> Iterator[None]:
+def firing(portal: Portal[JobService], triggers: Sequence[FunctionTrigger]) -> Iterator[None]:
     """Fire triggers inside this context."""
 
     async def fire(service: JobService) -> None:

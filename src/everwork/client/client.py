@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.aio.retrying import backoff_delays
+from everwork.aio.retrying import retrying
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
@@ -307,11 +307,11 @@ class Client:
         A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at a time for each type. Plain
         functions run in threads. `Fail`, `Reject` and `Retry` end an attempt accordingly, other errors by the policy.
         """
-        from everwork.client.stream_source import StreamWorker  # noqa: PLC0415
+        from everwork.client.stream_source import runtime_handlers, work_on  # noqa: PLC0415
 
-        pool = StreamWorker(handlers, concurrency)
+        checked = runtime_handlers(handlers, concurrency)
         async with self._calls.within():
-            await pool.run(self.stream(worker=worker, lease=lease), stop or asyncio.Event())
+            await work_on(self.stream(worker=worker, lease=lease), checked, stop or asyncio.Event())
 
     async def open(self) -> Transport:
         """Open the transport, unless it is open already."""
@@ -372,17 +372,13 @@ class Client:
 
     async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
         """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
-        loop, delays = asyncio.get_running_loop(), backoff_delays()
         async with self._calls.within(self._timeout + more_seconds) as deadline:
             transport = await self.open()
-            while True:
-                try:
-                    return await call(transport.jobs(deadline))
-                except (EngineUnavailable, EngineBusy):
-                    delay = next(delays)
-                    if not safe or loop.time() + delay > deadline:
-                        raise
-                    await asyncio.sleep(delay)
+            if not safe:
+                return await call(transport.jobs(deadline))
+            return await retrying(
+                lambda: call(transport.jobs(deadline)), on=(EngineUnavailable, EngineBusy), until=deadline
+            )
 
 
 def _filter(wanted: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from everwork.aio.retrying import backoff_delays, engine_outage
+from everwork.aio.retrying import backoff_delays, engine_outage, retrying
 from everwork.client.job import ActiveJob
 from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
@@ -65,22 +65,13 @@ class LocalStream(Stream):
 
     async def _settle_batch(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
-        judged = await self._settle(batch)
+        # Each outcome names its attempt, so it may be repeated.
+        judged = await retrying(
+            lambda: self._transport.jobs(0.0).settle_each(batch), on=(EngineError,), outage=self._outage
+        )
         for outcome, one in zip(batch, judged, strict=True):
             if (error := _refusal(outcome, one)) is not None:
                 self._refused(Refused(outcome.key, outcome.attempt, str(error)))
-
-    async def _settle(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
-        """Settle outcomes, retrying while the engine is unavailable: each names its attempt and may be repeated."""
-        delays = backoff_delays()
-        while True:
-            try:
-                judged = await self._transport.jobs(0.0).settle_each(batch)
-                self._outage.over()
-                return judged
-            except EngineError as error:
-                self._outage.report(error)
-                await asyncio.sleep(next(delays))
 
     async def _feed(self, key: CreditKey, more: asyncio.Event) -> None:
         delays = backoff_delays()

@@ -1,279 +1,205 @@
-"""Runs handlers on a stream: a few tasks for many jobs, and a prefetch that adapts to the throughput.
-
-Each type has up to `concurrency` runners; see `everwork.aio.runners`.
-"""
+"""A worker's stream as the source of a runtime, with a prefetch that adapts to the throughput."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
+import math
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from everwork.aio.runners import Runners, absorb_cancellation
-from everwork.client import requests
+from everwork.aio.loops import first_of
 from everwork.client.job import ActiveJob
 from everwork.client.stream import Stream
-from everwork.core import checks, ending
-from everwork.core import outcome as o
+from everwork.core import checks
 from everwork.core.limits import CONCURRENCY_MAX
-from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
-from everwork.logs import get_logger, job_here
-
-log = get_logger("everwork")
+from everwork.exceptions import BadConfiguration
+from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.handler import Handler as RuntimeHandler
+from everwork.runtime.handler import QueueKey
+from everwork.runtime.job_log import JobLog
+from everwork.runtime.portal import Here
+from everwork.runtime.runtime import Runtime
+from everwork.runtime.shutdown import StopSignal
+from everwork.runtime.source import Deliver, Report, StopAttempt
 
 Handler = Callable[[ActiveJob], Any]
 """Takes a job and returns its result; a coroutine function, or a plain one, which runs in a thread."""
 PREFETCH_SECONDS: Final = 0.1
 """As many jobs are prefetched as were recently done in this time: it hides the round trip to the server."""
 PREFETCH_MAX: Final = 2_000
-WATCH_SECONDS: Final = 0.1
-GRACE_SECONDS: Final = 1.0
 
 
-class Pool:
-    """The jobs of one type: waiting, running, and their runners."""
+async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyncio.Event) -> None:
+    """Work until `stop` is set: then finish what runs and release what has not started."""
+    job_log = JobLog(stream.worker, only_errors=True)
+    make_source = functools.partial(StreamSource, stream)
+    async with stream:
+        runtime = Runtime(make_source, Here(), StopSignal(stop), None, job_log=job_log, handlers=handlers)
+        await runtime.run(shutdown_timeout=None, cancel_seconds=None)
 
-    def __init__(self, type: str, handler: Handler, concurrency: int) -> None:
-        if not callable(handler):
-            raise BadConfiguration(f"handler of '{type}': must be a function, not {checks.shown(handler)}")
-        self.type = checks.name("type", type)
+
+def runtime_handlers(handlers: Mapping[str, Handler], concurrency: int) -> list[RuntimeHandler]:
+    """Checked handlers, each for the jobs of its type; they have the timeouts of their jobs only."""
+    checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
+    if not handlers:
+        raise BadConfiguration("there is nothing to run: give at least one handler")
+    return [_runtime_handler(type, handler, concurrency) for type, handler in handlers.items()]
+
+
+def _runtime_handler(type: str, handler: Handler, concurrency: int) -> RuntimeHandler:
+    if not callable(handler):
+        raise BadConfiguration(f"handler of '{type}': must be a function, not {checks.shown(handler)}")
+    return RuntimeHandler(
+        name=checks.name("type", type),
+        queues=(QueueKey(type),),
+        function=handler,
+        arguments=None,
+        is_async=inspect.iscoroutinefunction(handler)
+        or inspect.iscoroutinefunction(getattr(handler, "__call__", None)),  # noqa: B004 - objects may be handlers too
+        is_final=False,
+        concurrency=concurrency,
+        timeout=math.inf,
+        can_emit=False,
+    )
+
+
+class Window:
+    """How many jobs of a type may be here and on their way: as many as run, and what is done in a short time."""
+
+    __slots__ = ("_counted_at", "_done", "handler", "outstanding", "size", "taken")
+
+    def __init__(self, handler: RuntimeHandler) -> None:
         self.handler = handler
-        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
-        )
-        self.concurrency = concurrency
-        self.running: dict[ActiveJob, Run] = {}
-        self.runners: Runners[ActiveJob]
-        self.window = concurrency
+        self.size = handler.concurrency
         self.outstanding = 0
-        self.done = 0
-        self.counted_at = time.monotonic()
+        """Credits that were granted, less the jobs whose handlers have ended."""
+        self.taken = 0
+        """Jobs that are here."""
+        self._done = 0
+        self._counted_at = time.monotonic()
 
-    def adapt(self) -> None:
-        """Set the prefetch to what is done in a short time."""
+    def free(self, jobs: int) -> None:
+        """The handlers of so many jobs have ended."""
+        self._done += jobs
+        self.outstanding -= jobs
+        self.taken -= jobs
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether to grant credits: in portions, but at once if a runner is idle."""
+        return self.size - self.outstanding > self.size >> 2 or self.taken < self.handler.concurrency
+
+    def credits(self) -> int:
+        """How many credits to grant now."""
         now = time.monotonic()
-        seconds = now - self.counted_at
+        seconds = now - self._counted_at
         if seconds >= PREFETCH_SECONDS:
-            self.window = self.concurrency + min(int(self.done / seconds * PREFETCH_SECONDS), PREFETCH_MAX)
-            self.done, self.counted_at = 0, now
+            self.size = self.handler.concurrency + min(int(self._done / seconds * PREFETCH_SECONDS), PREFETCH_MAX)
+            self._done, self._counted_at = 0, now
+        return self.size - self.outstanding
 
 
-class Run:
-    """A running handler."""
+class StreamSource:
+    """Jobs from a stream, in the handlers' own event loop."""
 
-    __slots__ = ("is_cancelled", "is_timed_out", "started_at", "task")
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.started_at = time.monotonic()
-        self.is_cancelled = False
-        """Whether its task was cancelled to stop the handler."""
-        self.is_timed_out = False
-
-
-class StreamWorker:
-    """The handlers of one worker, for one call of `run`."""
-
-    def __init__(self, handlers: Mapping[str, Handler], concurrency: int) -> None:
-        checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
-        if not handlers:
-            raise BadConfiguration("there is nothing to run: give at least one handler")
-        self._pools = {type: Pool(type, handler, concurrency) for type, handler in handlers.items()}
-        for pool in self._pools.values():
-            pool.runners = Runners(
-                functools.partial(self._run, pool), concurrency, pool.type, functools.partial(self._top_up, pool)
-            )
-        self._stream: Stream
-        self._threads: ThreadPoolExecutor | None = None
+    def __init__(self, stream: Stream, deliver: Deliver, stop: StopAttempt) -> None:
+        self._stream = stream
+        self._deliver = deliver
+        self._stop = stop
+        self._windows: dict[str, Window] = {}
+        self._here: dict[ActiveJob, Attempt] = {}
+        """What was delivered and has not been reported."""
         self._is_stopping = False
         self._idle = asyncio.Event()
-
-    async def run(self, stream: Stream, stop: asyncio.Event) -> None:
-        """Work until `stop` is set: then finish what runs and release what has not started."""
-        self._stream = stream
         stream.on_loss = self._stop_lost
-        watching = asyncio.ensure_future(self._watch())
-        try:
-            async with stream:
-                for pool in self._pools.values():
-                    self._top_up(pool)
-                await self._work(stop)
-        finally:
-            watching.cancel()
-            self._close()
 
-    async def _work(self, stop: asyncio.Event) -> None:
-        receiving = asyncio.ensure_future(self._receive_all())
+    def add(self, handler: RuntimeHandler) -> None:
+        """Add a handler, also while others run."""
+        self._windows[handler.name] = window = Window(handler)
+        self._top_up(window)
+
+    async def run(self) -> None:
+        """Receive jobs until stopped and everything that was delivered is reported; the stream settles it."""
+        receiving = asyncio.ensure_future(self._receive())
         try:
-            await _either(receiving, stop)
-            if not receiving.done():
-                self._stop_soft()
-                # An unavailable server must not delay the stop: what is left is sent while the stream closes.
-                await _either(receiving, self._idle)
+            # An unavailable server must not delay the stop: what is left is sent while the stream closes.
+            await first_of(self._idle, work=receiving)
             if receiving.done():
                 receiving.result()
-        except BaseException:
-            self._stop_soft()
-            await self._stop_hard()
+        except Exception:
+            await self._stop_all()  # Before the stream closes, which releases their jobs.
             raise
         finally:
             receiving.cancel()
 
-    async def _receive_all(self) -> None:
-        async for jobs in self._stream:
-            for job in jobs:
-                self._accept(job)
-            for pool in self._pools.values():
-                pool.runners.wake()
-
-    def _accept(self, job: ActiveJob) -> None:
-        pool = self._pools[job.type]
-        if self._is_stopping:
-            self._stream.put(o.Release(job.key, job.attempt))
-        else:
-            pool.runners.inbox.append(job)
-
-    # Shutdown -----------------------------------------------------------------------------------
-
-    def _stop_soft(self) -> None:
-        """Start nothing more and release what waits; the stream ends when what runs has ended."""
-        self._is_stopping = True
-        for pool in self._pools.values():
-            while pool.runners.inbox:
-                job = pool.runners.inbox.popleft()
-                self._stream.put(o.Release(job.key, job.attempt))
-        self._stream.drain()
+    def take(self, reports: Sequence[Report]) -> None:
+        """Send outcomes, and request as many more jobs as there is capacity for."""
+        here, put = self._here, self._stream.put
+        freed: dict[RuntimeHandler, int] = {}
+        for attempt, outcome, is_free in reports:
+            job: Any = attempt.job
+            here.pop(job, None)
+            if outcome is not None and not job.is_lost:
+                put(outcome)
+            if is_free:
+                freed[attempt.handler] = freed.get(attempt.handler, 0) + 1
+            else:
+                job.is_lost = True  # Its handler goes on, but the result will be discarded.
+        for handler, jobs in freed.items():
+            window = self._windows[handler.name]
+            window.free(jobs)
+            if window.wants_more:
+                self._top_up(window)
         self._note_idle()
 
-    def _note_idle(self) -> None:
-        if self._is_stopping and not any(pool.running for pool in self._pools.values()):
-            self._idle.set()
+    def stop_fetching(self) -> None:
+        """Request no more jobs; the stream ends when what runs has ended."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._stream.drain()
+        self._note_idle()
 
-    async def _stop_hard(self) -> None:
-        """Cancel what runs; it is released when the stream is closed. Threads cannot be stopped, only flagged."""
-        for pool in self._pools.values():
-            for job in pool.running:
-                job.is_lost = job.is_lost or not pool.is_async
-            pool.runners.close()
-        runners = [runner for pool in self._pools.values() for runner in pool.runners.tasks]
-        if runners:
-            await asyncio.wait(runners)
+    def stop_and_release(self) -> None:
+        """Request no more jobs; the executor, in the same loop, releases what has not begun."""
+        self.stop_fetching()
 
-    def _close(self) -> None:
-        for pool in self._pools.values():
-            pool.runners.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+    def abandon(self) -> None:
+        """Wait no longer for what runs: its jobs are released when the stream closes."""
+        self._idle.set()
 
-    # One job ------------------------------------------------------------------------------------
+    async def _receive(self) -> None:
+        here, windows = self._here, self._windows
+        async for jobs in self._stream:
+            now, attempts = time.monotonic(), []
+            for job in jobs:
+                window = windows[job.type]
+                window.taken += 1
+                here[job] = attempt = Attempt(job, now, window.handler)  # type: ignore[arg-type]  # see JobCall
+                attempts.append(attempt)
+            self._deliver(attempts)
 
-    async def _run(self, pool: Pool, job: ActiveJob, task: asyncio.Task[Any]) -> None:
-        """Call the handler of one job, report its outcome, and request more jobs."""
-        if not job.is_lost:
-            run = pool.running[job] = Run(task)
-            job_here.set(job)
-            try:
-                outcome = await self._outcome(pool, job, run)
-            finally:
-                job_here.set(None)
-                del pool.running[job]
-            if not job.is_lost:
-                self._stream.put(outcome)
-            if self._is_stopping:
-                self._note_idle()
-        pool.done += 1
-        pool.outstanding -= 1
-        if pool.window - pool.outstanding > pool.window >> 2:
-            self._top_up(pool)
-
-    def _top_up(self, pool: Pool) -> None:
-        pool.adapt()
-        credits = pool.window - pool.outstanding
-        if credits > 0 and not self._is_stopping:
-            pool.outstanding += credits
-            self._stream.grant(pool.type, credits)
-
-    async def _outcome(self, pool: Pool, job: ActiveJob, run: Run) -> o.Outcome:
-        """The outcome of the attempt, whatever the handler does."""
-        try:
-            return _completed(job, await self._call(pool, job))
-        except asyncio.CancelledError as error:
-            if not run.is_cancelled and run.task.cancelling():
-                raise  # The runner itself is being stopped.
-            await absorb_cancellation(run.task)
-            return _timed_out(job) if run.is_timed_out else _failed(job, error)
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - user code
-            await absorb_cancellation(run.task)
-            return _failed(job, error)
-
-    async def _call(self, pool: Pool, job: ActiveJob) -> Any:
-        if pool.is_async:
-            return await pool.handler(job)
-        if self._threads is None:
-            threads = sum(one.concurrency for one in self._pools.values() if not one.is_async)
-            self._threads = ThreadPoolExecutor(threads, thread_name_prefix="everwork-handler")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, pool.handler, job)
-
-    # Cancellation -------------------------------------------------------------------------------
+    def _top_up(self, window: Window) -> None:
+        credits = 0 if self._is_stopping else window.credits()
+        if credits > 0:
+            window.outstanding += credits
+            self._stream.grant(window.handler.name, credits)
 
     def _stop_lost(self, job: ActiveJob) -> None:
-        """Stop a handler whose result no longer matters."""
-        run = self._pools[job.type].running.get(job)
-        if run is not None:
-            self._cancel(job, run)
+        attempt = self._here.get(job)
+        if attempt is not None:
+            self._stop(attempt, Stop.LOST)
 
-    def _cancel(self, job: ActiveJob, run: Run) -> None:
-        if not run.is_cancelled and self._pools[job.type].is_async:
-            run.is_cancelled = True
-            run.task.cancel()
+    async def _stop_all(self) -> None:
+        """The stream is broken: stop what runs, and wait for it."""
+        self._is_stopping = True
+        for attempt in list(self._here.values()):
+            self._stop(attempt, Stop.SHUTDOWN)
+        self._note_idle()
+        await self._idle.wait()
 
-    async def _watch(self) -> None:
-        """One timer for the timeouts of all jobs."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            now = time.monotonic()
-            for pool in self._pools.values():
-                for job, run in list(pool.running.items()):
-                    overdue = 0.0 if job.timeout_ms is None else now - run.started_at - job.timeout_ms / 1000
-                    if overdue > 0.0:
-                        run.is_timed_out = True
-                        self._cancel(job, run)
-                    if overdue > (GRACE_SECONDS if pool.is_async else 0.0) and not job.is_lost:
-                        # It ignores its cancellation, or is a thread: the job does not wait for it.
-                        self._stream.put(_timed_out(job, "; it still runs"))
-                        job.is_lost = True
-
-
-async def _either(task: asyncio.Future[Any], event: asyncio.Event) -> None:
-    """Wait for the task or the event, whichever comes first."""
-    waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-
-
-def _completed(job: ActiveJob, value: Any) -> o.Outcome:
-    if value is None:
-        return o.Complete(job.key, job.attempt)
-    try:
-        return requests.completed(job, 0, value)
-    except InvalidInput as error:
-        return ending.unusable(job.key, job.attempt, f"the handler's {error}")
-
-
-def _timed_out(job: ActiveJob, note: str = "") -> o.Failed:
-    return ending.timed_out(job.key, job.attempt, (job.timeout_ms or 0) / 1000, note)
-
-
-def _failed(job: ActiveJob, error: BaseException) -> o.Outcome:
-    """The outcome of an attempt whose handler raised; `Fail`, `Reject` and `Retry` are logged without a traceback."""
-    if not isinstance(error, Fail | Reject | Retry):
-        log.warning("a job failed", type=job.type, key=job.key, attempt=job.attempt, exc_info=error)
-    return ending.raised(job.key, job.attempt, error)
+    def _note_idle(self) -> None:
+        if self._is_stopping and not self._here:
+            self._idle.set()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
@@ -30,6 +31,8 @@ from everwork.exceptions import EngineUnavailable
 from everwork.logs import configure, get_logger
 from everwork.manager.process import Reconnect
 from everwork.manager.worker_pool import RUNNING_SECONDS, WorkerPool, WorkerSpec
+from everwork.runtime.fetcher import Fetcher
+from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger, Phase
 from everwork.runtime.middleware import MakeMiddleware
 from everwork.runtime.portal import Portal
@@ -98,7 +101,7 @@ class Child:
         self._stopped: StopSignal
         self._has_sigterm = False
         self._is_cancelled = False
-        self._runtime: Runtime | None = None
+        self._runtime: Runtime[Fetcher] | None = None
         self._code = 0
 
     def run(self) -> int:
@@ -157,19 +160,20 @@ class Child:
         if not start_task.cancelled() and start_task.exception() is not None:
             self._log.error("the workers' start broke down", exc_info=start_task.exception())
 
-    def _new_runtime(self, portal: Portal) -> Runtime:
-        spec = self._spec
-        return Runtime(
-            portal,
+    def _new_runtime(self, portal: Portal[JobService]) -> Runtime[Fetcher]:
+        spec, job_log = self._spec, JobLog(self._spec.name)
+        make_fetcher = partial(
+            Fetcher,
+            portal.service,
             spec.name,
-            self._stopped,
-            TransactionStore(open_engine(spec.url)),
-            process=spec.name,
+            job_log=job_log,
             owns_name=True,
             ledger=self._ledger,
             lease_ms=spec.lease_ms,
             delays=spec.reconnect.pauses,
         )
+        transactions = TransactionStore(open_engine(spec.url))
+        return Runtime(make_fetcher, portal, self._stopped, transactions, job_log=job_log, ledger=self._ledger)
 
     async def _announce(self) -> None:
         """Enter the running phase despite a `startup()` that hangs; a process waiting to be replaced waits longer."""
@@ -180,7 +184,7 @@ class Child:
 
     # The engine ---------------------------------------------------------------------------------
 
-    async def _open_portal(self) -> Portal:
+    async def _open_portal(self) -> Portal[JobService]:
         """Start the engine's thread and open the engine, retrying as the reconnect strategy allows."""
         outage = engine_outage(self._spec.name)
         problem: EngineUnavailable | None = None
@@ -200,7 +204,7 @@ class Child:
     def _make_service(self) -> JobService:
         return JobService(open_engine(self._spec.url, own_loop=True), self._spec.name)
 
-    async def _unless_stopped(self, opening: Coroutine[Any, Any, Portal]) -> Portal | None:
+    async def _unless_stopped(self, opening: Coroutine[Any, Any, Portal[JobService]]) -> Portal[JobService] | None:
         task = asyncio.ensure_future(opening)
 
         async def opened() -> None:
@@ -258,8 +262,10 @@ class Child:
                 self._cancel()
             if message == STOP:
                 self._stop_soft()
-            if self._runtime is not None and message != CANCEL:
-                (self._runtime.stop_fetching if message == STOP else self._runtime.check_flags)()
+            if self._runtime is not None and message == STOP:
+                self._runtime.stop_fetching()
+            elif self._runtime is not None and message != CANCEL:
+                self._runtime.in_source(self._runtime.source.check_flags)
         self._stop_orphaned()
 
     def _receive(self) -> bytes:

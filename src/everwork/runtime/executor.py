@@ -6,34 +6,25 @@ Each handler has up to `concurrency` runners; see `everwork.aio.runners`.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextvars import copy_context
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from everwork.aio import forks
 from everwork.aio.runners import Runners, absorb_cancellation
-from everwork.codec.json import decode, encode
 from everwork.core import ending
 from everwork.core import outcome as o
-from everwork.core.limits import PAYLOAD_BYTES_MAX
-from everwork.exceptions import BadConfiguration, Fail, InvalidInput
 from everwork.logs import job_here
-from everwork.runtime import threads
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.context import CompletesInTransaction, JobContext
-from everwork.runtime.events import EventCollector, collector_of_call
+from everwork.runtime.calls import ArgumentsCall, HandlerCall, JobCall
+from everwork.runtime.context import CompletesInTransaction
 from everwork.runtime.handler import Handler
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.runtime.middleware import Call, chained
-from everwork.runtime.stacks import stack_of_task, stack_of_thread
+from everwork.runtime.source import Report
 from everwork.runtime.threads import HandlerThreads
 
-Report = tuple[Attempt, o.Outcome | None, bool]
-"""An attempt, its outcome if it is known and would be accepted, and whether its runner is free again."""
 FAILURES = (o.Failed, o.Reject, o.Retry)
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
@@ -42,10 +33,11 @@ GRACE_SECONDS = 1.0
 class Pool:
     """The attempts of one handler, waiting and running, and its runners."""
 
-    __slots__ = ("handler", "inbox", "runners", "running")
+    __slots__ = ("call", "inbox", "run_call", "runners", "running")
 
-    def __init__(self, handler: Handler, runners: Runners[Attempt]) -> None:
-        self.handler = handler
+    def __init__(self, call: HandlerCall, runners: Runners[Attempt]) -> None:
+        self.call = call
+        self.run_call = call.run
         self.runners = runners
         self.inbox = runners.inbox
         self.running: set[Attempt] = set()
@@ -57,7 +49,7 @@ class Executor:
     def __init__(
         self,
         send: Callable[[list[Report]], None],
-        transactions: CompletesInTransaction,
+        transactions: CompletesInTransaction | None,
         job_log: JobLog,
         ledger: Ledger | None = None,
     ) -> None:
@@ -80,7 +72,13 @@ class Executor:
 
     def add(self, handler: Handler) -> None:
         """Add a handler, also while others run."""
-        self._pools[handler.name] = Pool(handler, Runners(self._run, handler.concurrency, handler.name))
+        runners = Runners(self._run, handler.concurrency, handler.name)
+        self._pools[handler.name] = Pool(self._new_call(handler), runners)
+
+    def _new_call(self, handler: Handler) -> HandlerCall:
+        if handler.arguments is None or self._transactions is None:
+            return JobCall(handler, self._threads)
+        return ArgumentsCall(handler, handler.arguments, self._threads, self._transactions)
 
     def accept(self, attempts: Iterable[Attempt]) -> None:
         """Accept attempts; they begin as soon as a runner is free."""
@@ -96,8 +94,10 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Stop one attempt. A handler in a thread can only be flagged, and at a shutdown it may finish."""
-        if attempt.stop is not None or attempt.is_reported or (why is Stop.SHUTDOWN and attempt.is_in_thread):
+        """Stop one attempt. A handler in a thread can only be flagged, and at a shutdown most may finish."""
+        if attempt.stop is not None or attempt.is_reported:
+            return
+        if why is Stop.SHUTDOWN and attempt.is_in_thread and self._call_of(attempt).waits_for_threads:
             return
         attempt.stop = why
         if attempt.task is not None:
@@ -145,12 +145,12 @@ class Executor:
         if self._ledger is not None and attempt.slot is not None:
             self._ledger.begin(attempt.slot, now)
         attempt.task = task
-        handler = attempt.handler
-        running = self._pools[handler.name].running
+        pool = self._pools[attempt.handler.name]
+        running = pool.running
         running.add(attempt)
         job_here.set(attempt.job)
         try:
-            outcome = await self._outcome(handler, attempt)
+            outcome = await self._outcome(pool, attempt, now + attempt.timeout)
             if self._is_fork:
                 os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: the child is no worker.
             if attempt.thread is not None and attempt.is_in_thread:
@@ -173,11 +173,11 @@ class Executor:
             return o.Release(attempt.job.key, attempt.job.attempt)
         return self._failed(attempt, error)
 
-    async def _outcome(self, handler: Handler, attempt: Attempt) -> o.Outcome | None:
-        """The outcome of the attempt, whatever the handler does."""
+    async def _outcome(self, pool: Pool, attempt: Attempt, ends_at: float) -> o.Outcome | None:
+        """The outcome of the attempt, whatever the handler does; `ends_at` is when it times out."""
         outcome: o.Outcome | None
         try:
-            outcome = await self._call(handler, attempt)
+            outcome = await pool.run_call(attempt)
         except asyncio.CancelledError as error:
             if attempt.stop is None and attempt.task is not None and attempt.task.cancelling():
                 raise  # The runner itself is being stopped.
@@ -188,7 +188,7 @@ class Executor:
             # A handler that blocks the loop is interrupted at shutdown.
             is_interrupted = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
             outcome = None if is_interrupted else self._failed(attempt, error)
-        if attempt.stop is None and attempt.is_overdue(time.monotonic()):
+        if attempt.stop is None and time.monotonic() > ends_at:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         if attempt.stop is not None:
             await absorb_cancellation(attempt.task)
@@ -196,86 +196,25 @@ class Executor:
                 outcome = self._stopped(attempt)
         return outcome
 
-    async def _call(self, handler: Handler, attempt: Attempt) -> o.Outcome:
-        """Bind the arguments, call the handler, and make an outcome of what it returns."""
-        if handler.middleware:
-            call = chained(handler.middleware, functools.partial(self._innermost, handler, attempt))
-            return _completed(attempt, await call(Call.of(attempt.job)))
-        try:
-            arguments = handler.arguments.bind(decode(attempt.job.variables))
-        except InvalidInput as error:
-            return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
-        return _completed(attempt, await self._invoke(handler, attempt, arguments))
-
-    async def _innermost(self, handler: Handler, attempt: Attempt, call: Call) -> Any:
-        """The call itself, inside all middleware."""
-        if attempt.is_in_thread:
-            raise BadConfiguration("the call before this one still runs in its thread")
-        try:
-            arguments = handler.arguments.bind(dict(call.arguments))
-        except InvalidInput as error:
-            raise Fail(f"argument {error}") from None
-        return await self._invoke(handler, attempt, arguments)
-
-    def _invoke(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
-        """An awaitable of the handler's result; no extra coroutine, because every job would pay for it."""
-        collector = EventCollector(handler.events_max) if handler.can_emit else None
-        if handler.arguments.context_name is not None:
-            arguments[handler.arguments.context_name] = JobContext(attempt, self._transactions, collector)
-        if collector is not None:
-            return self._collecting(handler, attempt, arguments, collector)
-        if handler.is_async:
-            result: Awaitable[Any] = handler.function(**arguments)
-            return result
-        return self._in_thread(handler, attempt, arguments)
-
-    async def _collecting(
-        self, handler: Handler, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector
-    ) -> Any:
-        """Call with its own event collector, also for tasks and threads that the call starts."""
-        if handler.arguments.collector_name is not None:
-            arguments[handler.arguments.collector_name] = collector
-        token = collector_of_call.set(collector)
-        try:
-            if handler.is_async:
-                result = await handler.function(**arguments)
-            else:
-                result = await self._in_thread(handler, attempt, arguments)
-            attempt.collector = collector  # Events of a call that failed are not published.
-            return result
-        finally:
-            collector_of_call.reset(token)
-            collector.close()
-
-    def _in_thread(self, handler: Handler, attempt: Attempt, arguments: dict[str, Any]) -> asyncio.Future[Any]:
-        """Call in a thread, in a copy of this context: middleware may have set variables."""
-        attempt.thread = self._threads.run(functools.partial(copy_context().run, handler.function, **arguments))
-        return asyncio.shield(attempt.thread)
+    def _call_of(self, attempt: Attempt) -> HandlerCall:
+        return self._pools[attempt.handler.name].call
 
     def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
         """The outcome of an attempt whose handler raised."""
         attempt.error = error
         return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
 
-    def _stopped(self, attempt: Attempt, more: str = "") -> o.Outcome | None:
+    def _stopped(self, attempt: Attempt, *, goes_on: bool = False) -> o.Outcome | None:
         """The outcome of an attempt that was stopped; None if the engine would not accept one."""
         key, number = attempt.job.key, attempt.job.attempt
         match attempt.stop:
             case Stop.TIMED_OUT:
-                if attempt.is_in_thread:
-                    more = f"; its thread still runs{self._thread_stack(attempt)}"
+                more = self._call_of(attempt).why_unfinished(attempt) if goes_on or attempt.is_in_thread else ""
                 return ending.timed_out(key, number, attempt.timeout, more, is_final=attempt.handler.is_final)
             case Stop.SHUTDOWN:
                 return o.Release(key, number)
             case _:
                 return None
-
-    def _thread_stack(self, attempt: Attempt) -> str:
-        identity = None if attempt.thread is None else self._threads.identity_of(attempt.thread)
-        return _below(stack_of_thread(identity, threads.__name__))
-
-    def _task_stack(self, attempt: Attempt) -> str:
-        return "" if attempt.task is None else _below(stack_of_task(attempt.task, __name__))
 
     # Reports ------------------------------------------------------------------------------------
 
@@ -322,22 +261,6 @@ class Executor:
     def _give_up(self, attempt: Attempt) -> None:
         """The handler ignores its cancellation: report the job without waiting for it, and let the parent know."""
         if not attempt.is_reported:
-            more = f"; it ignores its cancellation{self._task_stack(attempt)}"
-            self._report(attempt, self._stopped(attempt, more), is_free=False)
+            self._report(attempt, self._stopped(attempt, goes_on=True), is_free=False)
         if self._ledger is not None and attempt.slot is not None:
             self._ledger.mark_hung(attempt.slot)
-
-
-def _below(stack: str) -> str:
-    return f"\n{stack}" if stack else ""
-
-
-def _completed(attempt: Attempt, value: Any) -> o.Outcome:
-    events = () if attempt.collector is None else tuple(attempt.collector.jobs)
-    if value is None:
-        # After the handler's own commit this is a repeat, and changes nothing.
-        return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
-    try:
-        return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
-    except InvalidInput as error:
-        return ending.unusable(attempt.job.key, attempt.job.attempt, f"the handler's {error}")

@@ -9,7 +9,8 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 
 from everwork.aio.retrying import Delays, backoff_delays, engine_outage
@@ -19,43 +20,45 @@ from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Failed, Outcome, Release, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
-from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.attempt import Attempt
+from everwork.runtime.budget import Budget
 from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
-from everwork.runtime.executor import Report
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.service.service import JobService
+from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
 """Prefetched jobs that have not begun after this time are released: the handlers' loop is blocked."""
 
 
 class Fetcher:
-    """Runs in the service's event loop; reaches the executor through the two given callables."""
+    """Runs in the store's event loop; reaches the executor through the two given callables."""
 
     def __init__(
         self,
-        service: JobService,
+        store: JobStore,
         worker: str,
-        deliver: Callable[[Sequence[Attempt]], None],
-        stop: Callable[[Attempt, Stop], None],
+        deliver: Deliver,
+        stop: StopAttempt,
         *,
         job_log: JobLog,
         owns_name: bool = False,
         ledger: Ledger | None = None,
+        budget: Budget | None = None,
         lease_ms: int = LEASE_MS_DEFAULT,
         delays: Delays = backoff_delays,
     ) -> None:
-        self._service = service
+        self._store = store
         self._worker = worker
         self._owns_name = owns_name
         self._may_have_orphans = False
         self._job_log = job_log
         self._ledger = ledger
         self._lease_ms = lease_ms
-        self._delays = delays
+        self._budget = budget
+        self._delays = delays if budget is None else budget.delays
         self._capacities: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
@@ -68,7 +71,7 @@ class Fetcher:
         self._is_stopping = False
         self._outage = engine_outage("fetcher")
         self._beat: Heartbeat | LivenessBeat = (
-            Heartbeat(service, self._leased, self._release_overdue, stop, lease_ms=lease_ms)
+            Heartbeat(store, self._leased, self._release_overdue, stop, lease_ms=lease_ms)
             if ledger is None
             else LivenessBeat(ledger, self._release_overdue)
         )
@@ -101,7 +104,7 @@ class Fetcher:
     def _begin_round(self) -> None:
         """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
         self._round += 1
-        self._mark = self._service.mark()
+        self._mark = self._store.mark()
         self._wakes_at = math.inf
 
     @property
@@ -110,15 +113,17 @@ class Fetcher:
 
     def take(self, reports: Sequence[Report]) -> None:
         """Take reports from the executor, to be settled with the next step."""
+        if self._budget is not None:
+            self._budget.note_begun(reports)
         now = time.monotonic()
-        spent: dict[str, list[float]] = {}
+        spent: defaultdict[str, list[float]] = defaultdict(list)
         for attempt, outcome, is_free in reports:
             self._record_end(attempt, outcome, is_free)
             if is_free:
                 name = attempt.handler.name
                 self._capacities[name].leased -= 1
                 if attempt.begun_at is not None:
-                    spent.setdefault(name, []).append(now - attempt.begun_at)
+                    spent[name].append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._capacities[name].add_duration(sum(seconds) / len(seconds))
         self._wakeup.notify()
@@ -166,6 +171,8 @@ class Fetcher:
         if settlement is None:
             return None
         self._record_verdicts(outcomes, settlement.judged)
+        if self._budget is not None:
+            self._budget.count_accepted(outcomes, settlement.judged)
         self._forget(settled)
         attempts = self._lease(requests, settlement.activation)
         if attempts:
@@ -176,7 +183,8 @@ class Fetcher:
             self._deliver(attempts)
         if self._may_have_orphans:
             await self._release_orphans()
-        return self._pause_ms(requests, settlement.activation)
+        wait_ms = self._pause_ms(requests, settlement.activation)
+        return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
 
     def _next_outcomes(self) -> list[Outcome]:
         """The outcomes of the next step: all, but not more events than a worker's settings allow."""
@@ -219,6 +227,17 @@ class Fetcher:
             return None
         return max(1, math.ceil((self._wakes_at - now) * 1000))
 
+    def _pause_within(self, budget: Budget, wait_ms: int | None) -> int | None:
+        """Go on while some handler may have more; stop when all are empty and idle, or enough jobs were leased."""
+        pollable = budget.pollable(self._capacities.values(), self._round)
+        if budget.jobs_left and (wait_ms is None or pollable):
+            if not pollable:
+                self._begin_round()  # The engine has more than it returned.
+            return None
+        if not budget.jobs_left or not (self._leased or self._outcomes):
+            self.stop_fetching()
+        return wait_ms
+
     def _record_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
         for outcome, one in zip(outcomes, judged, strict=True):
             if not one.ok:
@@ -247,7 +266,7 @@ class Fetcher:
         """
         known = set(self._leased)
         try:
-            held = await self._service.held(self._worker)
+            held = await self._store.held(self._worker)
         except EngineError:
             return  # Tried again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
@@ -259,7 +278,7 @@ class Fetcher:
         delays = self._delays()
         while True:
             try:
-                settlement = await self._service.step(outcomes, demands)
+                settlement = await self._store.step(outcomes, demands)
                 self._outage.over()
                 return settlement
             except EngineError as error:
@@ -295,7 +314,7 @@ class Fetcher:
         checked: list[Outcome] = []
         for half in (outcomes[:middle], outcomes[middle:]):
             try:
-                await self._service.step(half)
+                await self._store.step(half)
             except EngineError:
                 pass  # The caller retries all of it.
             except Exception as problem:  # noqa: BLE001 - the search goes on in this half
@@ -305,6 +324,8 @@ class Fetcher:
 
     def _requests(self) -> list[FetchRequest]:
         """What there is capacity for, in the handlers and in the ledger of this process."""
+        if self._budget is not None:
+            return self._budget.requests(self._capacities.values(), self._round)
         free = UNLIMITED if self._ledger is None else self._ledger.free
         requests: list[FetchRequest] = []
         for capacity in self._capacities.values():
@@ -334,6 +355,8 @@ class Fetcher:
         if self._ledger is not None:
             for attempt in attempts:
                 attempt.enter(self._ledger)
+        if self._budget is not None:
+            self._budget.jobs_left -= len(attempts)
         return attempts
 
     async def _wait(self, timeout_ms: int) -> None:
@@ -342,7 +365,7 @@ class Fetcher:
         if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
             return
-        work = asyncio.ensure_future(self._service.wait_for_jobs(types, timeout_ms, since=self._mark))
+        work = asyncio.ensure_future(self._store.wait_for_jobs(types, timeout_ms, since=self._mark))
         work.add_done_callback(self._wakeup.wake)
         try:
             await self._wakeup.wait()

@@ -26,15 +26,16 @@ class QueueKey(NamedTuple):
 class Handler:
     """One handler. It runs up to `concurrency` jobs concurrently, from all of its queues together.
 
-    `name` is the worker's id, or a function's type. `is_final`: an exception or a timeout fails the job for
-    good. `can_emit`: its calls may emit events, so each has a collector. `index` is its number in its process, for the
-    ledger that the process shares with its parent. `middleware` wraps its calls, the first outermost.
+    `name` is the worker's id, or a function's type. Without `arguments` it takes the job itself. `is_final`: an
+    exception or a timeout fails the job for good. `can_emit`: its calls may emit events, so each has a collector.
+    `index` is its number in its process, for the ledger that the process shares with its parent. `middleware` wraps
+    its calls, the first outermost.
     """
 
     name: str
     queues: tuple[QueueKey, ...]
     function: Callable[..., Any]
-    arguments: Arguments
+    arguments: Arguments | None
     is_async: bool
     is_final: bool
     concurrency: int

@@ -11,7 +11,7 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.ledger import Ledger
-from everwork.service.service import JobService
+from everwork.runtime.source import JobStore, StopAttempt
 
 HEARTBEAT_SECONDS: Final = 0.5
 LIVENESS_SECONDS: Final = 0.5
@@ -24,14 +24,14 @@ class Heartbeat:
 
     def __init__(
         self,
-        service: JobService,
+        store: JobStore,
         leased: Attempts,
         release_overdue: Callable[[float], None],
-        stop: Callable[[Attempt, Stop], None],
+        stop: StopAttempt,
         *,
         lease_ms: int,
     ) -> None:
-        self._service = service
+        self._store = store
         self._leased = leased
         self._release_overdue = release_overdue
         self._stop = stop
@@ -53,13 +53,13 @@ class Heartbeat:
         valid = [a for a in held if a.is_ending or not a.is_overdue(now)]
         due = [a for a in valid if now - a.extended_at > self._lease_ms / 3000]
         if due:
-            self._stop_lost(due, await self._service.extend_all(_leases(due), self._lease_ms))
+            self._stop_lost(due, await self._store.extend_all(_leases(due), self._lease_ms))
             for attempt in due:
                 attempt.extended_at = now
         extended = set(due)
         rest = [a for a in held if a not in extended]
         if rest:
-            self._stop_lost(rest, await self._service.check(_leases(rest)))
+            self._stop_lost(rest, await self._store.check(_leases(rest)))
         return False
 
     def _stop_lost(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:

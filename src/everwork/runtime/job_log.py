@@ -17,18 +17,23 @@ _PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 class JobLog:
-    """The log of one process's jobs."""
+    """The log of one process's jobs. `only_errors`: failures that a handler requested are not logged, nor timeouts."""
 
-    def __init__(self, process: str) -> None:
+    def __init__(self, process: str, *, only_errors: bool = False) -> None:
+        self._only_errors = only_errors
+        self.process = process
         self._log = get_logger("everwork").bind(process=process)
 
     def failed(self, attempt: Attempt, outcome: o.Failed | o.Reject | o.Retry) -> None:
         """Log a failed attempt. One that requested a retry, and gets it, is no failure."""
         if isinstance(outcome, o.Retry) and attempt.job.attempts < attempt.job.max_attempts:
             return
+        is_error = attempt.error is not None and not isinstance(attempt.error, Signal)
+        if self._only_errors and not is_error:
+            return
         text = "a job was rejected" if isinstance(outcome, o.Reject) else "a job failed"
         facts: dict[str, Any] = {"type": attempt.job.type, "error": outcome.error}
-        if attempt.error is not None and not isinstance(attempt.error, Signal):
+        if attempt.error is not None and is_error:
             facts["exc_info"] = (type(attempt.error), attempt.error, _users_part(attempt.error.__traceback__))
         self.warning(text, attempt.handler.name, attempt.job.key, attempt.job.attempt, **facts)
 

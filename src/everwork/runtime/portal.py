@@ -7,29 +7,59 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from everwork.aio.loops import new_loop
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
-from everwork.service.service import JobService
 
 log = get_logger("everwork")
 
 CLOSE_SECONDS = 10.0
 CANCEL_SECONDS = 1.0
 
+
+class Service(Protocol):
+    """What a portal opens, runs and closes in its thread."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether opening may wait for a server that does not answer."""
+        ...
+
+    async def open(self, *, upkeep: bool = True) -> None:
+        """Open it, with or without its background loops."""
+        ...
+
+    async def close(self) -> None:
+        """Close it."""
+        ...
+
+
+S = TypeVar("S", bound=Service)
 T = TypeVar("T")
-Use = Callable[[JobService], Coroutine[Any, Any, T]]
+Use = Callable[[S], Coroutine[Any, Any, T]]
 
 
-class Portal:
+class Here:
+    """The running event loop as a host."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def start(self, use: Callable[[Any], Coroutine[Any, Any, T]]) -> tuple[asyncio.Future[T], Callable[[], object]]:
+        """Start something as a task."""
+        task = self.loop.create_task(use(None))
+        return task, task.cancel
+
+
+class Portal(Generic[S]):
     """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
 
-    def __init__(self, make_service: Callable[[], JobService], *, upkeep: bool = True) -> None:
+    def __init__(self, make_service: Callable[[], S], *, upkeep: bool = True) -> None:
         self._make_service = make_service
         self._upkeep = upkeep
-        self._service: JobService | None = None
+        self._service: S | None = None
         self._ready: Future[None] = Future()
         self._may_open = threading.Lock()
         self._opening: asyncio.Task[None] | None = None
@@ -40,7 +70,7 @@ class Portal:
         self._thread.start()
 
     @property
-    def service(self) -> JobService:
+    def service(self) -> S:
         """The service, once it is open."""
         if self._service is None:
             raise EngineUnavailable("the application was closed; open it again")
@@ -56,16 +86,16 @@ class Portal:
         """Whether opening has failed."""
         return self._ready.done() and self._ready.exception() is not None
 
-    def open(self, prepare: Use[None]) -> Future[None]:
+    def open(self, prepare: Use[S, None]) -> Future[None]:
         """Open the service, once; every caller that waits for it gets its errors."""
         if self._may_open.acquire(blocking=False):
             self.loop.call_soon_threadsafe(self._start_opening, prepare)
         return self._ready
 
-    def _start_opening(self, prepare: Use[None]) -> None:
+    def _start_opening(self, prepare: Use[S, None]) -> None:
         self._opening = self.loop.create_task(self._open(prepare))
 
-    async def call(self, use: Use[T]) -> T:
+    async def call(self, use: Use[S, T]) -> T:
         """Use the service from a coroutine of any loop."""
         if asyncio.get_running_loop() is self.loop:
             return await use(self.service)
@@ -76,7 +106,7 @@ class Portal:
             cancel()
             raise
 
-    def start(self, use: Use[T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+    def start(self, use: Use[S, T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
         """Start to use the service: a future of the calling loop, and a function that cancels.
 
         A future and not a task, so that it survives when all tasks of the calling loop are cancelled.
@@ -92,7 +122,7 @@ class Portal:
 
         return future, cancel
 
-    def run(self, use: Use[T]) -> T:
+    def run(self, use: Use[S, T]) -> T:
         """Use the service from a thread that has no event loop."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a call that blocks would block the engine's thread for ever")
@@ -118,10 +148,10 @@ class Portal:
         except RuntimeError:
             raise EngineUnavailable("the application was closed; open it again") from None
 
-    async def _use(self, use: Use[T]) -> T:
+    async def _use(self, use: Use[S, T]) -> T:
         return await use(self.service)
 
-    async def _open(self, prepare: Use[None]) -> None:
+    async def _open(self, prepare: Use[S, None]) -> None:
         service = self._make_service()
         self._is_remote = service.is_remote
         try:
@@ -155,7 +185,7 @@ class Portal:
 
     def _start(
         self,
-        use: Use[T],
+        use: Use[S, T],
         waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[T]],
         started: list[asyncio.Task[T]],
     ) -> None:
@@ -175,6 +205,10 @@ class Portal:
             self.loop.run_forever()
         finally:
             self.loop.close()
+
+
+Host = Portal[Any] | Here
+"""Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
 
 
 def _chain(task: asyncio.Task[T], done: Future[T]) -> None:

@@ -1,4 +1,4 @@
-"""The workers of one process: a fetcher in the engine's thread, an executor in the handlers' loop, and their stop."""
+"""The workers of one process: a source of jobs, an executor in the handlers' loop, and their stop."""
 
 from __future__ import annotations
 
@@ -10,63 +10,57 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from everwork.aio.loops import first_of
-from everwork.aio.retrying import Delays, backoff_delays
 from everwork.core import checks
-from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.context import CompletesInTransaction
-from everwork.runtime.executor import Executor, Report
-from everwork.runtime.fetcher import Fetcher
+from everwork.runtime.executor import Executor
 from everwork.runtime.handler import Handler
 from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
-from everwork.runtime.portal import Portal
+from everwork.runtime.portal import Host
 from everwork.runtime.shutdown import StopSignal
-from everwork.service.service import JobService
+from everwork.runtime.source import Deliver, JobSource, Report, StopAttempt
 
 log = get_logger("everwork")
+
+Source = TypeVar("Source", bound=JobSource)
 
 CANCEL_SECONDS = 5.0
 """How long cancelled handlers may take to end by default, before their leases are left to lapse."""
 
 
-class Runtime:
-    """Runs once. `worker` is the name under which jobs are leased, `process` the one that the log shows."""
+class Runtime(Generic[Source]):
+    """Runs once what a source delivers. The source runs in the loop of its host, the handlers in the running one."""
 
     def __init__(
         self,
-        portal: Portal,
-        worker: str,
+        make_source: Callable[[Deliver, StopAttempt], Source],
+        host: Host,
         stopped: StopSignal,
-        transactions: CompletesInTransaction,
+        transactions: CompletesInTransaction | None,
         *,
-        process: str,
+        job_log: JobLog,
         handlers: Iterable[Handler] = (),
-        owns_name: bool = False,
         ledger: Ledger | None = None,
-        lease_ms: int = LEASE_MS_DEFAULT,
-        delays: Delays = backoff_delays,
     ) -> None:
-        self._portal = portal
-        self._worker = worker
-        self._owns_name = owns_name
-        self._ledger = ledger
-        self._lease_ms = lease_ms
-        self._delays = delays
-        self._process = process
-        self._job_log = JobLog(process)
+        self._host = host
+        self._has_ledger = ledger is not None
+        self._job_log = job_log
         self._loop = asyncio.get_running_loop()
-        self._executor = Executor(self._send, transactions, self._job_log, ledger)
+        self._executor = Executor(self._send, transactions, job_log, ledger)
         self._thread = threading.get_ident()
         self._handlers: dict[str, Handler] = {}
-        self._fetcher: Fetcher | None = None
         self._stopped = stopped
+        self._is_source_here = host.loop is self._loop
+        if self._is_source_here:
+            self.source = make_source(self._executor.accept, self._executor.stop)
+        else:
+            self.source = make_source(self._deliver, self._stop_attempt)
         self.ended: Future[None] = Future()
         """Resolved at the end of `run`, for waiters in other threads and loops."""
         for handler in handlers:
@@ -79,18 +73,16 @@ class Runtime:
             raise BadConfiguration(f"worker '{handler.name}': it, or a source of it, is there already")
         self._handlers[handler.name] = handler
         self._executor.add(handler)
-        if self._fetcher is not None:
-            self._in_engine(partial(self._fetcher.add, handler))
+        self.in_source(self.source.add, handler)
 
-    def check_flags(self) -> None:
-        """The parent of this process has set flags in the ledger; called from any thread."""
-        if self._fetcher is not None:
-            self._in_engine(self._fetcher.check_flags)
+    def in_source(self, act: Callable[..., object], *arguments: object) -> None:
+        """Call something in the source's loop, from any thread."""
+        with suppress(RuntimeError):  # The loop is closed: there is nothing left to do.
+            self._host.loop.call_soon_threadsafe(act, *arguments)
 
     def stop_fetching(self) -> None:
         """Lease no more, and release what has not begun, also while a handler blocks its loop; from any thread."""
-        if self._fetcher is not None:
-            self._in_engine(self._fetcher.stop_and_release)
+        self.in_source(self.source.stop_and_release)
 
     def stop_running(self) -> None:
         """Cancel and release what runs; called in the handlers' thread."""
@@ -106,80 +98,59 @@ class Runtime:
         """Whether a task runs handlers."""
         return self._executor.is_runner(task)
 
-    async def run(
-        self,
-        shutdown_timeout: float | None,
-        cancel_seconds: float | None = None,
-        fetcher_of: Callable[..., Fetcher] = Fetcher,
-    ) -> None:
+    async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = CANCEL_SECONDS) -> None:
         """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels.
 
-        `shutdown_timeout` None: what runs may finish until a second stop. `cancel_seconds`: how long it may take
-        after that, if not CANCEL_SECONDS.
+        `shutdown_timeout`: how long what runs may take after a stop, unless there is a second one; `cancel_seconds`:
+        how long it may take after that. None: without a limit.
         """
         try:
-            self._fetcher = fetcher = await self._portal.call(partial(self._make_fetcher, fetcher_of))
-            for handler in self._handlers.values():
-                self._in_engine(partial(fetcher.add, handler))
-            fetching, cancel = self._portal.start(lambda _: fetcher.run())
+            fetching, cancel = self._host.start(lambda _: self.source.run())
             try:
                 await first_of(self._stopped.soft, work=fetching)
-                self._in_engine(fetcher.stop_fetching)
-                self._executor.stop_soft()
-                if self._ledger is not None:  # An application logs only that it has stopped.
-                    log.info("no more jobs are begun here", process=self._process)
+                self._stop_soft()
+                if self._has_ledger:  # Others log only that they have stopped.
+                    log.info("no more jobs are begun here", process=self._job_log.process)
                 await first_of(self._stopped.hard, work=fetching, seconds=shutdown_timeout)
             finally:
                 try:
-                    await self._end(fetching, fetcher, cancel_seconds)
+                    await self._end(fetching, cancel_seconds)
                 finally:
                     cancel()
         finally:
             self._executor.close()
             self.ended.set_result(None)
 
-    async def _end(self, fetching: asyncio.Future[None], fetcher: Fetcher, cancel_seconds: float | None) -> None:
+    def _stop_soft(self) -> None:
+        self.in_source(self.source.stop_fetching)
+        self._executor.stop_soft()
+
+    async def _end(self, fetching: asyncio.Future[None], cancel_seconds: float | None) -> None:
         """Cancel what still runs, give it a little time, and let the leases of the rest lapse."""
         if not fetching.done():
-            self._in_engine(fetcher.stop_fetching)
-            self._executor.stop_soft()
+            self._stop_soft()
             self._executor.stop_running()
-            await first_of(work=fetching, seconds=CANCEL_SECONDS if cancel_seconds is None else cancel_seconds)
-            self._in_engine(fetcher.abandon)
+            await first_of(work=fetching, seconds=cancel_seconds)
+            self.in_source(self.source.abandon)
             await first_of(work=fetching, seconds=CANCEL_SECONDS)
         if fetching.done():
             await fetching
         else:
             log.error("the engine does not answer: what is not stored now is left to its leases")
 
-    async def _make_fetcher(self, fetcher_of: Callable[..., Fetcher], service: JobService) -> Fetcher:
-        return fetcher_of(
-            service,
-            self._worker,
-            self._deliver,
-            self._stop_attempt,
-            job_log=self._job_log,
-            owns_name=self._owns_name,
-            ledger=self._ledger,
-            lease_ms=self._lease_ms,
-            delays=self._delays,
-        )
-
-    # Between the two loops. Each of these is called in one thread and acts in the other.
+    # Between two loops. Each of these is called in one thread and acts in the other.
 
     def _send(self, reports: list[Report]) -> None:
-        if self._fetcher is not None:
-            self._portal.loop.call_soon_threadsafe(self._fetcher.take, reports)
+        if self._is_source_here:
+            self.source.take(reports)
+        else:
+            self._host.loop.call_soon_threadsafe(self.source.take, reports)
 
     def _deliver(self, attempts: Sequence[Attempt]) -> None:
         self._loop.call_soon_threadsafe(self._executor.accept, attempts)
 
     def _stop_attempt(self, attempt: Attempt, why: Stop) -> None:
         self._loop.call_soon_threadsafe(self._executor.stop, attempt, why)
-
-    def _in_engine(self, act: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The engine's loop is closed: there is nothing left to do.
-            self._portal.loop.call_soon_threadsafe(act)
 
 
 class WorkerName:

@@ -21,11 +21,14 @@ SETTLE_SECONDS = 1.0
 
 
 class StopSignal:
-    """The first request stops gracefully, the second cancels. From any thread, for the loop that created it."""
+    """The first request stops gracefully, the second cancels. From any thread, for the loop that created it.
 
-    def __init__(self) -> None:
+    `soft` is an event of the caller that also stops gracefully.
+    """
+
+    def __init__(self, soft: asyncio.Event | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.soft = asyncio.Event()
+        self.soft = soft or asyncio.Event()
         self.hard = asyncio.Event()
 
     def request(self) -> None:

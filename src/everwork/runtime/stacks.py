@@ -15,18 +15,23 @@ FRAMES_MAX: Final = 30
 """The innermost frames tell where it is stuck; an endless recursion must not fill the error."""
 
 
-def stack_of_task(task: asyncio.Task[Any], own: str) -> str:
-    """The stack of what a task awaits, below the frames of the module that runs it."""
+_CALLERS: Final = (f"{__package__}.executor", f"{__package__}.calls")
+_THREADS: Final = f"{__package__}.threads"
+
+
+def stack_of_task(task: asyncio.Task[Any]) -> str:
+    """The stack of what a task awaits, below the frames of the modules that call handlers."""
     frames = list(_awaited_frames(task.get_coro()))
-    first = max((at + 1 for at, frame in enumerate(frames) if frame.f_globals.get("__name__") == own), default=0)
+    own = [at for at, frame in enumerate(frames, 1) if frame.f_globals.get("__name__") in _CALLERS]
+    first = max(own, default=0)
     return _text(frames[first:])
 
 
-def stack_of_thread(identity: int | None, own: str) -> str:
+def stack_of_thread(identity: int | None) -> str:
     """The stack of a thread, below the frames of the module that runs it; empty if it has ended."""
     frame = None if identity is None else sys._current_frames().get(identity)  # noqa: SLF001 - documented
     frames: list[FrameType] = []
-    while frame is not None and frame.f_globals.get("__name__") != own:
+    while frame is not None and frame.f_globals.get("__name__") != _THREADS:
         frames.append(frame)
         frame = frame.f_back
     return _text(frames[::-1])

@@ -77,16 +77,16 @@ class Harness:
             self._restore()
             self._restore = None
 
-    async def call(self, use: Use[T]) -> T:
+    async def call(self, use: Use[JobService, T]) -> T:
         """Use the service from a coroutine."""
         return await self._portal.call(use)
 
-    def run(self, use: Use[T]) -> T:
+    def run(self, use: Use[JobService, T]) -> T:
         """Use the service and block: an in-memory store answers immediately, in a thread of its own."""
         return self._portal.run(use)
 
     @property
-    def _portal(self) -> Portal:
+    def _portal(self) -> Portal[JobService]:
         if self._restore is None:
             raise BadConfiguration("the rehearsal is over")
         return self._host.portal

@@ -16,9 +16,10 @@ from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome, kind_of
 from everwork.exceptions import Fail
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.executor import Executor, Report
+from everwork.runtime.executor import Executor
 from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.job_log import JobLog
+from everwork.runtime.source import Report
 from everwork.service.service import JobService
 from everwork.testing.faults import Fault
 from everwork.testing.harness import HOLDER, Harness

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from everwork.aio.retrying import backoff_delays
+from everwork.aio.retrying import backoff_delays, retrying
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Lease, LeaseStatus
@@ -35,8 +36,6 @@ UNJUDGED_MAX: Final = 20_000
 """A worker that reports faster than the engine settles is not read from for a while."""
 HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
-
-T = TypeVar("T")
 
 
 class CreditKey(NamedTuple):
@@ -209,7 +208,7 @@ class WorkStream:
         found = dict.fromkeys(leases, LeaseStatus.LOST)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
-            found |= await self._until_available(lambda batch=batch: self._extend(batch))  # type: ignore[misc]
+            found |= await retrying(partial(self._extend, batch), on=(EngineError,))
         return found
 
     async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
@@ -232,7 +231,8 @@ class WorkStream:
     async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
         """Settle outcomes, retrying while the engine is unavailable: each names its attempt and may be repeated."""
         first = self._judged + 1
-        refusals = await self._until_available(lambda: settle_messages(self._service, self.jobs, messages, first))
+        settle = partial(settle_messages, self._service, self.jobs, messages, first)
+        refusals = await retrying(settle, on=(EngineError,))
         self._judged += len(messages)
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
         self._settling = []
@@ -288,15 +288,6 @@ class WorkStream:
             task.result()
         if self.ended.done():
             self.ended.result()
-
-    async def _until_available(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry a call until the engine is available; the stream may end before."""
-        delays = backoff_delays()
-        while True:
-            try:
-                return await call()
-            except EngineError:
-                await asyncio.sleep(next(delays))
 
     async def _drained(self) -> None:
         """The worker has closed its side: wait until its outcomes are settled and the verdicts written."""

@@ -1,0 +1,154 @@
+"""How a handler is called, and what becomes of its result."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, Final
+
+from everwork.codec.json import decode, encode
+from everwork.core import ending
+from everwork.core import outcome as o
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput
+from everwork.runtime.attempt import Attempt
+from everwork.runtime.context import CompletesInTransaction, JobContext
+from everwork.runtime.events import EventCollector, collector_of_call
+from everwork.runtime.handler import Arguments, Handler
+from everwork.runtime.middleware import Call, chained
+from everwork.runtime.stacks import stack_of_task, stack_of_thread
+from everwork.runtime.threads import HandlerThreads
+
+
+class ArgumentsCall:
+    """Calls a handler with the job's variables as its arguments, inside its middleware."""
+
+    waits_for_threads: Final = True
+    """At a shutdown, a handler in a thread may finish."""
+
+    def __init__(
+        self, handler: Handler, arguments: Arguments, threads: HandlerThreads, transactions: CompletesInTransaction
+    ) -> None:
+        self._handler = handler
+        self._middleware = handler.middleware
+        self._bind = arguments.bind
+        self._context_name = arguments.context_name
+        self._collector_name = arguments.collector_name
+        self._threads = threads
+        self._transactions = transactions
+
+    async def run(self, attempt: Attempt) -> o.Outcome:
+        """Bind the arguments, call the handler, and make an outcome of what it returns."""
+        if self._middleware:
+            call = chained(self._middleware, functools.partial(self._innermost, attempt))
+            return _completed(attempt, await call(Call.of(attempt.job)))
+        try:
+            arguments = self._bind(decode(attempt.job.variables))
+        except InvalidInput as error:
+            return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
+        return _completed(attempt, await self._invoke(attempt, arguments))
+
+    def why_unfinished(self, attempt: Attempt) -> str:
+        """What to add to the error of an attempt that goes on after its timeout: where it is stuck."""
+        if attempt.is_in_thread:
+            return f"; its thread still runs{_thread_stack(attempt, self._threads)}"
+        return f"; it ignores its cancellation{_task_stack(attempt)}"
+
+    async def _innermost(self, attempt: Attempt, call: Call) -> Any:
+        """The call itself, inside all middleware."""
+        if attempt.is_in_thread:
+            raise BadConfiguration("the call before this one still runs in its thread")
+        try:
+            arguments = self._bind(dict(call.arguments))
+        except InvalidInput as error:
+            raise Fail(f"argument {error}") from None
+        return await self._invoke(attempt, arguments)
+
+    def _invoke(self, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """An awaitable of the handler's result; no extra coroutine, because every job would pay for it."""
+        handler = self._handler
+        collector = EventCollector(handler.events_max) if handler.can_emit else None
+        if self._context_name is not None:
+            arguments[self._context_name] = JobContext(attempt, self._transactions, collector)
+        if collector is not None:
+            return self._collecting(attempt, arguments, collector)
+        if handler.is_async:
+            result: Awaitable[Any] = handler.function(**arguments)
+            return result
+        return _in_thread(self._threads, attempt, handler.function, **arguments)
+
+    async def _collecting(self, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector) -> Any:
+        """Call with its own event collector, also for tasks and threads that the call starts."""
+        if self._collector_name is not None:
+            arguments[self._collector_name] = collector
+        token = collector_of_call.set(collector)
+        handler = self._handler
+        try:
+            if handler.is_async:
+                result = await handler.function(**arguments)
+            else:
+                result = await _in_thread(self._threads, attempt, handler.function, **arguments)
+            attempt.collector = collector  # Events of a call that failed are not published.
+            return result
+        finally:
+            collector_of_call.reset(token)
+            collector.close()
+
+
+class JobCall:
+    """Calls a handler with the job itself."""
+
+    waits_for_threads: Final = False
+    """At a shutdown, the attempt of a handler in a thread is released."""
+
+    def __init__(self, handler: Handler, threads: HandlerThreads) -> None:
+        self._function = handler.function
+        self._is_async = handler.is_async
+        self._threads = threads
+
+    async def run(self, attempt: Attempt) -> o.Outcome:
+        """Call the handler, and make an outcome of what it returns."""
+        if self._is_async:
+            return _completed(attempt, await self._function(attempt.job))
+        return _completed(attempt, await _in_thread(self._threads, attempt, self._function, attempt.job))
+
+    def why_unfinished(self, attempt: Attempt) -> str:  # noqa: ARG002 - the same for all
+        """What to add to the error of an attempt that goes on after its timeout."""
+        return "; it still runs"
+
+
+HandlerCall = ArgumentsCall | JobCall
+
+
+def _in_thread(
+    threads: HandlerThreads, attempt: Attempt, function: Callable[..., Any], *given: Any, **arguments: Any
+) -> asyncio.Future[Any]:
+    """Call in a thread, in a copy of this context: middleware may have set variables."""
+    attempt.thread = threads.run(functools.partial(copy_context().run, function, *given, **arguments))
+    return asyncio.shield(attempt.thread)
+
+
+def _completed(attempt: Attempt, value: Any) -> o.Outcome:
+    events = () if attempt.collector is None else tuple(attempt.collector.jobs)
+    if value is None:
+        # After the handler's own commit this is a repeat, and changes nothing.
+        return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
+    try:
+        return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
+    except InvalidInput as error:
+        return ending.unusable(attempt.job.key, attempt.job.attempt, f"the handler's {error}")
+
+
+def _thread_stack(attempt: Attempt, threads: HandlerThreads) -> str:
+    identity = None if attempt.thread is None else threads.identity_of(attempt.thread)
+    return _below(stack_of_thread(identity))
+
+
+def _task_stack(attempt: Attempt) -> str:
+    return "" if attempt.task is None else _below(stack_of_task(attempt.task))
+
+
+def _below(stack: str) -> str:
+    return f"\n{stack}" if stack else ""

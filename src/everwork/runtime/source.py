@@ -1,0 +1,74 @@
+"""Where the jobs of a runtime come from: a fetcher on a store, or a worker's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from everwork.core.leasing import Demand, Lease, LeaseStatus, Settlement
+from everwork.core.outcome import Outcome
+from everwork.runtime.attempt import Attempt, Stop
+from everwork.runtime.handler import Handler
+
+Report = tuple[Attempt, Outcome | None, bool]
+"""An attempt, its outcome if it is known and would be accepted, and whether its runner is free again."""
+Deliver = Callable[[Sequence[Attempt]], None]
+"""Takes attempts to run."""
+StopAttempt = Callable[[Attempt, Stop], None]
+"""Stops an attempt whose lease is lost or whose job is cancelled."""
+
+
+class JobSource(Protocol):
+    """Leases jobs, delivers them as attempts, and settles their outcomes; in one event loop."""
+
+    def add(self, handler: Handler) -> None:
+        """Add a handler, also while others run: from now on its jobs are leased."""
+        ...
+
+    async def run(self) -> None:
+        """Fetch and settle until stopped and everything that was delivered is reported and settled."""
+        ...
+
+    def take(self, reports: Sequence[Report]) -> None:
+        """Take reports of attempts that have ended, or whose handlers have."""
+        ...
+
+    def stop_fetching(self) -> None:
+        """Lease no more jobs."""
+        ...
+
+    def stop_and_release(self) -> None:
+        """Lease no more jobs, and release those that have not begun."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop waiting for attempts that do not stop and for an unavailable store: their leases lapse."""
+        ...
+
+
+class JobStore(Protocol):
+    """What a fetcher needs of a store."""
+
+    def step(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Coroutine[Any, Any, Settlement]:
+        """Settle outcomes and lease jobs in one step."""
+        ...
+
+    def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:
+        """Let leases end `lease_ms` from now; one status per lease."""
+        ...
+
+    def check(self, leases: Sequence[Lease]) -> Coroutine[Any, Any, list[LeaseStatus]]:
+        """Whether leases still hold; one status per lease."""
+        ...
+
+    def held(self, worker: str) -> Coroutine[Any, Any, dict[tuple[int, int], None]]:
+        """The keys and attempts leased by a worker, in order."""
+        ...
+
+    def mark(self) -> int:
+        """The number of wake-ups so far."""
+        ...
+
+    def wait_for_jobs(self, types: Sequence[str], timeout_ms: int, since: int) -> Coroutine[Any, Any, bool]:
+        """Wait until jobs of these types may be due, or a wake-up has come since a mark; False after the timeout."""
+        ...
