@@ -128,7 +128,7 @@ async def stubborn(job: ActiveJob | None = None) -> None:
             await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("call", [lambda one: one.work({"a": stubborn}), lambda one: one._run(stubborn())])
+@pytest.mark.parametrize("call", [lambda one: one.work({"a": stubborn}), lambda one: one._run(stubborn)])
 def test_what_cannot_be_stopped_keeps_nobody_hanging(
     url: str, call: Callable[[SyncClient], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

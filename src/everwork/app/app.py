@@ -16,7 +16,6 @@ from weakref import WeakSet
 from everwork.aio import forks
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction, JobKey
-from everwork.app.sync import SyncEverwork
 from everwork.app.tick import TickResult, TickRunner, jobs_per_tick, upkeep
 from everwork.codec.json import decode, require_object
 from everwork.codec.new_job import new_job
@@ -71,11 +70,13 @@ class Everwork:
         clock: Clock | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
+        from everwork.app.sync import SyncEverwork  # noqa: PLC0415 - its methods are made from this class's
+
         self._name = WorkerName(worker)
         self._middleware = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
         self._host = EngineHost(url, self._name, clock, self.functions)
-        self.sync = SyncEverwork(self._host, self._checked_many, self._stop_workers, self.run_once)
+        self.sync = SyncEverwork(self, self._host, self._checked_many, self._stop_workers)
         self._ticks = TickRunner(self._host, self._new_runtime)
         self._runtime: Runtime[Fetcher] | None = None
         self._is_working = False

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
+from everwork.aio.blocking import blocking
+from everwork.app.app import Everwork
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobKey
 from everwork.app.tick import TickResult
-from everwork.codec.json import decode
-from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.queries import Explanation
+from everwork.core.job import NewJob
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.shutdown import SHUTDOWN_SECONDS, run_loop
+
+R = TypeVar("R")
 
 Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
 
@@ -22,15 +24,9 @@ Check = Callable[[Iterable[tuple[str, Mapping[str, Any]]]], list[NewJob]]
 class SyncEverwork:
     """`app.sync`: each call blocks until it is done. It may be used from any thread."""
 
-    def __init__(
-        self,
-        host: EngineHost,
-        check: Check,
-        stop_workers: Callable[[], None],
-        run_once: Callable[..., Coroutine[Any, Any, TickResult]],
-    ) -> None:
+    def __init__(self, app: Everwork, host: EngineHost, check: Check, stop_workers: Callable[[], None]) -> None:
+        self._app = app
         self._host = host
-        self._run_once = run_once
         self._check = check
         self._stop_workers = stop_workers
 
@@ -48,37 +44,19 @@ class SyncEverwork:
             return [JobKey.of(one) for one in self._host.create_in_blocking(tx, checked)]
         return [JobKey.of(one) for one in self._host.run(lambda service: service.create_retrying(checked))]
 
-    def get(self, key: int) -> Job:
-        """A job in its current state."""
-        return self._host.run(lambda service: service.get(key))
-
-    def history(self, key: int) -> list[HistoryEntry]:
-        """How a job's attempts ended, oldest first."""
-        return self._host.run(lambda service: service.history(key))
-
-    def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
-        return self._host.run(lambda service: service.explain(key))
-
-    def result(self, key: int, timeout: float | None = None) -> Any:
-        """Wait for a job to finish and return its result; see `Everwork.result`."""
-        text = self._host.run(lambda service: service.result(key, timeout))
-        return None if text is None else decode(text)
-
-    def cancel(self, key: int, reason: str = "") -> None:
-        """Cancel a job, pending or running."""
-        self._host.run(lambda service: service.cancel(key, reason))
-
-    def requeue(self, key: int) -> None:
-        """Bring a dead letter back."""
-        self._host.run(lambda service: service.requeue(key))
+    get = blocking(Everwork.get)
+    history = blocking(Everwork.history)
+    explain = blocking(Everwork.explain)
+    result = blocking(Everwork.result)
+    cancel = blocking(Everwork.cancel)
+    requeue = blocking(Everwork.requeue)
 
     def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
         """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise BadConfiguration("run_once: an event loop runs in this thread; use `await app.run_once()` there")
-        return run_loop(self._run_once(max_jobs, shutdown_timeout=shutdown_timeout))
+        return run_loop(self._app.run_once(max_jobs, shutdown_timeout=shutdown_timeout))
 
     def open(self) -> None:
         """Open the engine, if that has not happened yet."""
@@ -95,3 +73,6 @@ class SyncEverwork:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _run(self, use: Callable[[Everwork], Coroutine[Any, Any, R]]) -> R:
+        return self._host.run(lambda _: use(self._app))

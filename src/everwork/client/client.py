@@ -14,12 +14,12 @@ from everwork.aio.retrying import retrying
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
-from everwork.client.transport import Calls, Transport, Verbs, closed, transport_to
+from everwork.client.transport import Calls, closed, transport_to
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
 from everwork.core import checks
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, Job, NewJob
 from everwork.core.leasing import Created, Judged, accepted
 from everwork.core.limits import (
     ATTEMPTS_MAX,
@@ -35,13 +35,14 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome
-from everwork.core.queries import BulkChange, Explanation, Page, Stats
+from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream
     from everwork.client.stream_source import Handler
+    from everwork.client.transport import Transport, Verbs
 
 T = TypeVar("T")
 
@@ -84,16 +85,16 @@ class Client:
         Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
         `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `extra`.
         """
-        job = requests.job_from(type, variables, options)
-        return (await self._call(lambda jobs: jobs.create([job]), safe=job.dedupe_key is not None))[0]
+        return (await self._create([requests.job_from(type, variables, options)]))[0]
 
     async def create_many(self, jobs: Iterable[requests.JobInput]) -> list[Created]:
         """Create up to 10,000 jobs, all or none: pairs of a type and variables, or what `new_job` returns."""
         checked = requests.jobs_from(jobs)
-        if not checked:
-            return []
-        safe = all(job.dedupe_key is not None for job in checked)
-        return await self._call(lambda jobs: jobs.create(checked), safe=safe)
+        return await self._create(checked) if checked else []
+
+    async def _create(self, new: Sequence[NewJob]) -> list[Created]:
+        safe = all(job.dedupe_key is not None for job in new)
+        return await self._call(lambda jobs: jobs.create(new), safe=safe)
 
     # Work ---------------------------------------------------------------------------------------
 
@@ -172,8 +173,18 @@ class Client:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End many attempts in one call; each is judged on its own."""
         checked = requests.outcomes_from(outcomes)
-        safe = all(one.attempt for one in checked)
-        return await self._call(lambda jobs: jobs.settle(checked), safe=safe) if checked else []
+        return await self._settle(checked) if checked else []
+
+    async def _settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        safe = all(outcome.attempt for outcome in outcomes)
+        return await self._call(lambda jobs: jobs.settle(outcomes), safe=safe)
+
+    async def _end(self, outcome: Outcome, done: str) -> None:
+        try:
+            [judged] = await self._settle([outcome])
+        except InvalidInput as error:
+            raise InvalidInput(error.field.removeprefix("outcomes[0]."), error.problem) from None
+        accepted(outcome.key, judged, done)
 
     async def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
         """Extend the lease to `lease` seconds from now."""
@@ -268,7 +279,7 @@ class Client:
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
             checks.whole_number("cursor", cursor, 1, KEY_MAX)
-        return await self._call(lambda jobs: jobs.page(filter_, limit, cursor), safe=True)
+        return await self._call(lambda jobs: jobs.find(filter_, limit, cursor), safe=True)
 
     async def list(self, **wanted: Any) -> AsyncIterator[Job]:
         """Every matching job, newest first.
@@ -289,9 +300,7 @@ class Client:
 
     def stream(self, *, worker: str | None = None, lease: float = LEASE_SECONDS) -> Stream:
         """A stream for fast workers: jobs and outcomes in batches. Use it with `async with`."""
-        from everwork.client.stream import open_stream  # noqa: PLC0415 - loaded on demand
-
-        return open_stream(self, worker or requests.worker_name(), requests.lease_ms(lease))
+        return self.transport.stream(self, worker or requests.worker_name(), requests.lease_ms(lease))
 
     async def work(
         self,
@@ -363,13 +372,6 @@ class Client:
             self._opening = (loop, asyncio.Lock())
         return self._opening[1]
 
-    async def _end(self, outcome: Outcome, done: str) -> None:
-        try:
-            judged = await self._call(lambda jobs: jobs.settle([outcome]), safe=outcome.attempt > 0)
-        except InvalidInput as error:
-            raise InvalidInput(error.field.removeprefix("outcomes[0]."), error.problem) from None
-        accepted(outcome.key, judged[0], done)
-
     async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
         """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
         async with self._calls.within(self._timeout + more_seconds) as deadline:
@@ -381,7 +383,7 @@ class Client:
             )
 
 
-def _filter(wanted: Mapping[str, Any]) -> Any:
+def _filter(wanted: Mapping[str, Any]) -> JobFilter:
     known = requests.filter_from.__kwdefaults__ or {}
     for name in sorted(set(wanted) - set(known)):
         raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from everwork.client.requests import indexed
 from everwork.codec.json import decode
 from everwork.core.leasing import Judged
 from everwork.core.outcome import Failed, Outcome, Throw
-from everwork.core.queries import JobFilter, Page
 from everwork.engines.open import open_engine
-from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobNotFound
+from everwork.exceptions import EngineError, EverworkError, JobNotFound
 from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+
+if TYPE_CHECKING:
+    from everwork.client.client import Client
+    from everwork.client.stream import Stream
 
 
 class LocalJobs(Jobs):
@@ -28,12 +31,7 @@ class LocalJobs(Jobs):
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
-        merged = []
-        for index, outcome in enumerate(outcomes):
-            try:
-                merged.append(await self._merged(outcome))
-            except InvalidInput as error:
-                raise indexed(index, error) from None
+        merged = [await self._merged(outcome, index) for index, outcome in enumerate(outcomes)]
         return await super().settle(merged)
 
     async def settle_each(self, outcomes: Sequence[Outcome]) -> list[Judged | EverworkError]:
@@ -47,10 +45,6 @@ class LocalJobs(Jobs):
         """Wait for the result of a job."""
         return await self._service.result(key, timeout)
 
-    async def page(self, filter_: JobFilter, limit: int, cursor: int | None) -> Page:
-        """Matching jobs, newest first."""
-        return await self.find(filter_, limit, cursor)
-
     async def _merged_or_error(self, outcome: Outcome) -> Outcome | EverworkError:
         try:
             return await self._merged(outcome)
@@ -59,11 +53,14 @@ class LocalJobs(Jobs):
         except EverworkError as error:
             return error
 
-    async def _merged(self, outcome: Outcome) -> Outcome:
+    async def _merged(self, outcome: Outcome, index: int | None = None) -> Outcome:
+        """The outcome with the variables for the next attempt; errors name its index, if it has one."""
         if not isinstance(outcome, Failed | Throw) or outcome.variables is None:
             return outcome
+        field = "variables" if index is None else f"outcomes[{index}].variables"
         try:
-            return outcome._replace(variables=await self.merged_variables(outcome.key, decode(outcome.variables)))
+            merged = await self.merged_variables(outcome.key, decode(outcome.variables), field)
+            return outcome._replace(variables=merged)
         except JobNotFound:
             return outcome  # The engine reports it for each outcome of the batch.
 
@@ -90,3 +87,9 @@ class LocalTransport:
     def jobs(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client enforces it
         """The verbs."""
         return self._jobs
+
+    def stream(self, client: Client, worker: str, lease_ms: int) -> Stream:
+        """One worker's stream of jobs."""
+        from everwork.client.local_stream import LocalStream  # noqa: PLC0415 - loaded on demand
+
+        return LocalStream(client, worker, lease_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -22,6 +22,10 @@ from everwork.core.states import State
 from everwork.exceptions import InvalidInput, ResultTimeout
 from everwork.proto import work_pb2 as pb
 from everwork.proto.work_pb2_grpc import DeskServiceAsyncStub, WorkServiceAsyncStub
+
+if TYPE_CHECKING:
+    from everwork.client.client import Client
+    from everwork.client.stream import Stream
 
 T = TypeVar("T")
 
@@ -80,12 +84,18 @@ class RemoteTransport:
             await self._channel.close(None)
 
     def jobs(self, deadline: float) -> RemoteJobs:
-        """The verbs for one call."""
+        """The verbs for one call, whose deadline is a time of the event loop's clock."""
         return RemoteJobs(self, deadline)
+
+    def stream(self, client: Client, worker: str, lease_ms: int) -> Stream:
+        """One worker's stream of jobs."""
+        from everwork.client.remote_stream import RemoteStream  # noqa: PLC0415 - loaded on demand
+
+        return RemoteStream(client, worker, lease_ms)
 
 
 class RemoteJobs:
-    """The verbs for one call, each of them a request."""
+    """The verbs of the service's `Jobs` for one call, each of them a request; see there for what they do."""
 
     __slots__ = ("_calls", "_deadline", "_transport")
 
@@ -97,14 +107,12 @@ class RemoteJobs:
     # Work ---------------------------------------------------------------------------------------
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Accept jobs, all or none."""
         request = pb.CreateJobsRequest(jobs=[requests.new_job_message(job) for job in jobs])
         require_size("jobs", request)
         reply = await self._request(self._transport.work.CreateJobs, request)
         return [Created(one.key, one.deduplicated) for one in reply.jobs]
 
-    async def activate(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """Lease jobs; polls again if the server ends a long wait early."""
+    async def activate(self, demand: Demand, wait_ms: int = 0) -> Sequence[pb.Job]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
@@ -113,6 +121,83 @@ class RemoteJobs:
             if jobs or not left_ms or loop.time() + POLL_PAUSE_SECONDS > deadline:
                 return jobs
             await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that stops ends every wait immediately.
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        request = pb.SettleRequest(outcomes=[requests.outcome_message(outcome) for outcome in outcomes])
+        require_size("outcomes", request)
+        reply = await self._request(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
+        return [replies.judged_of(one) for one in reply.judged]
+
+    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
+        request = pb.ExtendRequest(key=key, attempt=attempt, lease_ms=lease_ms)
+        return replies.judged_of(await self._request(self._calls.Extend, request, key))
+
+    # Changes ------------------------------------------------------------------------------------
+
+    async def cancel(self, key: int, reason: str = "") -> State:
+        return await self._change(self._calls.Cancel, pb.CancelRequest(key=key, reason=reason))
+
+    async def requeue(self, key: int) -> State:
+        return await self._change(self._calls.Requeue, pb.JobRequest(key=key))
+
+    async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
+        request = pb.RequeueMatchingRequest(filter=requests.filter_message(filter_), all=all)
+        reply = await self._request(self._calls.RequeueMatching, request)
+        return BulkChange(reply.matched, reply.changed)
+
+    async def set_retries(self, key: int, retries: int) -> int:
+        request = pb.SetRetriesRequest(key=key, retries=retries)
+        return (await self._request(self._calls.SetRetries, request, key)).previous
+
+    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
+        request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms)
+        return await self._change(self._calls.Reschedule, request)
+
+    async def set_priority(self, key: int, priority: int) -> State:
+        return await self._change(self._calls.SetPriority, pb.SetPriorityRequest(key=key, priority=priority))
+
+    async def delete(self, key: int) -> State:
+        return await self._change(self._calls.Delete, pb.JobRequest(key=key))
+
+    # Questions ----------------------------------------------------------------------------------
+
+    async def get(self, key: int) -> Job:
+        return replies.job_of(await self._request(self._calls.Get, pb.JobRequest(key=key), key))
+
+    async def history(self, key: int) -> list[HistoryEntry]:
+        return replies.history_of(await self._request(self._calls.History, pb.JobRequest(key=key), key))
+
+    async def explain(self, key: int) -> Explanation:
+        return replies.explanation_of(await self._request(self._calls.Explain, pb.JobRequest(key=key), key))
+
+    async def stats(self, hours: int) -> Stats:
+        return replies.stats_of(await self._request(self._calls.Stats, pb.StatsRequest(hours=hours)))
+
+    async def result(self, key: int, timeout: float) -> str | None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:  # Long waits are made of several calls.
+            seconds = min(max(deadline - loop.time(), 0.0), RESULT_SECONDS)
+            request = pb.ResultRequest(key=key, wait_ms=round(seconds * 1000))
+            try:
+                reply = await self._request(self._calls.Result, request, key)
+            except ResultTimeout as error:
+                if loop.time() < deadline:
+                    continue
+                raise ResultTimeout(f"{str(error).rpartition(' after ')[0]} after {timeout:g} s") from None
+            return reply.result.decode() if reply.HasField("result") else None
+
+    async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        jobs: list[Job] = []
+        while True:  # The server cuts pages that would be too large for one message.
+            request = pb.ListRequest(filter=requests.filter_message(filter_), limit=limit - len(jobs), cursor=cursor)
+            page = replies.page_of(await self._request(self._calls.List, request))
+            jobs += page.jobs
+            cursor = page.next
+            if cursor is None or len(jobs) >= limit:
+                return Page(jobs, cursor)
+
+    # Inside -------------------------------------------------------------------------------------
 
     async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
         """One call. If the connection breaks in the middle, the jobs received so far are ours all the same."""
@@ -126,99 +211,8 @@ class RemoteJobs:
                 raise error_of(rpc_error) from None
         return jobs
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End attempts."""
-        request = pb.SettleRequest(outcomes=[requests.outcome_message(outcome) for outcome in outcomes])
-        require_size("outcomes", request)
-        reply = await self._request(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
-        return [replies.judged_of(one) for one in reply.judged]
-
-    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Extend a lease."""
-        request = pb.ExtendRequest(key=key, attempt=attempt, lease_ms=lease_ms)
-        return replies.judged_of(await self._request(self._calls.Extend, request, key))
-
-    # Changes ------------------------------------------------------------------------------------
-
-    async def cancel(self, key: int, reason: str) -> State:
-        """Cancel one job."""
-        return State((await self._request(self._calls.Cancel, pb.CancelRequest(key=key, reason=reason), key)).state)
-
-    async def requeue(self, key: int) -> State:
-        """Requeue one dead letter."""
-        return State((await self._request(self._calls.Requeue, pb.JobRequest(key=key), key)).state)
-
-    async def requeue_matching(self, filter_: JobFilter, *, all: bool) -> BulkChange:
-        """Requeue every dead letter that matches; an empty filter needs `all`."""
-        request = pb.RequeueMatchingRequest(filter=requests.filter_message(filter_), all=all)
-        reply = await self._request(self._calls.RequeueMatching, request)
-        return BulkChange(reply.matched, reply.changed)
-
-    async def set_retries(self, key: int, retries: int) -> int:
-        """Change how many attempts are left."""
-        return (
-            await self._request(self._calls.SetRetries, pb.SetRetriesRequest(key=key, retries=retries), key)
-        ).previous
-
-    async def reschedule(self, key: int, *, run_at_ms: int | None, delay_ms: int) -> State:
-        """Change when one pending job runs."""
-        request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms)
-        return State((await self._request(self._calls.Reschedule, request, key)).state)
-
-    async def set_priority(self, key: int, priority: int) -> State:
-        """Change the priority of one pending job."""
-        request = pb.SetPriorityRequest(key=key, priority=priority)
-        return State((await self._request(self._calls.SetPriority, request, key)).state)
-
-    async def delete(self, key: int) -> State:
-        """Delete one finished job."""
-        return State((await self._request(self._calls.Delete, pb.JobRequest(key=key), key)).state)
-
-    # Queries ------------------------------------------------------------------------------------
-
-    async def get(self, key: int) -> Job:
-        """Return a job with everything that is known of it."""
-        return replies.job_of(await self._request(self._calls.Get, pb.JobRequest(key=key), key))
-
-    async def history(self, key: int) -> list[HistoryEntry]:
-        """How a job's attempts ended."""
-        return replies.history_of(await self._request(self._calls.History, pb.JobRequest(key=key), key))
-
-    async def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
-        return replies.explanation_of(await self._request(self._calls.Explain, pb.JobRequest(key=key), key))
-
-    async def stats(self, hours: int) -> Stats:
-        """Counts by state, and what workers did recently."""
-        return replies.stats_of(await self._request(self._calls.Stats, pb.StatsRequest(hours=hours)))
-
-    async def result(self, key: int, timeout: float) -> str | None:
-        """Wait for the result of a job; long waits are made of several calls."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while True:
-            seconds = min(max(deadline - loop.time(), 0.0), RESULT_SECONDS)
-            request = pb.ResultRequest(key=key, wait_ms=round(seconds * 1000))
-            try:
-                reply = await self._request(self._calls.Result, request, key)
-            except ResultTimeout as error:
-                if loop.time() < deadline:
-                    continue
-                raise ResultTimeout(f"{str(error).rpartition(' after ')[0]} after {timeout:g} s") from None
-            return reply.result.decode() if reply.HasField("result") else None
-
-    async def page(self, filter_: JobFilter, limit: int, cursor: int | None) -> Page:
-        """Matching jobs, newest first; the server cuts pages that would be too large for one message."""
-        jobs: list[Job] = []
-        while True:
-            request = pb.ListRequest(filter=requests.filter_message(filter_), limit=limit - len(jobs), cursor=cursor)
-            page = replies.page_of(await self._request(self._calls.List, request))
-            jobs += page.jobs
-            cursor = page.next
-            if cursor is None or len(jobs) >= limit:
-                return Page(jobs, cursor)
-
-    # Inside -------------------------------------------------------------------------------------
+    async def _change(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, pb.Found], request: Any) -> State:
+        return State((await self._request(method, request, request.key)).state)
 
     async def _request(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, T], request: Any, key: int = 0) -> T:
         try:

@@ -201,13 +201,8 @@ def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
         try:
             checked_ones.append(checked(outcome))
         except InvalidInput as error:
-            raise indexed(index, error) from None
+            raise InvalidInput(f"outcomes[{index}].{error.field}", error.problem) from None
     return checked_ones
-
-
-def indexed(index: int, error: InvalidInput) -> InvalidInput:
-    """The same error, which names the index of the outcome."""
-    return InvalidInput(f"outcomes[{index}].{error.field}", error.problem)
 
 
 def checked(outcome: o.Outcome) -> o.Outcome:

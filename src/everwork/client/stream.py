@@ -259,16 +259,3 @@ class Stream(ABC):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = error if isinstance(error, EverworkError) else EverworkError(f"the stream broke: {error!r}")
         self._wake()
-
-
-def open_stream(client: Client, worker: str, lease_ms: int) -> Stream:
-    """The stream for the client's transport."""
-    from everwork.client.local import LocalTransport  # noqa: PLC0415 - loaded on demand
-
-    if isinstance(client.transport, LocalTransport):
-        from everwork.client.local_stream import LocalStream  # noqa: PLC0415
-
-        return LocalStream(client, worker, lease_ms)
-    from everwork.client.remote_stream import RemoteStream  # noqa: PLC0415
-
-    return RemoteStream(client, worker, lease_ms)

@@ -6,23 +6,17 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from everwork.aio.blocking import blocking
 from everwork.aio.loops import new_loop
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
-from everwork.client.job import ActiveJob, Attempt
-from everwork.client.requests import JobInput
 from everwork.client.transport import closed
-from everwork.core.job import HistoryEntry, Job
-from everwork.core.leasing import Created, Judged
-from everwork.core.limits import DEFAULT_GROUP, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
-from everwork.core.outcome import Outcome
-from everwork.core.queries import BulkChange, Explanation, Page, Stats
-from everwork.core.states import State
+from everwork.core.job import Job
+from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.exceptions import BadConfiguration, EverworkError
 
 if TYPE_CHECKING:
@@ -54,149 +48,34 @@ class SyncClient:
         self._waiting: set[concurrent.futures.Future[Any]] = set()
         self._stops: set[Callable[[], object]] = set()
 
-    # Create -------------------------------------------------------------------------------------
+    create = blocking(Client.create)
+    create_many = blocking(Client.create_many)
 
-    def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
-        """Create a job, durably, and return its key."""
-        return self._run(self._client.create(type, variables, **options))
+    activate = blocking(Client.activate)
+    complete = blocking(Client.complete)
+    fail = blocking(Client.fail)
+    retry = blocking(Client.retry)
+    reject = blocking(Client.reject)
+    release = blocking(Client.release)
+    throw = blocking(Client.throw)
+    settle = blocking(Client.settle)
+    extend = blocking(Client.extend)
 
-    def create_many(self, jobs: Iterable[JobInput]) -> list[Created]:
-        """Create many jobs, all or none."""
-        return self._run(self._client.create_many(jobs))
+    cancel = blocking(Client.cancel)
+    requeue = blocking(Client.requeue)
+    requeue_matching = blocking(Client.requeue_matching)  # type: ignore[arg-type]  # A filter might be called self.
+    set_retries = blocking(Client.set_retries)
+    reschedule = blocking(Client.reschedule)
+    run_now = blocking(Client.run_now)
+    set_priority = blocking(Client.set_priority)
+    delete = blocking(Client.delete)
 
-    # Work ---------------------------------------------------------------------------------------
-
-    def activate(
-        self,
-        type: str,
-        *,
-        worker: str | None = None,
-        limit: int = 10,
-        lease: float = LEASE_SECONDS,
-        wait: float = 0.0,
-        group: str = DEFAULT_GROUP,
-        tenants: Iterable[str] = (),
-    ) -> list[ActiveJob]:
-        """Lease jobs; with nothing to do, wait for some."""
-        call = self._client.activate(
-            type, worker=worker, limit=limit, lease=lease, wait=wait, group=group, tenants=tenants
-        )
-        return self._run(call)
-
-    def complete(self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[JobInput] = ()) -> None:
-        """The work is done."""
-        self._run(self._client.complete(job, result, attempt=attempt, events=events))
-
-    def fail(
-        self,
-        job: Attempt,
-        error: object,
-        *,
-        attempt: int = 0,
-        retries: int | None = None,
-        backoff: float | None = None,
-        final: bool = False,
-        variables: Mapping[str, Any] | None = None,
-        by_policy: bool = False,
-    ) -> None:
-        """The attempt failed."""
-        call = self._client.fail(
-            job, error,
-            attempt=attempt, retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy,
-        )  # fmt: skip
-        self._run(call)
-
-    def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
-        """Request another attempt."""
-        self._run(self._client.retry(job, error, attempt=attempt, delay=delay))
-
-    def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
-        """The job is invalid."""
-        self._run(self._client.reject(job, error, attempt=attempt))
-
-    def release(self, job: Attempt, *, attempt: int = 0) -> None:
-        """Release the job."""
-        self._run(self._client.release(job, attempt=attempt))
-
-    def throw(
-        self,
-        job: Attempt,
-        code: str,
-        error: object = "",
-        *,
-        attempt: int = 0,
-        variables: Mapping[str, Any] | None = None,
-    ) -> None:
-        """A business error with a code."""
-        self._run(self._client.throw(job, code, error, attempt=attempt, variables=variables))
-
-    def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End many attempts in one call."""
-        return self._run(self._client.settle(outcomes))
-
-    def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
-        """Extend the lease."""
-        self._run(self._client.extend(job, lease, attempt=attempt))
-
-    # Change -------------------------------------------------------------------------------------
-
-    def cancel(self, key: int | str, reason: str = "") -> State:
-        """Cancel a job."""
-        return self._run(self._client.cancel(key, reason))
-
-    def requeue(self, key: int | str) -> State:
-        """Requeue a dead letter."""
-        return self._run(self._client.requeue(key))
-
-    def requeue_matching(self, *, all: bool = False, **wanted: Any) -> BulkChange:
-        """Requeue every dead letter that matches; without any filter, `all` must be given."""
-        return self._run(self._client.requeue_matching(all=all, **wanted))
-
-    def set_retries(self, key: int | str, retries: int) -> int:
-        """Change how many attempts are left."""
-        return self._run(self._client.set_retries(key, retries))
-
-    def reschedule(self, key: int | str, *, run_at: datetime | None = None, delay: float | None = None) -> State:
-        """Change when a pending job runs."""
-        return self._run(self._client.reschedule(key, run_at=run_at, delay=delay))
-
-    def run_now(self, key: int | str) -> State:
-        """Run a pending job now."""
-        return self._run(self._client.run_now(key))
-
-    def set_priority(self, key: int | str, priority: int) -> State:
-        """Change the priority of a pending job."""
-        return self._run(self._client.set_priority(key, priority))
-
-    def delete(self, key: int | str) -> State:
-        """Delete a finished job."""
-        return self._run(self._client.delete(key))
-
-    # Query --------------------------------------------------------------------------------------
-
-    def get(self, key: int | str) -> Job:
-        """Return a job with everything that is known of it."""
-        return self._run(self._client.get(key))
-
-    def history(self, key: int | str) -> list[HistoryEntry]:
-        """How a job's attempts ended, oldest first."""
-        return self._run(self._client.history(key))
-
-    def explain(self, key: int | str) -> Explanation:
-        """Why a job is not running."""
-        return self._run(self._client.explain(key))
-
-    def stats(self, hours: int = 24) -> Stats:
-        """Counts by state, and what workers did in the last hours."""
-        return self._run(self._client.stats(hours))
-
-    def result(self, key: int | str, wait: float = TIMEOUT_SECONDS) -> Any:
-        """Wait for a job to finish, and return its result."""
-        return self._run(self._client.result(key, wait))
-
-    def page(self, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
-        """One page of matching jobs, newest first, and the cursor of the next."""
-        return self._run(self._client.page(cursor, limit=limit, **wanted))
+    get = blocking(Client.get)
+    history = blocking(Client.history)
+    explain = blocking(Client.explain)
+    stats = blocking(Client.stats)
+    result = blocking(Client.result)
+    page = blocking(Client.page)  # type: ignore[arg-type]  # Likewise.
 
     def list(self, **wanted: Any) -> Iterator[Job]:
         """Every matching job, newest first."""
@@ -219,20 +98,20 @@ class SyncClient:
     ) -> None:
         """Run handlers until `stop` is called from another thread or from a handler; plain functions run in threads."""
 
-        async def working() -> None:
+        async def working(client: Client) -> None:
             stop = asyncio.Event()
             loop = asyncio.get_running_loop()
             request_stop = lambda: loop.call_soon_threadsafe(stop.set)  # noqa: E731 - discarded below
             self._stops.add(request_stop)
             try:
-                await self._client.work(handlers, concurrency=concurrency, worker=worker, lease=lease, stop=stop)
+                await client.work(handlers, concurrency=concurrency, worker=worker, lease=lease, stop=stop)
             finally:
                 self._stops.discard(request_stop)
                 ended.set()
 
         ended = threading.Event()
         try:
-            self._run(working())
+            self._run(working)
         except EverworkError:
             raise
         except BaseException:
@@ -246,7 +125,7 @@ class SyncClient:
 
     def open(self) -> None:
         """Open the transport, unless it is open already."""
-        self._run(self._opened())
+        self._run(Client.open)
 
     def close(self) -> None:
         """Close it: calls of other threads raise `EngineUnavailable`. It can be opened again."""
@@ -272,15 +151,8 @@ class SyncClient:
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _opened(self) -> None:
-        await self._client.open()
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        try:
-            future = self._start(call)
-        except BaseException:
-            call.close()
-            raise
+    def _run(self, use: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        future = self._start(use)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -291,7 +163,7 @@ class SyncClient:
         finally:
             self._waiting.discard(future)
 
-    def _start(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def _start(self, use: Callable[[Client], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         if self._process != os.getpid():
             raise BadConfiguration("client: it was made before a fork; a child process needs a client of its own")
         self._require_other_thread()
@@ -300,7 +172,7 @@ class SyncClient:
                 self._loop = new_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="everwork-client", daemon=True)
                 self._thread.start()
-            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            future = asyncio.run_coroutine_threadsafe(use(self._client), self._loop)
             self._waiting.add(future)
             return future
 

@@ -1,108 +1,23 @@
-"""How a client reaches jobs, in process or over gRPC: the verbs, and the calls in progress."""
+"""How a client reaches jobs, in process or over gRPC, and the calls in progress."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from everwork.client.address import Tls, is_remote, server_address
-from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.leasing import Created, Demand, Judged
-from everwork.core.outcome import Outcome
-from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
-from everwork.core.states import State
 from everwork.exceptions import BadConfiguration, CallTimeout, EngineUnavailable, EverworkError
 
+if TYPE_CHECKING:
+    from everwork.client.local import LocalJobs, LocalTransport
+    from everwork.client.remote import RemoteJobs, RemoteTransport
 
-class Verbs(Protocol):
-    """The verbs for one call; see `everwork.service.jobs.Jobs` for what each of them does."""
-
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Accept jobs, all or none."""
-        ...
-
-    async def activate(self, demand: Demand, wait_ms: int) -> Sequence[Any]:
-        """Lease jobs; each is the source of an `ActiveJob`."""
-        ...
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End attempts; the variables of failures are merged into the jobs' own."""
-        ...
-
-    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Extend a lease."""
-        ...
-
-    async def cancel(self, key: int, reason: str) -> State:
-        """Cancel one job."""
-        ...
-
-    async def requeue(self, key: int) -> State:
-        """Requeue one dead letter."""
-        ...
-
-    async def requeue_matching(self, filter_: JobFilter, *, all: bool) -> BulkChange:
-        """Requeue every dead letter that matches; an empty filter needs `all`."""
-        ...
-
-    async def set_retries(self, key: int, retries: int) -> int:
-        """Change how many attempts are left."""
-        ...
-
-    async def reschedule(self, key: int, *, run_at_ms: int | None, delay_ms: int) -> State:
-        """Change when one pending job runs."""
-        ...
-
-    async def set_priority(self, key: int, priority: int) -> State:
-        """Change the priority of one pending job."""
-        ...
-
-    async def delete(self, key: int) -> State:
-        """Delete one finished job."""
-        ...
-
-    async def get(self, key: int) -> Job:
-        """Return a job with everything that is known of it."""
-        ...
-
-    async def history(self, key: int) -> list[HistoryEntry]:
-        """How a job's attempts ended."""
-        ...
-
-    async def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
-        ...
-
-    async def stats(self, hours: int) -> Stats:
-        """Counts by state, and what workers did recently."""
-        ...
-
-    async def result(self, key: int, timeout: float) -> str | None:
-        """Wait for the result of a job."""
-        ...
-
-    async def page(self, filter_: JobFilter, limit: int, cursor: int | None) -> Page:
-        """Matching jobs, newest first."""
-        ...
-
-
-class Transport(Protocol):
-    """How a client reaches the jobs."""
-
-    async def open(self) -> None:
-        """Open it for calls."""
-        ...
-
-    async def close(self) -> None:
-        """Release everything it holds."""
-        ...
-
-    def jobs(self, deadline: float) -> Verbs:
-        """The verbs for one call, whose deadline is a time of the event loop's clock."""
-        ...
+    Transport = LocalTransport | RemoteTransport
+    Verbs = LocalJobs | RemoteJobs
+    """A verb can be called only if both have it, with parameters that fit."""
 
 
 def transport_to(url: str, key: str | None, tls: Tls) -> Transport:
