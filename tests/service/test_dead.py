@@ -11,12 +11,10 @@ from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
 from everwork.service import dead_letters
-from everwork.service.access.audit import Audit
-from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.admin import Admin
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, grouped
 from everwork.service.jobs import Jobs
+from everwork.service.verb import Caller
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
 
@@ -26,15 +24,14 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 
-def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Admin:
+def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Jobs:
     """Whoever holds such a key."""
-    principal = Principal("k1", "ann", frozenset([permission]), tenants)
-    return Admin(service, KeyRing(service._engine), Audit(service._engine), principal, "10.0.0.7")
+    return Jobs(service, Caller(Principal("k1", "ann", frozenset([permission]), tenants), "10.0.0.7"))
 
 
 def jobs_of(service: JobService, *tenants: str) -> Jobs:
     """The same for questions."""
-    return Jobs(service, Principal("k1", "ann", frozenset([Permission.JOBS_READ]), tenants))
+    return office(service, *tenants, permission=Permission.JOBS_READ)
 
 
 async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
@@ -93,7 +90,7 @@ async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Eng
     steps: list[BulkChange] = []
     await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), progress=steps.append)
     assert steps == [BulkChange(1, 1)]
-    [entry] = await admin.audit(10)
+    [entry] = await service.audit.last(10)
     assert (entry.action, entry.target) == ("dead.purge", TYPE)
     assert dict(entry.detail) == {"matched": 1, "changed": 1, "filter": {"type": TYPE}}
 
@@ -117,7 +114,7 @@ async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: En
     with pytest.raises(PermissionDenied):
         await ann.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(tenants=("umbrella",)))
     with pytest.raises(PermissionDenied):
-        await ann.purge_one(other.key)
+        await ann.purge(other.key)
     with pytest.raises(PermissionDenied):
         await office(service, permission=Permission.JOBS_READ).change_dead(
             DeadLetterAction.REQUEUE, DeadLetterFilter(), all=True
@@ -130,11 +127,11 @@ async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, servic
     letter = await a_dead_letter(engine)
     for job in (await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)):
         with pytest.raises(WrongState, match=f"is {job.state.label}: only dead letters are purged"):
-            await office(service).purge_one(job.key)
+            await office(service).purge(job.key)
         assert await the_state(engine, job.key) is job.state
-    await office(service).purge_one(letter.key)
+    await office(service).purge(letter.key)
     with pytest.raises(JobNotFound):
-        await office(service).purge_one(letter.key)
+        await office(service).purge(letter.key)
 
 
 async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(

@@ -8,18 +8,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from everwork.aio.loops import shielded
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core.job import Job
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
-from everwork.core.queries import BulkChange, JobFilter, Page
+from everwork.core.queries import BulkChange, Count, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
 from everwork.exceptions import EngineError, InvalidInput
-from everwork.service.access.principal import Permission
-from everwork.service.jobs import Jobs
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
@@ -81,6 +79,26 @@ class BulkFilter:
         return {name: value for name, value in detail.items() if value not in (None, (), [], False)}
 
 
+class Reader(Protocol):
+    """What bulk changes read jobs with: those that the caller may see."""
+
+    async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Matching jobs, newest first."""
+
+    async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """`find` in one step of the engine."""
+
+    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+        """Jobs in their current state."""
+
+    async def count(self) -> list[Count]:
+        """How many jobs are in which state."""
+
+
+Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
+"""Changes the jobs with these keys; one verdict per key."""
+
+
 class Counted(NamedTuple):
     """How many jobs match; if not exact, at least that many."""
 
@@ -88,7 +106,7 @@ class Counted(NamedTuple):
     is_exact: bool
 
 
-async def find_step(jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
+async def find_step(jobs: Reader, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
     """One step of a search, newest first; `next` is where it stopped."""
     below = search.below if cursor is None else cursor
     if not search.scheduled:
@@ -99,7 +117,7 @@ async def find_step(jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cur
 
 
 async def find_within(
-    jobs: Jobs,
+    jobs: Reader,
     search: BulkFilter,
     limit: int,
     now_ms: int,
@@ -116,12 +134,6 @@ async def find_within(
         cursor = page.next
         if cursor is None or len(found) >= limit or time.monotonic() >= until:
             return Page(found, cursor)
-
-
-def effective(jobs: Jobs, action: BulkAction, search: BulkFilter) -> BulkFilter:
-    """The search restricted to states that allow the action and to the caller's tenants."""
-    allowed = restricted(action, search)
-    return replace(allowed, filter=jobs.confined(allowed.filter))
 
 
 def restricted(action: BulkAction, search: BulkFilter) -> BulkFilter:
@@ -143,7 +155,7 @@ def is_allowed(action: BulkAction, job: Job, now_ms: int) -> bool:
     return job.state in action.states and (not is_timed(action) or job.run_at_ms > now_ms)
 
 
-async def count_matching(jobs: Jobs, search: BulkFilter, now_ms: int) -> Counted:
+async def count_matching(jobs: Reader, search: BulkFilter, now_ms: int) -> Counted:
     """How many jobs match, without reading all of them."""
     filter_ = search.filter
     if not search.scheduled and filter_ == JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants):
@@ -158,7 +170,7 @@ async def count_matching(jobs: Jobs, search: BulkFilter, now_ms: int) -> Counted
     return Counted(matched, cursor is None)
 
 
-async def by_state(jobs: Jobs, filter_: JobFilter) -> Mapping[State, int]:
+async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
     """How many jobs are in each state, of the type and the tenants of a filter."""
     found = dict.fromkeys(State, 0)
     for count in await jobs.count():
@@ -167,16 +179,17 @@ async def by_state(jobs: Jobs, filter_: JobFilter) -> Mapping[State, int]:
     return found
 
 
-async def change_in_steps(jobs: Jobs, action: BulkAction, search: BulkFilter, now_ms: int) -> AsyncIterator[BulkChange]:
+async def change_in_steps(
+    jobs: Reader, change: Change, search: BulkFilter, now_ms: int
+) -> AsyncIterator[BulkChange]:
     """Change all jobs that match, each judged on its own; yields the totals so far after each step."""
-    jobs.principal.require(Permission.JOBS)
-    search, matched, changed = restricted(action, search), 0, 0
+    matched = changed = 0
     cursor: int | None = None
     while True:
         page = await find_step(jobs, search, LIST_LIMIT_MAX, now_ms, cursor)
         keys = [job.key for job in page.jobs]
         matched += len(keys)
-        changed += _changed(await _change(jobs, action)(keys)) if keys else 0
+        changed += _changed(await change(keys)) if keys else 0
         yield BulkChange(matched, changed)
         cursor = page.next
         if cursor is None:
@@ -184,16 +197,14 @@ async def change_in_steps(jobs: Jobs, action: BulkAction, search: BulkFilter, no
 
 
 async def change_selected(
-    jobs: Jobs, action: BulkAction, keys: Sequence[int], now_ms: int
+    jobs: Reader, action: BulkAction, change: Change, keys: Sequence[int], now_ms: int
 ) -> AsyncIterator[BulkChange]:
     """Change the jobs with these keys, each judged on its own."""
-    jobs.principal.require(Permission.JOBS)
     if not 1 <= len(keys) <= KEYS_MAX:
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
     found = await jobs.get_many(keys)
     allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
-    judged = await _change(jobs, action)(allowed) if allowed else []
-    yield BulkChange(len(keys), _changed(judged))
+    yield BulkChange(len(keys), _changed(await change(allowed)) if allowed else 0)
 
 
 def _changed(judged: Sequence[Judged]) -> int:
@@ -201,16 +212,6 @@ def _changed(judged: Sequence[Judged]) -> int:
     return sum(one.verdict is Verdict.ACCEPTED for one in judged)
 
 
-def _change(jobs: Jobs, action: BulkAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
-    return {
-        BulkAction.CANCEL: jobs.cancel_many,
-        BulkAction.REQUEUE: jobs.requeue_many,
-        BulkAction.RUN_NOW: jobs.run_now_many,
-        BulkAction.DELETE: jobs.delete_many,
-    }[action]
-
-
-T = TypeVar("T")
 Progress = Callable[[BulkChange], None]
 Write = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -220,12 +221,22 @@ async def run_steps(steps: AsyncIterator[BulkChange], progress: Progress | None,
 
     If the caller disconnects, the step that has begun is finished, and no other is started.
     """
+    if write is None:
+        return await _run_unrecorded(steps, progress)
     stop = asyncio.Event()
     return await shielded(_run_steps(steps, progress, write, stop), stop.set)
 
 
+async def _run_unrecorded(steps: AsyncIterator[BulkChange], progress: Progress | None) -> BulkChange:
+    change = BulkChange(0, 0)
+    async for change in steps:
+        if progress is not None:
+            progress(change)
+    return change
+
+
 async def _run_steps(
-    steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write | None, stop: asyncio.Event
+    steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write, stop: asyncio.Event
 ) -> BulkChange:
     change = written = BulkChange(0, 0)
     try:
@@ -234,7 +245,7 @@ async def _run_steps(
                 progress(change)
             if stop.is_set():
                 break
-            if write is not None and change.changed > written.changed:
+            if change.changed > written.changed:
                 await write({**change._asdict(), "unfinished": True})
                 written = change
     except EngineError:
@@ -242,13 +253,13 @@ async def _run_steps(
         raise
     if stop.is_set():
         await _record_interruption(change, write)
-    elif write is not None:
+    else:
         await write(change._asdict())
     return change
 
 
-async def _record_interruption(change: BulkChange, write: Write | None) -> None:
+async def _record_interruption(change: BulkChange, write: Write) -> None:
     """What was done must be on record, above all when the rest was not."""
-    if write is not None and change.matched:
+    if change.matched:
         with suppress(EngineError):
             await retry_while_unavailable(lambda: write({**change._asdict(), "broken_off": True}), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -11,13 +11,12 @@ from typing import Any, Final, NamedTuple
 from everwork.core import checks
 from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
 from everwork.core.job import Job
-from everwork.core.leasing import Judged
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import BulkChange, JobFilter
 from everwork.core.states import State
-from everwork.exceptions import InvalidInput, NothingMatches, WrongState
-from everwork.service.access.principal import Permission, Principal
-from everwork.service.jobs import Jobs
+from everwork.exceptions import InvalidInput, NothingMatches
+from everwork.service.access.principal import Principal
+from everwork.service.bulk import Change, Reader
 
 SCANNED_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
@@ -110,7 +109,7 @@ class Survey(NamedTuple):
     newest: list[Job]
 
 
-async def grouped(jobs: Jobs, filter_: DeadLetterFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
+async def grouped(jobs: Reader, filter_: DeadLetterFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
     """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are scanned."""
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
     found: dict[tuple[str, str], DeadLetterGroup] = {}
@@ -127,7 +126,7 @@ async def grouped(jobs: Jobs, filter_: DeadLetterFilter, limit: int = GROUPS_DEF
     return _most_frequent(found, limit, min(looked_at, SCANNED_MAX), is_cut)
 
 
-async def survey(jobs: Jobs, filter_: DeadLetterFilter, scan_max: int, newest_max: int = 0) -> Survey:
+async def survey(jobs: Reader, filter_: DeadLetterFilter, scan_max: int, newest_max: int = 0) -> Survey:
     """`grouped` for a page: in few steps, however many there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[Job] = []
@@ -148,7 +147,7 @@ async def survey(jobs: Jobs, filter_: DeadLetterFilter, scan_max: int, newest_ma
     return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
 
 
-async def newest(jobs: Jobs, kind: str, limit: int) -> list[Job]:
+async def newest(jobs: Reader, kind: str, limit: int) -> list[Job]:
     """The newest dead letters with a fingerprint; `NothingMatches` if there are none."""
     filter_ = DeadLetterFilter(fingerprint=require_fingerprint(kind))
     found: list[Job] = []
@@ -162,33 +161,22 @@ async def newest(jobs: Jobs, kind: str, limit: int) -> list[Job]:
 
 
 async def change_in_steps(
-    jobs: Jobs, action: DeadLetterAction, filter_: DeadLetterFilter, *, all: bool = False, dry_run: bool = False
+    jobs: Reader, change: Change | None, filter_: DeadLetterFilter, *, all: bool = False
 ) -> AsyncIterator[BulkChange]:
-    """Requeue or purge all dead letters that match; yields the totals so far after each step.
+    """Change all dead letters that match, or only count them; yields the totals so far after each step.
 
     Raises `NothingMatches` if there are none. An empty filter needs `all`.
     """
-    jobs.principal.require(Permission.JOBS)
     _require_filter(filter_, all=all)
     matched = changed = 0
     async for page in _pages(jobs, filter_):
         keys = [job.key for job in page if filter_.matches(job)]
         matched += len(keys)
-        if keys and not dry_run:
-            changed += sum(one.ok for one in await _change(jobs, action)(keys))
+        if keys and change is not None:
+            changed += sum(one.ok for one in await change(keys))
         yield BulkChange(matched, changed)
     if not matched:
         raise NothingMatches("no dead letter matches")
-
-
-async def change_one(jobs: Jobs, action: DeadLetterAction, key: int) -> State:
-    """Requeue or purge a dead letter; a job in any other state is refused."""
-    if action is DeadLetterAction.REQUEUE:
-        return await jobs.requeue(key)
-    job = await jobs.get(key)
-    if job.state is not State.FAILED:
-        raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters are purged")
-    return await jobs.delete(key)
 
 
 def require_fingerprint(text: object, field: str = "fingerprint") -> str:
@@ -217,7 +205,7 @@ def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
     found[kind] = more
 
 
-async def _pages(jobs: Jobs, filter_: DeadLetterFilter) -> AsyncIterator[list[Job]]:
+async def _pages(jobs: Reader, filter_: DeadLetterFilter) -> AsyncIterator[list[Job]]:
     cursor: int | None = None
     while True:
         page = await jobs.find(filter_.job_filter, LIST_LIMIT_MAX, cursor)
@@ -225,10 +213,6 @@ async def _pages(jobs: Jobs, filter_: DeadLetterFilter) -> AsyncIterator[list[Jo
         cursor = page.next
         if cursor is None:
             return
-
-
-def _change(jobs: Jobs, action: DeadLetterAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
-    return jobs.requeue_many if action is DeadLetterAction.REQUEUE else jobs.delete_many
 
 
 def _require_filter(filter_: DeadLetterFilter, *, all: bool) -> None:

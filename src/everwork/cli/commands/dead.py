@@ -14,7 +14,7 @@ from everwork.cli.commands.jobs import change_each, engine_hint, error_part, job
 from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
-from everwork.cli.session import admin_of, local_principal, use
+from everwork.cli.session import jobs_of, use
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange
@@ -31,7 +31,6 @@ from everwork.service.dead_letters import (
     newest,
     require_fingerprint,
 )
-from everwork.service.jobs import Jobs
 from everwork.service.reports import dead_report, explanation_report, job_report
 from everwork.service.service import JobService
 
@@ -90,7 +89,7 @@ def list_dead(
     """
     query = _filter(type, tenant, error, None, since=since, before=before)
     most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
-    found = use(engine, lambda service: grouped(_jobs(service), query, most))
+    found = use(engine, lambda service: grouped(jobs_of(service), query, most))
     if as_json:
         write_json(dead_report(found))
     else:
@@ -181,7 +180,7 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
         _confirm(len(keys), yes=yes)
-        change_each(keys, DONE[DeadLetterAction.PURGE], lambda s, key: admin_of(s).purge_one(key), engine, as_json)
+        change_each(keys, DONE[DeadLetterAction.PURGE], lambda s, key: jobs_of(s).purge(key), engine, as_json)
         return
     _require_selection(query, all=all)
     if not dry_run and not yes:
@@ -251,13 +250,9 @@ class _DeadLetter(NamedTuple):
     others: list[int]
 
 
-def _jobs(service: JobService) -> Jobs:
-    return Jobs(service, local_principal())
-
-
 async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
     if not which.isdecimal():
-        found = await newest(_jobs(service), which, SHOWN_MAX)
+        found = await newest(jobs_of(service), which, SHOWN_MAX)
         return _DeadLetter(await job_details(service, found[0].key), [job.key for job in found[1:]])
     details = await job_details(service, checks.job_key(which))
     state = details[0].state
@@ -279,8 +274,8 @@ def _change_letters(
 
         try:
             with shown_progress() as show_step:
-                admin = admin_of(service)
-                return await admin.change_dead(action, query, all=all, dry_run=dry_run, progress=on_step)
+                jobs = jobs_of(service)
+                return await jobs.change_dead(action, query, all=all, dry_run=dry_run, progress=on_step)
         except asyncio.CancelledError:
             write_stderr("interrupted: nothing was changed" if dry_run else _interrupted(action, done.changed, total))
             raise

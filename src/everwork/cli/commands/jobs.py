@@ -25,7 +25,7 @@ from everwork.cli.options import (
     parse_time,
 )
 from everwork.cli.output import write, write_json, write_rich, write_stderr
-from everwork.cli.session import admin_of, use
+from everwork.cli.session import jobs_of, use
 from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import instant_ms
@@ -205,7 +205,7 @@ def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> 
     """
 
     async def delete_noted(service: JobService, key: int) -> State:
-        return await admin_of(service).delete_job(key)
+        return await jobs_of(service).delete(key)
 
     change_each(keys, "deleted", delete_noted, engine, as_json)
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 
-from everwork.aio.loops import shielded
 from everwork.core import checks
 from everwork.core.limits import AUDIT_DETAIL_BYTES_MAX, AUDIT_KEEP_MS, INSTANT_MS_MAX, LIST_LIMIT_MAX, NAME_CHARS_MAX
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.values import Registered
 from everwork.service.access.keys import host_clock
-from everwork.service.access.principal import Permission, Principal
+from everwork.service.access.principal import Principal
 
 AUDIT_KIND: Final = "audit"
 UNREADABLE: Final = "unreadable"
@@ -108,43 +107,3 @@ def _entry(found: Registered) -> AuditEntry:
         )
     except (ValueError, TypeError, KeyError):
         return AuditEntry(found.name, 0, "", "", UNREADABLE, "", "")
-
-
-T = TypeVar("T")
-
-
-class AuditedCaller:
-    """A caller whose changes are audited, and where its call came from."""
-
-    __slots__ = ("_audit", "origin", "principal")
-
-    def __init__(self, audit: Audit, principal: Principal, origin: str) -> None:
-        self._audit = audit
-        self.principal = principal
-        self.origin = origin
-
-    def _may_change(self, **names: object) -> None:
-        self.principal.require(Permission.ADMIN)
-        self.principal.require_unbound()
-        for name, value in names.items():
-            checks.name(name, value)
-
-    def _may_read(self) -> None:
-        if not self.principal.allows(Permission.ADMIN):
-            self.principal.require(Permission.JOBS_READ)
-        self.principal.require_unbound()
-
-    async def _audited(
-        self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
-    ) -> T:
-        """Perform an action and record it. What was refused is not recorded."""
-
-        async def act_and_record() -> T:
-            result = await act()
-            await self._record(action, target, detail)
-            return result
-
-        return await shielded(act_and_record())
-
-    async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
-        await self._audit.record(self.principal, action, target, self.origin, detail)

@@ -79,7 +79,7 @@ async def set_timeout(call: Call) -> Response:
 async def run_now(call: Call) -> Response:
     """Make a pending job due now."""
     await call.body()
-    await call.jobs.reschedule(call.key)
+    await call.jobs.run_now(call.key)
     return await changed(call)
 
 
@@ -101,7 +101,7 @@ async def set_priority(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Delete a finished job."""
-    await call.admin.delete_job(call.key)
+    await call.jobs.delete(call.key)
     return Response(status_code=204)
 
 
@@ -113,7 +113,7 @@ async def requeue_many(call: Call) -> Response:
         raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
     if sent["all"] and len(given) > 1:
         raise InvalidInput("all", "must not be given together with a filter")
-    change = await call.admin.requeue_matching(job_filter(sent), all=bool(sent["all"]))
+    change = await call.jobs.requeue_matching(job_filter(sent), all=bool(sent["all"]))
     return json_response({"matched": change.matched, "changed": change.changed})
 
 

@@ -64,7 +64,7 @@ async def purge_dead(call: Call) -> Response:
 async def _change_matching(call: Call, action: DeadLetterAction) -> Response:
     sent = await call.body()
     dry_run = bool(sent["dry_run"])
-    change = await call.admin.change_dead(action, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
+    change = await call.jobs.change_dead(action, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
     return json_response({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
 
 

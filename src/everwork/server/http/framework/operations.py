@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
-from everwork.server.http.framework.context import AppContext, Caller
+from everwork.server.http.framework.context import AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
@@ -72,7 +72,7 @@ class ResponseSpec(NamedTuple):
     media_type: str = "application/json"
 
 
-class Call(Caller):
+class Call(AuthorisedRequest):
     """One REST request: its caller, and its validated parameters and body."""
 
     def __init__(self, context: AppContext, operation: Operation, request: Request, principal: Principal) -> None:

@@ -112,7 +112,7 @@ async def change(visit: Visit) -> Done:
     """Requeue or delete what was confirmed, nothing that has failed since."""
     action, form = _action(visit), _sent_form(visit)
     until_ms = checks.whole_number("until", checks.typed(visit.required("until")), 0, INSTANT_MS_MAX)
-    done = await visit.admin.change_dead(action, _until(form.query, until_ms))
+    done = await visit.jobs.change_dead(action, _until(form.query, until_ms))
     many = "dead letter was" if done.changed == 1 else "dead letters were"
     requeued = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
     left = done.matched - done.changed

@@ -117,27 +117,27 @@ def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
 
 async def cancel(visit: Visit) -> Done:
     """Cancel the job."""
-    was = await visit.admin.cancel_job(visit.key, visit.optional("reason") or "")
+    was = await visit.jobs.cancel(visit.key, visit.optional("reason") or "")
     note = " Its worker is told to stop." if was is State.PROCESSING else ""
     return Done(f"Job {visit.key} is cancelled.{note}")
 
 
 async def requeue(visit: Visit) -> Done:
     """Requeue the job."""
-    await visit.admin.requeue_job(visit.key)
+    await visit.jobs.requeue(visit.key)
     return Done(f"Job {visit.key} is requeued: it is due now, with all its attempts.")
 
 
 async def run_now(visit: Visit) -> Done:
     """Make the job due now."""
-    await visit.admin.run_job_now(visit.key)
+    await visit.jobs.run_now(visit.key)
     return Done(f"Job {visit.key} is due now.")
 
 
 async def set_retries(visit: Visit) -> Done:
     """Set the attempts that are left."""
     retries = checks.whole_number("retries", checks.typed(visit.required("retries")), 0, ATTEMPTS_MAX)
-    before = await visit.admin.set_job_retries(visit.key, retries)
+    before = await visit.jobs.set_retries(visit.key, retries)
     after = (await visit.jobs.get(visit.key)).retries
     return Done(f"Job {visit.key} has {after} attempts left; it had {before}.")
 
@@ -145,13 +145,13 @@ async def set_retries(visit: Visit) -> Done:
 async def set_priority(visit: Visit) -> Done:
     """Set the priority."""
     priority = checks.whole_number("priority", checks.typed(visit.required("priority")), PRIORITY_MIN, PRIORITY_MAX)
-    await visit.admin.set_job_priority(visit.key, priority)
+    await visit.jobs.set_priority(visit.key, priority)
     return Done(f"Job {visit.key} has the priority {priority} now.")
 
 
 async def delete(visit: Visit) -> Done:
     """Delete the job."""
-    await visit.admin.delete_job(visit.key)
+    await visit.jobs.delete(visit.key)
     return Done(f"Job {visit.key} is deleted.", "/ui/jobs")
 
 

@@ -175,7 +175,7 @@ async def change(visit: Visit) -> Done | View:
     search = bulk.restricted(action, form.search)
     if visit.optional("sure") is None:
         return await _confirm_all(visit, action, form, search)
-    done = await visit.admin.change_matching(action, replace(form.search, below=_below(visit)))
+    done = await visit.jobs.change_matching(action, replace(form.search, below=_below(visit)))
     return _result(action, done)
 
 
@@ -183,7 +183,7 @@ async def _change_selected(visit: Visit, action: BulkAction, keys: Sequence[int]
     if not keys:
         raise InvalidInput("key", "no job is selected: tick some in the list first")
     if visit.optional("sure") is not None:
-        return _result(action, await visit.admin.change_jobs(action, keys))
+        return _result(action, await visit.jobs.change_many(action, keys))
     now_ms = await now_of(visit)
     jobs = await visit.jobs.get_many(keys[: bulk.KEYS_MAX])
     changeable = [job.key for job in jobs if job is not None and bulk.is_allowed(action, job, now_ms)]

@@ -1,0 +1,211 @@
+"""A verb is a method that says who may call it, what that means for keys with tenants, and what is audited.
+
+    @verb(Permission.JOBS, tenants=OWNER, audit="jobs.cancel")
+    async def cancel(self, key: int, reason: str = "") -> State: ...
+
+The key of the caller is checked before the method runs, and the change is recorded after it. Callers in the same
+process (`IN_PROCESS`) are neither checked nor recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from everwork.aio.loops import shielded
+from everwork.core import checks
+from everwork.service.access.principal import ANYBODY, Permission, Principal
+
+if TYPE_CHECKING:
+    from everwork.service.access.audit import Audit
+
+
+class Tenants(Enum):
+    """What a verb means for a key that is bound to tenants; the method itself sees to it unless this module does."""
+
+    OWNER = "the job must be its tenants'"
+    """Checked here: the first argument is the job's key."""
+    ITEMS = "all it names must be its tenants'"
+    CONFINED = "only its tenants' jobs are meant"
+    CUT = "only its tenants' part is shown"
+    ANY = "the same"
+    UNBOUND = "refused"
+    """Checked here: the call concerns all tenants."""
+
+
+class Audited(Enum):
+    """Whose calls are recorded in the audit log, and by whom."""
+
+    EVERYBODY = "everybody"
+    PEOPLE = "people"
+    ITSELF = "itself"
+    """The method records it: only there the target or the details are known."""
+
+
+OWNER, ITEMS, CONFINED, CUT, ANY, UNBOUND = Tenants
+EVERYBODY, PEOPLE, ITSELF = Audited
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may call a verb: the key needs one of the permissions. `audit`: the actions that are recorded."""
+
+    permissions: tuple[Permission, ...]
+    tenants: Tenants
+    audit: tuple[str, ...] = ()
+    audited: Audited = EVERYBODY
+
+    def admit(self, principal: Principal) -> None:
+        """Refuse a caller who may not."""
+        if not any(map(principal.allows, self.permissions)):
+            principal.require(self.permissions[0])
+        if self.tenants is UNBOUND:
+            principal.require_unbound()
+
+    def records(self, caller: Caller) -> bool:
+        """Whether a call is recorded, and not by the method itself."""
+        return bool(self.audit) and (self.audited is EVERYBODY or (self.audited is PEOPLE and caller.is_person))
+
+
+class Caller:
+    """Who calls, from where, and whether it is a person. `admitted`: the rule that was checked before."""
+
+    __slots__ = ("_origin", "admitted", "is_person", "principal")
+
+    def __init__(
+        self,
+        principal: Principal,
+        origin: str | Callable[[], str],
+        is_person: bool = False,
+        admitted: Rule | None = None,
+    ) -> None:
+        self.principal = principal
+        self._origin = origin
+        self.is_person = is_person
+        self.admitted = admitted
+
+    @property
+    def origin(self) -> str:
+        """Where the call came from, found out only when it is recorded."""
+        return self._origin if isinstance(self._origin, str) else self._origin()
+
+
+IN_PROCESS: Final = Caller(ANYBODY, "in process")
+"""The application that uses the store directly."""
+
+
+class ForCaller:
+    """The base of classes with verbs: made for one caller, cheap enough for one call."""
+
+    __slots__ = ("caller",)
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    @property
+    def principal(self) -> Principal:
+        """The holder of the caller's key."""
+        return self.caller.principal
+
+    @property
+    def _audit(self) -> Audit:
+        raise NotImplementedError
+
+    async def _require_own(self, keys: Sequence[int]) -> None:
+        """Refuse jobs of tenants that the caller is not bound to."""
+        raise NotImplementedError
+
+    async def _audited(
+        self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
+    ) -> T:
+        """Perform an action and record it, even if the caller goes away. What was refused is not recorded."""
+
+        async def act_and_record() -> T:
+            result = await act()
+            await self._record(action, target, detail)
+            return result
+
+        return await shielded(act_and_record())
+
+    async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None, name: str | None = None) -> None:
+        if self.caller is not IN_PROCESS:
+            await self._audit.record(self.principal, action, target, self.caller.origin, detail, name=name)
+
+
+S = TypeVar("S", bound=ForCaller)
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+_RULE: Final = "__rule__"
+
+
+def verb(
+    *permissions: Permission,
+    tenants: Tenants,
+    audit: str | tuple[str, ...] = (),
+    audited: Audited = EVERYBODY,
+) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
+    """Declare who may call a method: whose key has one of the permissions.
+
+    The audit log has the first argument as the target, and the others, unless empty, as the details.
+    """
+    actions = (audit,) if isinstance(audit, str) else audit
+    if len(actions) > 1 and audited is not ITSELF:
+        raise TypeError(f"only the method itself knows which of {actions} it did")
+    rule = Rule(permissions, tenants, actions, audited)
+
+    def declare(method: Method[S, P, T]) -> Method[S, P, T]:
+        if not inspect.iscoroutinefunction(method):
+            raise TypeError(f"{method.__qualname__} must be a coroutine to be a verb")
+        parameters = inspect.signature(method)
+        first = [*parameters.parameters, ""][1]
+
+        @wraps(method)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+            return (method if self.caller is IN_PROCESS else admitted)(self, *args, **kwargs)
+
+        async def admitted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            caller = self.caller
+            if caller.admitted is not rule:
+                rule.admit(caller.principal)
+            if tenants is OWNER and caller.principal.tenants:
+                await self._require_own([checks.job_key(args[0] if args else kwargs[first])])
+            if not rule.records(caller):
+                return await method(self, *args, **kwargs)
+            given = parameters.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            (_, target), *others = list(given.arguments.items())[1:]
+            detail = {name: value for name, value in others if value not in (None, "")}
+            action = audit if isinstance(audit, str) else ""
+            return await self._audited(action, str(target), lambda: method(self, *args, **kwargs), detail)
+
+        setattr(call, _RULE, rule)
+        return call
+
+    return declare
+
+
+def guarded(service: type[C]) -> type[C]:
+    """Refuse, when it is imported, a class with a public method that does not say who may call it."""
+    for name, value in vars(service).items():
+        is_open = (inspect.isroutine(value) or callable(value)) and not name.startswith("_")
+        if is_open and not hasattr(value, _RULE):
+            raise TypeError(f"{service.__name__}.{name} must say who may call it, with @verb, or be private")
+    return service
+
+
+def rule_of(method: Callable[..., Any]) -> Rule:
+    """The rule of a verb."""
+    rule: Rule = getattr(method, _RULE)
+    return rule
+
+
+def rules_of(service: type) -> dict[str, Rule]:
+    """The rules of all verbs of a class, in the order of their declaration."""
+    classes = reversed(service.__mro__)
+    return {name: rule_of(one) for kind in classes for name, one in vars(kind).items() if hasattr(one, _RULE)}
