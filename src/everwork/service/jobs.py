@@ -225,11 +225,6 @@ class Jobs(ForCaller):
         """Why a job is not running."""
         return await self._service.explain(key)
 
-    @verb(READ, tenants=OWNER)
-    async def result(self, key: int, timeout: float) -> str | None:
-        """The result of a job, once it has finished."""
-        return await self._service.result(key, timeout)
-
     @verb(READ, tenants=CUT)
     async def stats(self, hours: int) -> Stats:
         """Counts of the caller's tenants, and what workers did in the last hours.

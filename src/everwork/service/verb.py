@@ -72,21 +72,20 @@ class Rule:
 
 
 class Caller:
-    """Who calls, from where, and whether it is a person. `admitted`: the rule that was checked before."""
+    """Who calls, from where, and whether it is a person."""
 
     __slots__ = ("_origin", "admitted", "is_person", "principal")
 
-    def __init__(
-        self,
-        principal: Principal,
-        origin: str | Callable[[], str],
-        is_person: bool = False,
-        admitted: Rule | None = None,
-    ) -> None:
+    def __init__(self, principal: Principal, origin: str | Callable[[], str], is_person: bool = False) -> None:
         self.principal = principal
         self._origin = origin
         self.is_person = is_person
-        self.admitted = admitted
+        self.admitted: Rule | None = None
+
+    def admit(self, rule: Rule) -> None:
+        """Refuse a caller who may not, before the request is read; the verb does not check the same rule again."""
+        rule.admit(self.principal)
+        self.admitted = rule
 
     @property
     def origin(self) -> str:

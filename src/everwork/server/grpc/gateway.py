@@ -20,10 +20,9 @@ from everwork.logs import get_logger
 from everwork.server.errors import wire
 from everwork.server.metrics import Metrics
 from everwork.service.access.keys import KeyRing
-from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
-from everwork.service.verb import Caller
+from everwork.service.verb import Caller, Rule
 
 DETAILS_CHARS_MAX: Final = 1_000
 DETAILS_BYTES_MAX: Final = 4_096
@@ -43,12 +42,12 @@ T = TypeVar("T")
 
 
 class Rpc(NamedTuple):
-    """One call of a service; `api` is the name under which it is counted."""
+    """One call of a service, and who may make it; `api` is the name under which it is counted."""
 
     api: str
     service: str
     name: str
-    permission: Permission
+    rule: Rule
 
     @property
     def path(self) -> str:
@@ -111,8 +110,9 @@ class Gateway:
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
-        principal.require(rpc.permission)
-        return Jobs(self.service, Caller(principal, lambda: origin_of(context.peer())))
+        caller = Caller(principal, lambda: origin_of(context.peer()))
+        caller.admit(rpc.rule)
+        return Jobs(self.service, caller)
 
     def require_live(self, jobs: Jobs) -> None:
         """Refuse a caller whose key was revoked or expired while it waited."""

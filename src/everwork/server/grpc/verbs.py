@@ -22,20 +22,36 @@ from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
-from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 SERVICE: Final = "everwork.v1.DeskService"
 API: Final = "desk"
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
-_READS: Final = frozenset({"Get", "History", "Explain", "List", "Stats", "Result"})
 
 RPCS: Final = {
-    name: Rpc(API, SERVICE, name, Permission.JOBS_READ if name in _READS else Permission.JOBS)
-    for name in pb.DESCRIPTOR.services_by_name["DeskService"].methods_by_name
+    name: Rpc(API, SERVICE, name, rule_of(verb))
+    for name, verb in {
+        "Activate": Jobs.activate,
+        "Settle": Jobs.settle,
+        "Extend": Jobs.extend,
+        "Cancel": Jobs.cancel,
+        "Requeue": Jobs.requeue,
+        "RequeueMatching": Jobs.requeue_matching,
+        "SetRetries": Jobs.set_retries,
+        "Reschedule": Jobs.reschedule,
+        "SetPriority": Jobs.set_priority,
+        "Delete": Jobs.delete,
+        "Get": Jobs.get,
+        "History": Jobs.history,
+        "Explain": Jobs.explain,
+        "List": Jobs.find,
+        "Stats": Jobs.stats,
+        "Result": Jobs.get,
+    }.items()
 }
-"""Every call of the service, with the permission that it needs."""
+"""Every call of the service, with the rule of its verb."""
 
 
 def verb_methods(gateway: Gateway, poll_seconds_max: float) -> Methods:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
@@ -31,8 +32,9 @@ from everwork.server.http.framework.operations import (
     Shape,
     json_response,
 )
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
 from everwork.service.reports import job_report
+from everwork.service.verb import rule_of
 
 NOTHING: Final = Shape("Nothing", ())
 ATTEMPT: Final = Field(
@@ -117,10 +119,10 @@ async def requeue_many(call: Call) -> Response:
     return json_response({"matched": change.matched, "changed": change.changed})
 
 
-def _change(name: str, handler: Handler, summary: str, body: Shape) -> Operation:
-    verb = name.removesuffix("Job")
-    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(verb, verb)}"
-    return Operation(name, "PUT", path, handler, summary, CHANGED, (Permission.JOBS,), body=body, problems=(404, 409))
+def _change(name: str, handler: Handler, verb: Callable[..., Any], summary: str, body: Shape) -> Operation:
+    word = name.removesuffix("Job")
+    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(word, word)}"
+    return Operation(name, "PUT", path, handler, summary, CHANGED, rule_of(verb), body=body, problems=(404, 409))
 
 
 _PATHS: Final = {"setRetries": "retries", "setTimeout": "timeout", "setPriority": "priority", "runNow": "run-now"}
@@ -129,19 +131,22 @@ OPERATIONS: Final = (
     _change(
         "cancelJob",
         cancel,
+        Jobs.cancel,
         "Cancel a job",
         Shape("Cancel", (Field("reason", Text(ERROR_CHARS_MAX), "Why.", default=""),), {"reason": "not needed"}),
     ),
-    _change("requeueJob", requeue, "Bring a dead letter back", NOTHING),
+    _change("requeueJob", requeue, Jobs.requeue, "Bring a dead letter back", NOTHING),
     _change(
         "setRetries",
         set_retries,
+        Jobs.set_retries,
         "Change how many attempts are left",
         Shape("Retries", (Field("retries", Integer(0, ATTEMPTS_MAX), "So many.", is_required=True),), {"retries": 3}),
     ),
     _change(
         "setTimeout",
         set_timeout,
+        Jobs.extend,
         "Let the lease of a running job end later",
         Shape(
             "Timeout",
@@ -149,10 +154,11 @@ OPERATIONS: Final = (
             {"timeout_ms": 60_000, "attempt": 1},
         ),
     ),
-    _change("runNow", run_now, "Let a waiting job start at once", NOTHING),
+    _change("runNow", run_now, Jobs.run_now, "Let a waiting job start at once", NOTHING),
     _change(
         "rescheduleJob",
         reschedule,
+        Jobs.reschedule,
         "Let a waiting job start at another time",
         Shape(
             "Reschedule",
@@ -166,6 +172,7 @@ OPERATIONS: Final = (
     _change(
         "setPriority",
         set_priority,
+        Jobs.set_priority,
         "Change the priority of a waiting job",
         Shape(
             "Priority",
@@ -180,7 +187,7 @@ OPERATIONS: Final = (
         delete,
         "Remove a finished job",
         {204: ResponseSpec("It is gone.")},
-        (Permission.JOBS,),
+        rule_of(Jobs.delete),
         problems=(404, 409),
     ),
     Operation(
@@ -190,7 +197,7 @@ OPERATIONS: Final = (
         requeue_many,
         "Bring back the dead letters that a filter shows",
         {200: ResponseSpec("How many were met, and how many of them are back.", ref("BulkChange"))},
-        (Permission.JOBS,),
+        rule_of(Jobs.requeue_matching),
         body=Shape(
             "RequeueFilter",
             (Field("all", FLAG, "Every dead letter is meant.", default=False), *FILTER),

@@ -22,7 +22,8 @@ from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk, dead_letters
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, DeadLetterGroup, Survey
 
 SCAN_MAX: Final = 1_000
@@ -255,4 +256,4 @@ def _failed_ms(job: Job) -> int:
 
 
 PAGES = (Page("/ui/dead", show),)
-ACTIONS = (Action("/ui/dead/sure", sure, Permission.JOBS), Action("/ui/dead/change", change, Permission.JOBS))
+ACTIONS = (Action("/ui/dead/sure", sure, rule_of(Jobs.change_dead)), Action("/ui/dead/change", change, rule_of(Jobs.change_dead)))

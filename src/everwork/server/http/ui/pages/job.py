@@ -18,7 +18,8 @@ from everwork.server.http.ui.redaction import RedactedJob, masks_of
 from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.timeline import summary, timeline
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 TEXTS: Final = ("result", "variables", "headers", "extra")
 
@@ -157,14 +158,14 @@ async def delete(visit: Visit) -> Done:
 
 PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", text))
 _ACTIONS: Final = {
-    "cancel": cancel,
-    "requeue": requeue,
-    "run-now": run_now,
-    "retries": set_retries,
-    "priority": set_priority,
-    "delete": delete,
+    "cancel": (cancel, Jobs.cancel),
+    "requeue": (requeue, Jobs.requeue),
+    "run-now": (run_now, Jobs.run_now),
+    "retries": (set_retries, Jobs.set_retries),
+    "priority": (set_priority, Jobs.set_priority),
+    "delete": (delete, Jobs.delete),
 }
 ACTIONS = tuple(
-    Action(f"/ui/jobs/{{key}}/{name}", act, Permission.JOBS, confirms=act in (cancel, delete))
-    for name, act in _ACTIONS.items()
+    Action(f"/ui/jobs/{{key}}/{name}", act, rule_of(verb), confirms=act in (cancel, delete))
+    for name, (act, verb) in _ACTIONS.items()
 )

@@ -20,7 +20,8 @@ from everwork.server.http.ui.search import DUE, SCHEDULED, SearchForm, read_sear
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit, parse_pairs
 from everwork.service import bulk
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 from everwork.service.bulk import BulkAction, BulkFilter, Counted
 
 PAGE_JOBS: Final = 50
@@ -249,6 +250,6 @@ def _below(visit: Visit) -> int:
 
 PAGES = (Page("/ui/jobs", show),)
 ACTIONS = (
-    Action("/ui/jobs/find", find, Permission.JOBS_READ),
-    Action("/ui/jobs/change", change, Permission.JOBS),
+    Action("/ui/jobs/find", find, rule_of(Jobs.get)),
+    Action("/ui/jobs/change", change, rule_of(Jobs.change_matching)),
 )
