@@ -128,7 +128,7 @@ def test_an_interrupted_requeue_says_how_far_it_came_and_stands_in_the_audit_log
             await asyncio.sleep(0)
         return await requeue(service, keys)
 
-    monkeypatch.setattr("everwork.service.dead_letters.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
     monkeypatch.setattr(JobService, "requeue_many", requeue_interrupted)
     assert _code(["dead", "requeue", "--all", "--engine", url]) == code
     said = "interrupted: 1 of 2 dead letters requeued; the same command goes on with the rest"

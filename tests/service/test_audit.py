@@ -350,7 +350,7 @@ async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
 ) -> None:
     for _ in range(2):
         await a_dead_letter(office.engine)
-    monkeypatch.setattr("everwork.service.jobs.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
     requeue, times = office.engine.requeue, itertools.count(1)
 
     async def away_the_second_time(keys: Any) -> Any:
@@ -370,7 +370,7 @@ async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_ste
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [await a_dead_letter(office.engine) for _ in range(3)]
-    monkeypatch.setattr("everwork.service.jobs.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
     requeue, times, go_on = office.engine.requeue, itertools.count(1), asyncio.Event()
 
     async def waits_the_second_time(keys: Any) -> Any:

@@ -12,18 +12,19 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from everwork.aio.loops import shielded
 from everwork.aio.retrying import retry_while_unavailable
+from everwork.core.fingerprint import fingerprint
 from everwork.core.job import Job
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import BulkChange, Count, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
-from everwork.exceptions import EngineError, InvalidInput
+from everwork.exceptions import EngineError, InvalidInput, NothingMatches
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
 """The maximum number of engine steps to count matching jobs: few may match of very many."""
-SCHEDULED_STEP: Final = 500
-"""Engines cannot filter scheduled jobs: this many pending ones are read per step."""
+REST_STEP: Final = 500
+"""How many jobs are read per step where engines cannot filter all of it."""
 KEYS_MAX: Final = 1_000
 SEARCH_SECONDS: Final = 0.08
 """Time limit of a search for a page; a step that has begun is finished."""
@@ -64,19 +65,41 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Which jobs a bulk change applies to. `scheduled`: only those that are not due yet."""
+    """Which jobs are meant: what engines can filter, and the rest, which is filtered here."""
 
     filter: JobFilter
     scheduled: bool = False
+    """Only jobs that are not due yet."""
     below: int | None = None
     """Only jobs with a lower key: later ones were not on the page when the user decided."""
+    fingerprint: str | None = None
+    failed_after_ms: int | None = None
+    failed_before_ms: int | None = None
 
-    def detail(self) -> dict[str, Any]:
+    @property
+    def is_plain(self) -> bool:
+        """Whether engines can filter all of it."""
+        return self == BulkFilter(self.filter, below=self.below)
+
+    def matches(self, job: Job, now_ms: int) -> bool:
+        """Whether a job that the engine has found matches the rest, too."""
+        failed_ms = job.finished_at_ms or job.created_at_ms
+        return (
+            (not self.scheduled or job.run_at_ms > now_ms)
+            and (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
+            and (self.failed_before_ms is None or failed_ms < self.failed_before_ms)
+            and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
+        )
+
+    def detail(self, *, with_states: bool = True) -> dict[str, Any]:
         """Its restrictions, as the audit log has them."""
-        detail = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
-        detail |= {"states": sorted(state.label for state in self.filter.states), "scheduled": self.scheduled}
-        detail["below"] = self.below
-        return {name: value for name, value in detail.items() if value not in (None, (), [], False)}
+        found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
+        states = sorted(state.label for state in self.filter.states) if with_states else ()
+        found |= {"states": states, "scheduled": self.scheduled, "below": self.below}
+        failed = {name: getattr(self, name) for name in ("fingerprint", "failed_after_ms", "failed_before_ms")}
+        return {name: value for name, value in found.items() if value not in (None, (), [], False)} | {
+            name: value for name, value in failed.items() if value is not None
+        }
 
 
 class Reader(Protocol):
@@ -109,10 +132,10 @@ class Counted(NamedTuple):
 async def find_step(jobs: Reader, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
     """One step of a search, newest first; `next` is where it stopped."""
     below = search.below if cursor is None else cursor
-    if not search.scheduled:
+    if search.is_plain:
         return await jobs.find_step(search.filter, limit, below)
-    page = await jobs.find_step(search.filter, max(limit, SCHEDULED_STEP), below)
-    found = [job for job in page.jobs if job.run_at_ms > now_ms]
+    page = await jobs.find_step(search.filter, max(limit, REST_STEP), below)
+    found = [job for job in page.jobs if search.matches(job, now_ms)]
     return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].key)
 
 
@@ -158,7 +181,8 @@ def is_allowed(action: BulkAction, job: Job, now_ms: int) -> bool:
 async def count_matching(jobs: Reader, search: BulkFilter, now_ms: int) -> Counted:
     """How many jobs match, without reading all of them."""
     filter_ = search.filter
-    if not search.scheduled and filter_ == JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants):
+    counted = JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants)
+    if search.is_plain and filter_ == counted:
         counts = await by_state(jobs, filter_)
         return Counted(sum(counts[state] for state in filter_.states or State), True)
     matched, cursor = 0, None
@@ -179,21 +203,36 @@ async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
     return found
 
 
+async def find_page(jobs: Reader, search: BulkFilter, cursor: int | None) -> Page:
+    """What matches of a full page that the engine finds."""
+    page = await jobs.find(search.filter, LIST_LIMIT_MAX, cursor)
+    return Page([job for job in page.jobs if search.matches(job, 0)], page.next)
+
+
 async def change_in_steps(
-    jobs: Reader, change: Change, search: BulkFilter, now_ms: int
+    read: Callable[[int | None], Awaitable[Page]],
+    change: Change | None,
+    counts: Callable[[Judged], bool],
+    nothing: str | None = None,
 ) -> AsyncIterator[BulkChange]:
-    """Change all jobs that match, each judged on its own; yields the totals so far after each step."""
+    """Change all jobs that are read, each judged on its own; yields the totals so far after each step.
+
+    Without `change`, they are only counted. `nothing`: why it is an error if there are none.
+    """
     matched = changed = 0
     cursor: int | None = None
     while True:
-        page = await find_step(jobs, search, LIST_LIMIT_MAX, now_ms, cursor)
+        page = await read(cursor)
         keys = [job.key for job in page.jobs]
         matched += len(keys)
-        changed += _changed(await change(keys)) if keys else 0
+        if keys and change is not None:
+            changed += sum(map(counts, await change(keys)))
         yield BulkChange(matched, changed)
         cursor = page.next
         if cursor is None:
-            return
+            break
+    if nothing is not None and not matched:
+        raise NothingMatches(nothing)
 
 
 async def change_selected(
@@ -204,12 +243,25 @@ async def change_selected(
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
     found = await jobs.get_many(keys)
     allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
-    yield BulkChange(len(keys), _changed(await change(allowed)) if allowed else 0)
+    yield BulkChange(len(keys), sum(map(is_first, await change(allowed))) if allowed else 0)
 
 
-def _changed(judged: Sequence[Judged]) -> int:
-    """What other callers have done meanwhile is not counted again."""
-    return sum(one.verdict is Verdict.ACCEPTED for one in judged)
+def is_first(judged: Judged) -> bool:
+    """Whether this call made the change: what others have done meanwhile is not counted again."""
+    return judged.verdict is Verdict.ACCEPTED
+
+
+def is_done(judged: Judged) -> bool:
+    """Whether the change is made, by this call or before."""
+    return judged.ok
+
+
+def require_selection(is_empty: bool, *, all: bool, must: str) -> None:
+    """Refuse an empty filter, which would match every dead letter, unless `all` is given."""
+    if is_empty and not all:
+        raise InvalidInput("all", f"must be {must} if every dead letter is meant; else give a filter")
+    if all and not is_empty:
+        raise InvalidInput("all", "must not be given together with a filter")
 
 
 Progress = Callable[[BulkChange], None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from everwork.codec.json import decode, encode_object
@@ -15,9 +16,11 @@ from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.queries import BulkChange, Count, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
-from everwork.exceptions import InvalidInput, PermissionDenied, WrongState
-from everwork.service import bulk, dead_letters
+from everwork.exceptions import PermissionDenied, WrongState
+from everwork.service import bulk
 from everwork.service.access.principal import Permission
+from everwork.service.bulk import BulkAction, BulkFilter
+from everwork.service.dead_letters import DeadLetterAction, dead_filter
 from everwork.service.service import JobService
 from everwork.service.verb import (
     ANY,
@@ -142,47 +145,52 @@ class Jobs(ForCaller):
     # Changes of many: one audit entry for all ----------------------------------------------------
 
     @verb(WRITE, tenants=ITEMS, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
-    async def change_many(self, action: bulk.BulkAction, keys: Sequence[int]) -> BulkChange:
+    async def change_many(self, action: BulkAction, keys: Sequence[int]) -> BulkChange:
         """Change the jobs with these keys, each judged on its own."""
         steps = bulk.change_selected(self, action, self._change(action), keys, await self._service.now())
         return await self._in_steps(steps, f"jobs.{action.value}", None, {"keys": [str(key) for key in keys]})
 
     @verb(WRITE, tenants=CONFINED, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
-    async def change_matching(self, action: bulk.BulkAction, search: bulk.BulkFilter) -> BulkChange:
+    async def change_matching(self, action: BulkAction, search: BulkFilter) -> BulkChange:
         """Change all jobs that match, in steps, each judged on its own."""
         now_ms = await self._service.now()
-        allowed = bulk.restricted(action, search)
-        detail = {"filter": replace(allowed, filter=self._confined(allowed.filter)).detail()}
-        steps = bulk.change_in_steps(self, self._change(action), allowed, now_ms)
-        return await self._in_steps(steps, f"jobs.{action.value}", search.filter.type, detail)
+        allowed = self._confined_search(bulk.restricted(action, search))
+        steps = bulk.change_in_steps(
+            lambda cursor: bulk.find_step(self, allowed, LIST_LIMIT_MAX, now_ms, cursor),
+            self._change(action),
+            bulk.is_first,
+        )
+        return await self._in_steps(steps, f"jobs.{action.value}", search.filter.type, {"filter": allowed.detail()})
 
     @verb(WRITE, tenants=CONFINED, audit="jobs.requeue", audited=ITSELF)
     async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
         """Requeue every matching dead letter; an empty filter needs `all`."""
-        confined = self._confined(filter_)
-        require_filter(filter_, all=all)
-        return await self._in_steps(self._requeue_in_steps(confined), "jobs.requeue", filter_.type, _detail(confined))
+        failed = replace(self._confined(filter_), states=frozenset([State.FAILED]))
+        bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all, must="true")
+        steps = self._steps_of_dead(BulkFilter(failed), self._service.requeue_many)
+        return await self._in_steps(steps, "jobs.requeue", filter_.type, _detail(BulkFilter(failed)))
 
     @verb(WRITE, tenants=CONFINED, audit=("dead.requeue", "dead.purge"), audited=ITSELF)
     async def change_dead(
         self,
-        action: dead_letters.DeadLetterAction,
-        filter_: dead_letters.DeadLetterFilter,
+        action: DeadLetterAction,
+        search: BulkFilter,
         *,
         all: bool = False,
         dry_run: bool = False,
-        progress: Callable[[BulkChange], None] | None = None,
+        progress: bulk.Progress | None = None,
     ) -> BulkChange:
         """Requeue or purge all dead letters that match; `progress` is called after each step.
 
-        A dry run changes nothing and is not audited.
+        A dry run changes nothing and is not audited. `NothingMatches` is raised if there are none.
         """
-        is_requeue = action is dead_letters.DeadLetterAction.REQUEUE
+        allowed = self._confined_search(search)
+        bulk.require_selection(search == dead_filter(), all=all, must="said")
+        is_requeue = action is DeadLetterAction.REQUEUE
         change = self._service.requeue_many if is_requeue else self._service.delete_many
-        steps = dead_letters.change_in_steps(self, None if dry_run else change, filter_, all=all)
+        steps = self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
         audited = None if dry_run else f"dead.{action.value}"
-        detail = {"filter": filter_.confined(self.principal).detail()}
-        return await self._in_steps(steps, audited, filter_.type, detail, progress)
+        return await self._in_steps(steps, audited, search.filter.type, _detail(allowed), progress)
 
     # Questions ----------------------------------------------------------------------------------
 
@@ -293,26 +301,20 @@ class Jobs(ForCaller):
     async def _newest(self) -> Job | None:
         return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
 
-    async def _requeue_in_steps(self, filter_: JobFilter) -> AsyncIterator[BulkChange]:
-        failed = replace(filter_, states=frozenset([State.FAILED]))
-        matched = changed = 0
-        cursor: int | None = None
-        while True:
-            page = await self._service.find(failed, LIST_LIMIT_MAX, cursor)
-            judged = await self._service.requeue_many([job.key for job in page.jobs]) if page.jobs else []
-            matched += len(judged)
-            changed += sum(one.ok for one in judged)
-            yield BulkChange(matched, changed)
-            cursor = page.next
-            if cursor is None:
-                return
+    def _confined_search(self, search: BulkFilter) -> BulkFilter:
+        return replace(search, filter=self._confined(search.filter))
 
-    def _change(self, action: bulk.BulkAction) -> bulk.Change:
+    def _steps_of_dead(
+        self, search: BulkFilter, change: bulk.Change | None, nothing: str | None = None
+    ) -> AsyncIterator[BulkChange]:
+        return bulk.change_in_steps(partial(bulk.find_page, self, search), change, bulk.is_done, nothing)
+
+    def _change(self, action: BulkAction) -> bulk.Change:
         return {
-            bulk.BulkAction.CANCEL: self._service.cancel_many,
-            bulk.BulkAction.REQUEUE: self._service.requeue_many,
-            bulk.BulkAction.RUN_NOW: self._service.run_now_many,
-            bulk.BulkAction.DELETE: self._service.delete_many,
+            BulkAction.CANCEL: self._service.cancel_many,
+            BulkAction.REQUEUE: self._service.requeue_many,
+            BulkAction.RUN_NOW: self._service.run_now_many,
+            BulkAction.DELETE: self._service.delete_many,
         }[action]
 
     async def _in_steps(
@@ -334,21 +336,11 @@ class Jobs(ForCaller):
         return await bulk.run_steps(steps, progress, write)
 
 
-def require_filter(filter_: JobFilter, *, all: bool) -> None:
-    """Refuse an empty filter, which would match every dead letter, unless `all` is given."""
-    is_empty = replace(filter_, states=frozenset()) == JobFilter()
-    if is_empty and not all:
-        raise InvalidInput("all", "must be true if every dead letter is meant; else give a filter")
-    if all and not is_empty:
-        raise InvalidInput("all", "must not be given together with a filter")
-
-
 def foreign_job_error(key: int) -> PermissionDenied:
     """The error for a caller that touches another tenant's job."""
     return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")
 
 
-def _detail(filter_: JobFilter) -> dict[str, Any]:
-    """A filter's restrictions, as the audit log has them; without states, which are those of dead letters."""
-    found = {one.name: getattr(filter_, one.name) for one in fields(JobFilter) if one.name != "states"}
-    return {"filter": {name: value for name, value in found.items() if value not in (None, (), False)}}
+def _detail(search: BulkFilter) -> dict[str, Any]:
+    """A filter of dead letters, as the audit log has it: their state goes without saying."""
+    return {"filter": search.detail(with_states=False)}

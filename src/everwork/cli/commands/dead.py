@@ -20,13 +20,14 @@ from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, WrongState
+from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
     GROUPS_MAX,
     DeadLetterAction,
-    DeadLetterFilter,
     DeadLetterGroup,
     Grouped,
+    dead_filter,
     grouped,
     newest,
     require_fingerprint,
@@ -205,9 +206,9 @@ def _filter(
     *,
     since: str | None,
     before: str | None,
-) -> DeadLetterFilter:
+) -> BulkFilter:
     now = now_ms()
-    return DeadLetterFilter(
+    return dead_filter(
         type=optional_name("type", type),
         tenants=tuple(checks.name("tenant", name) for name in tenants or ()),
         error_text=error_part(error),
@@ -217,15 +218,15 @@ def _filter(
     )
 
 
-def _require_keys_alone(query: DeadLetterFilter, *, all: bool, dry_run: bool) -> None:
-    if all or dry_run or not query.is_empty:
+def _require_keys_alone(query: BulkFilter, *, all: bool, dry_run: bool) -> None:
+    if all or dry_run or query != dead_filter():
         raise InvalidInput("key", "must not be given together with a filter, --all or --dry-run")
 
 
-def _require_selection(query: DeadLetterFilter, *, all: bool) -> None:
-    if query.is_empty and not all:
+def _require_selection(query: BulkFilter, *, all: bool) -> None:
+    if query == dead_filter() and not all:
         raise InvalidInput("key", "must be given, or a filter, or --all if every dead letter is meant")
-    if all and not query.is_empty:
+    if all and query != dead_filter():
         raise InvalidInput("all", "must not be given together with a filter")
 
 
@@ -262,7 +263,7 @@ async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
 
 
 def _change_letters(
-    engine: str | None, action: DeadLetterAction, query: DeadLetterFilter, *, all: bool, dry_run: bool
+    engine: str | None, action: DeadLetterAction, query: BulkFilter, *, all: bool, dry_run: bool
 ) -> BulkChange:
     async def change(service: JobService) -> BulkChange:
         total, done = await _total(service, query), BulkChange(0, 0)
@@ -288,16 +289,17 @@ def _interrupted(action: DeadLetterAction, changed: int, total: int | None) -> s
     return f"interrupted: {letters} {DONE[action]}; the same command goes on with the rest"
 
 
-async def _total(service: JobService, query: DeadLetterFilter) -> int | None:
+async def _total(service: JobService, query: BulkFilter) -> int | None:
     """How many dead letters match, if the counts can tell."""
-    if query != DeadLetterFilter(type=query.type, tenants=query.tenants):
+    type, tenants = query.filter.type, query.filter.tenants
+    if query != dead_filter(type=type, tenants=tenants):
         return None
     return sum(
         count.jobs
         for count in await service.count()
         if count.state is State.FAILED
-        and query.type in (None, count.type)
-        and (not query.tenants or count.tenant in query.tenants)
+        and type in (None, count.type)
+        and (not tenants or count.tenant in tenants)
     )
 
 

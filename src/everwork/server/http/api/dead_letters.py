@@ -19,11 +19,12 @@ from everwork.server.http.framework.operations import (
     Shape,
     json_response,
 )
+from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
     GROUPS_MAX,
     DeadLetterAction,
-    DeadLetterFilter,
+    dead_filter,
     grouped,
     require_fingerprint,
 )
@@ -69,8 +70,8 @@ async def _change_matching(call: Call, action: DeadLetterAction) -> Response:
     return json_response({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
 
 
-def _filter(sent: dict[str, Any]) -> DeadLetterFilter:
-    return DeadLetterFilter(
+def _filter(sent: dict[str, Any]) -> BulkFilter:
+    return dead_filter(
         type=sent["type"],
         tenants=sent["tenant"],
         error_text=sent["error"],
