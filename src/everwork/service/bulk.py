@@ -81,8 +81,8 @@ class BulkFilter:
         """Whether engines can filter all of it."""
         return self == BulkFilter(self.filter, below=self.below)
 
-    def matches(self, job: Job, now_ms: int) -> bool:
-        """Whether a job that the engine has found matches the rest, too."""
+    def matches(self, job: Job, now_ms: int = 0) -> bool:
+        """Whether a job that the engine has found matches the rest, too; the time is for scheduled ones."""
         failed_ms = job.finished_at_ms or job.created_at_ms
         return (
             (not self.scheduled or job.run_at_ms > now_ms)
@@ -206,7 +206,7 @@ async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
 async def find_page(jobs: Reader, search: BulkFilter, cursor: int | None) -> Page:
     """What matches of a full page that the engine finds."""
     page = await jobs.find(search.filter, LIST_LIMIT_MAX, cursor)
-    return Page([job for job in page.jobs if search.matches(job, 0)], page.next)
+    return Page([job for job in page.jobs if search.matches(job)], page.next)
 
 
 async def change_in_steps(
