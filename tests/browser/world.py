@@ -25,10 +25,10 @@ from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import ANYBODY, Principal
 from everwork.service.admin import Admin
-from everwork.service.verb import Caller
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
+from everwork.service.verb import Caller
 from tests.app.waiting import until
 from tests.browser.past import Past
 from tests.browser.shop import FILM, STORE

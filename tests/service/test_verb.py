@@ -107,7 +107,7 @@ def test_a_class_whose_methods_say_it_can_be_imported_and_has_their_rules() -> N
 def test_only_a_coroutine_can_be_a_verb_and_only_it_knows_which_of_several_actions_it_did() -> None:
     for method in (_generator, _plain):
         with pytest.raises(TypeError, match="must be a coroutine to be a verb"):
-            verb(Permission.JOBS, tenants=ANY)(method)  # type: ignore[type-var]
+            verb(Permission.JOBS, tenants=ANY)(method)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="only the method itself knows"):
         verb(Permission.JOBS, tenants=ANY, audit=("a.on", "a.off"))
     verb(Permission.JOBS, tenants=ANY, audit=("a.on", "a.off"), audited=ITSELF)

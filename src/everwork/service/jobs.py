@@ -144,7 +144,7 @@ class Jobs(ForCaller):
 
     # Changes of many: one audit entry for all ----------------------------------------------------
 
-    @verb(WRITE, tenants=ITEMS, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
+    @verb(WRITE, tenants=CONFINED, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
     async def change_many(self, action: BulkAction, keys: Sequence[int]) -> BulkChange:
         """Change the jobs with these keys, each judged on its own."""
         steps = bulk.change_selected(self, action, self._change(action), keys, await self._service.now())

@@ -130,7 +130,9 @@ class ForCaller:
 
         return await shielded(act_and_record())
 
-    async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None, name: str | None = None) -> None:
+    async def _record(
+        self, action: str, target: str, detail: Mapping[str, Any] | None, name: str | None = None
+    ) -> None:
         if self.caller is not IN_PROCESS:
             await self._audit.record(self.principal, action, target, self.caller.origin, detail, name=name)
 

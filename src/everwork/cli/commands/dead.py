@@ -297,9 +297,7 @@ async def _total(service: JobService, query: BulkFilter) -> int | None:
     return sum(
         count.jobs
         for count in await service.count()
-        if count.state is State.FAILED
-        and type in (None, count.type)
-        and (not tenants or count.tenant in tenants)
+        if count.state is State.FAILED and type in (None, count.type) and (not tenants or count.tenant in tenants)
     )
 
 

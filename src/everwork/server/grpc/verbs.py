@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from everwork.codec import proto_replies as replies
@@ -30,27 +30,25 @@ API: Final = "desk"
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
 
-RPCS: Final = {
-    name: Rpc(API, SERVICE, name, rule_of(verb))
-    for name, verb in {
-        "Activate": Jobs.activate,
-        "Settle": Jobs.settle,
-        "Extend": Jobs.extend,
-        "Cancel": Jobs.cancel,
-        "Requeue": Jobs.requeue,
-        "RequeueMatching": Jobs.requeue_matching,
-        "SetRetries": Jobs.set_retries,
-        "Reschedule": Jobs.reschedule,
-        "SetPriority": Jobs.set_priority,
-        "Delete": Jobs.delete,
-        "Get": Jobs.get,
-        "History": Jobs.history,
-        "Explain": Jobs.explain,
-        "List": Jobs.find,
-        "Stats": Jobs.stats,
-        "Result": Jobs.get,
-    }.items()
+_VERBS: Final[Mapping[str, Callable[..., Any]]] = {
+    "Activate": Jobs.activate,
+    "Settle": Jobs.settle,
+    "Extend": Jobs.extend,
+    "Cancel": Jobs.cancel,
+    "Requeue": Jobs.requeue,
+    "RequeueMatching": Jobs.requeue_matching,
+    "SetRetries": Jobs.set_retries,
+    "Reschedule": Jobs.reschedule,
+    "SetPriority": Jobs.set_priority,
+    "Delete": Jobs.delete,
+    "Get": Jobs.get,
+    "History": Jobs.history,
+    "Explain": Jobs.explain,
+    "List": Jobs.find,
+    "Stats": Jobs.stats,
+    "Result": Jobs.get,
 }
+RPCS: Final = {name: Rpc(API, SERVICE, name, rule_of(verb)) for name, verb in _VERBS.items()}
 """Every call of the service, with the rule of its verb."""
 
 

@@ -131,7 +131,7 @@ _NEW_KEY: Final = Shape(
 _TYPE: Final = "/api/v1/types/{type}"
 
 
-def operation(
+def operation(  # noqa: PLR0917 - a row of the tables below
     id: str, route: str, handler: Handler, verb: Callable[..., Any], summary: str, response: ResponseSpec, **more: Any
 ) -> Operation:
     """An operation of administration, for whoever may call the verb."""
@@ -158,13 +158,40 @@ OPERATIONS: Final = (
         query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
     ),
     operation("listTypes", "GET /api/v1/types", list_types, Admin.types, "List the types", ok("Types")),
-    operation("pauseType", f"PUT {_TYPE}/pause", pause_type, Admin.pause, "Let no job start", ok("Pause"), body=NOTHING),
-    operation("resumeType", f"PUT {_TYPE}/resume", resume_type, Admin.resume, "Let jobs start again", ok("Pause"), body=NOTHING),
+    operation(
+        "pauseType", f"PUT {_TYPE}/pause", pause_type, Admin.pause, "Let no job start", ok("Pause"), body=NOTHING
+    ),
+    operation(
+        "resumeType",
+        f"PUT {_TYPE}/resume",
+        resume_type,
+        Admin.resume,
+        "Let jobs start again",
+        ok("Pause"),
+        body=NOTHING,
+    ),
     operation("listGroups", "GET /api/v1/groups", list_groups, Admin.groups, "List the groups", ok("Groups")),
-    operation("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, Admin.drop_group, "Forget a group", ok("DroppedGroup")),
-    operation("createKey", "POST /api/v1/keys", create_key, Admin.create_key, "Make a key, shown this once", ok("NewKey"), body=_NEW_KEY),
+    operation(
+        "dropGroup",
+        f"DELETE {_TYPE}/groups/{{group}}",
+        drop_group,
+        Admin.drop_group,
+        "Forget a group",
+        ok("DroppedGroup"),
+    ),
+    operation(
+        "createKey",
+        "POST /api/v1/keys",
+        create_key,
+        Admin.create_key,
+        "Make a key, shown this once",
+        ok("NewKey"),
+        body=_NEW_KEY,
+    ),
     operation("listKeys", "GET /api/v1/keys", list_keys, Admin.list_keys, "List the keys", ok("Keys")),
-    operation("revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, Admin.revoke_key, "Refuse a key from now on", ok("Key")),
+    operation(
+        "revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, Admin.revoke_key, "Refuse a key from now on", ok("Key")
+    ),
     operation(
         "listAudit",
         "GET /api/v1/audit",

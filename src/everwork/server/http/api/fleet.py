@@ -130,11 +130,32 @@ _SWITCHED_TRIGGER: Final = ok("TriggerSwitch")
 
 OPERATIONS: Final = (
     operation("listWorkers", f"GET {_WORKERS}", list_workers, Admin.workers, "List the workers", ok("Workers")),
-    operation("workerOn", f"POST {_WORKER}/on", switch_worker_on, Admin.switch_worker, "Let it take jobs", _SWITCHED_WORKER, body=NOTHING),
     operation(
-        "workerOff", f"POST {_WORKER}/off", switch_worker_off, Admin.switch_worker, "Let it take no jobs", _SWITCHED_WORKER, body=NOTHING
+        "workerOn",
+        f"POST {_WORKER}/on",
+        switch_worker_on,
+        Admin.switch_worker,
+        "Let it take jobs",
+        _SWITCHED_WORKER,
+        body=NOTHING,
     ),
-    operation("forgetWorker", f"DELETE {_WORKER}", forget_worker, Admin.forget_worker, "Forget a worker", ok("ForgottenWorker")),
+    operation(
+        "workerOff",
+        f"POST {_WORKER}/off",
+        switch_worker_off,
+        Admin.switch_worker,
+        "Let it take no jobs",
+        _SWITCHED_WORKER,
+        body=NOTHING,
+    ),
+    operation(
+        "forgetWorker",
+        f"DELETE {_WORKER}",
+        forget_worker,
+        Admin.forget_worker,
+        "Forget a worker",
+        ok("ForgottenWorker"),
+    ),
     operation(
         "listTriggers",
         f"GET {_TRIGGERS}",
@@ -143,11 +164,33 @@ OPERATIONS: Final = (
         "List the triggers",
         ok("Triggers"),
     ),
-    operation("triggerOn", f"POST {_TRIGGER}/on", switch_trigger_on, Admin.switch_trigger, "Let it fire", _SWITCHED_TRIGGER, body=NOTHING),
     operation(
-        "triggerOff", f"POST {_TRIGGER}/off", switch_trigger_off, Admin.switch_trigger, "Let it not fire", _SWITCHED_TRIGGER, body=NOTHING
+        "triggerOn",
+        f"POST {_TRIGGER}/on",
+        switch_trigger_on,
+        Admin.switch_trigger,
+        "Let it fire",
+        _SWITCHED_TRIGGER,
+        body=NOTHING,
     ),
-    operation("fireTrigger", f"POST {_TRIGGER}/fire", fire_trigger, Admin.fire_trigger, "Fire it now", ok("FiredTrigger"), body=NOTHING),
+    operation(
+        "triggerOff",
+        f"POST {_TRIGGER}/off",
+        switch_trigger_off,
+        Admin.switch_trigger,
+        "Let it not fire",
+        _SWITCHED_TRIGGER,
+        body=NOTHING,
+    ),
+    operation(
+        "fireTrigger",
+        f"POST {_TRIGGER}/fire",
+        fire_trigger,
+        Admin.fire_trigger,
+        "Fire it now",
+        ok("FiredTrigger"),
+        body=NOTHING,
+    ),
     operation(
         "listFires",
         f"GET {_TRIGGER}/fires",

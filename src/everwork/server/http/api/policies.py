@@ -150,9 +150,24 @@ OPERATIONS: Final = (
         body=NOTHING,
     ),
     operation("getPolicy", f"GET {_PATH}", get_policy, Admin.policy, "The policy in force", ok("Policy")),
-    operation("putPolicy", f"PUT {_PATH}", put_policy, Admin.set_policy, "Set the whole policy", ok("Policy"), body=_POLICY),
-    operation("patchPolicy", f"PATCH {_PATH}", patch_policy, Admin.set_policy, "Change parts of the policy", ok("Policy"), body=_POLICY),
     operation(
-        "deletePolicy", f"DELETE {_PATH}", delete_policy, Admin.clear_policy, "Back to the default policy", ResponseSpec("It is gone.")
+        "putPolicy", f"PUT {_PATH}", put_policy, Admin.set_policy, "Set the whole policy", ok("Policy"), body=_POLICY
+    ),
+    operation(
+        "patchPolicy",
+        f"PATCH {_PATH}",
+        patch_policy,
+        Admin.set_policy,
+        "Change parts of the policy",
+        ok("Policy"),
+        body=_POLICY,
+    ),
+    operation(
+        "deletePolicy",
+        f"DELETE {_PATH}",
+        delete_policy,
+        Admin.clear_policy,
+        "Back to the default policy",
+        ResponseSpec("It is gone."),
     ),
 )

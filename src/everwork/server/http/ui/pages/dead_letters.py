@@ -22,10 +22,10 @@ from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk, dead_letters
-from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterGroup, Survey, dead_filter
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
@@ -257,4 +257,7 @@ def _failed_ms(job: Job) -> int:
 
 
 PAGES = (Page("/ui/dead", show),)
-ACTIONS = (Action("/ui/dead/sure", sure, rule_of(Jobs.change_dead)), Action("/ui/dead/change", change, rule_of(Jobs.change_dead)))
+ACTIONS = (
+    Action("/ui/dead/sure", sure, rule_of(Jobs.change_dead)),
+    Action("/ui/dead/change", change, rule_of(Jobs.change_dead)),
+)

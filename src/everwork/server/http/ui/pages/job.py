@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.job import Job
@@ -156,16 +157,18 @@ async def delete(visit: Visit) -> Done:
     return Done(f"Job {visit.key} is deleted.", "/ui/jobs")
 
 
+def _action(
+    name: str, act: Callable[[Visit], Awaitable[Done]], verb: Callable[..., Any], *, confirms: bool = False
+) -> Action:
+    return Action(f"/ui/jobs/{{key}}/{name}", act, rule_of(verb), confirms=confirms)
+
+
 PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", text))
-_ACTIONS: Final = {
-    "cancel": (cancel, Jobs.cancel),
-    "requeue": (requeue, Jobs.requeue),
-    "run-now": (run_now, Jobs.run_now),
-    "retries": (set_retries, Jobs.set_retries),
-    "priority": (set_priority, Jobs.set_priority),
-    "delete": (delete, Jobs.delete),
-}
-ACTIONS = tuple(
-    Action(f"/ui/jobs/{{key}}/{name}", act, rule_of(verb), confirms=act in (cancel, delete))
-    for name, (act, verb) in _ACTIONS.items()
+ACTIONS = (
+    _action("cancel", cancel, Jobs.cancel, confirms=True),
+    _action("requeue", requeue, Jobs.requeue),
+    _action("run-now", run_now, Jobs.run_now),
+    _action("retries", set_retries, Jobs.set_retries),
+    _action("priority", set_priority, Jobs.set_priority),
+    _action("delete", delete, Jobs.delete, confirms=True),
 )

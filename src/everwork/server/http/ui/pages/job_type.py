@@ -32,11 +32,10 @@ from everwork.server.http.ui.pages.types import (
 from everwork.server.http.ui.redaction import pretty
 from everwork.server.http.ui.render import duration, type_url
 from everwork.server.http.ui.visit import Visit
-from everwork.service.admin import Admin
-from everwork.service.verb import rule_of
-from everwork.service.admin import TypeView
+from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView
 from everwork.service.policies import stored_fields
+from everwork.service.verb import rule_of
 
 DUE_SCAN_MAX: Final = 100
 """How many pending jobs are scanned to count those due: engines count only pending ones."""

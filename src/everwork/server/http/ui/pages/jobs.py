@@ -20,9 +20,9 @@ from everwork.server.http.ui.search import DUE, SCHEDULED, SearchForm, read_sear
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit, parse_pairs
 from everwork.service import bulk
+from everwork.service.bulk import BulkAction, BulkFilter, Counted
 from everwork.service.jobs import Jobs
 from everwork.service.verb import rule_of
-from everwork.service.bulk import BulkAction, BulkFilter, Counted
 
 PAGE_JOBS: Final = 50
 DISORDER_MS: Final = 60_000

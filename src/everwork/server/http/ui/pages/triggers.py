@@ -13,11 +13,11 @@ from everwork.server.http.ui.redaction import cut, masks_of, pretty
 from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin
-from everwork.service.verb import rule_of
 from everwork.service.fleet.entries import TriggerView, own_source
 from everwork.service.triggers.cron import in_words
 from everwork.service.triggers.fires import TriggerFire
 from everwork.service.triggers.outlook import upcoming
+from everwork.service.verb import rule_of
 
 FIRES: Final = 1
 FIRES_OF_ONE: Final = 50

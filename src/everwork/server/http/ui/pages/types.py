@@ -16,12 +16,11 @@ from everwork.core.states import State
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
-from everwork.service.admin import Admin
-from everwork.service.verb import rule_of
-from everwork.service.admin import TypeView
+from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView, own_source
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES
 from everwork.service.monitor.sampler import MetricsSampler, Sample
+from everwork.service.verb import rule_of
 
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5

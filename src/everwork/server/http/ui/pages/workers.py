@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin
-from everwork.service.verb import rule_of
 from everwork.service.fleet.entries import ProcessView, WorkerView, own_source
 from everwork.service.fleet.running import RunningJob
+from everwork.service.verb import rule_of
 
 ROWS_MAX: Final = 200
 JOBS_SHOWN: Final = 5
