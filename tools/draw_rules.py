@@ -12,7 +12,7 @@ from typing import Final
 
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
-from everwork.service.verb import PEOPLE, Rule, rules_of
+from everwork.service.verb import BY_MINUTE, Rule, rules_of
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "keys.md"
 BEGIN: Final = "<!-- written from the rules of the verbs -->"
@@ -35,9 +35,8 @@ def drawn(page: str) -> str:
 
 def _row(name: str, rule: Rule) -> str:
     needed = " or ".join(f"`{one.value}`" for one in rule.permissions)
-    audit = ", ".join(f"`{one}`" for one in rule.audit)
-    more = " (of people)" if rule.audited is PEOPLE else ""
-    return f"| `{name}` | {needed} | {rule.tenants.value} | {audit}{more} |"
+    audit = ", ".join(f"`{one}`" for one in rule.audit) + (", by the minute" if rule.audited is BY_MINUTE else "")
+    return f"| `{name}` | {needed} | {rule.tenants.value} | {audit} |"
 
 
 if __name__ == "__main__":

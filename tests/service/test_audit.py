@@ -78,7 +78,7 @@ OF_ONE_JOB: dict[str, Callable[[Jobs, int], Awaitable[Any]]] = {
     "set_priority": lambda desk, key: desk.set_priority(key, 3),
     "purge": lambda desk, key: desk.purge(key),
 }
-OF_THE_DESK = {*OF_ONE_JOB, "requeue_matching", "change_dead", "change_many", "change_matching"}
+OF_THE_DESK = {*OF_ONE_JOB, "reschedule", "requeue_matching", "change_dead", "change_many", "change_matching"}
 
 
 class Office:

@@ -51,7 +51,7 @@ def jobs_of(service: JobService) -> Jobs:
 
 def local_caller() -> Caller:
     """The person at the terminal."""
-    return Caller(local_principal(), ORIGIN)
+    return Caller(local_principal(), ORIGIN, is_person=True)
 
 
 def local_principal() -> Principal:

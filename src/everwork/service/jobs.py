@@ -24,13 +24,13 @@ from everwork.service.dead_letters import DeadLetterAction, dead_filter
 from everwork.service.service import JobService
 from everwork.service.verb import (
     ANY,
+    BY_MINUTE,
     CONFINED,
     CUT,
     IN_PROCESS,
     ITEMS,
     ITSELF,
     OWNER,
-    PEOPLE,
     Caller,
     ForCaller,
     guarded,
@@ -99,32 +99,32 @@ class Jobs(ForCaller):
 
     # Changes ------------------------------------------------------------------------------------
 
-    @verb(WRITE, tenants=OWNER, audit="jobs.cancel", audited=PEOPLE)
+    @verb(WRITE, tenants=OWNER, audit="jobs.cancel", audited=BY_MINUTE)
     async def cancel(self, key: int, reason: str = "") -> State:
         """Cancel a job; returns the state it was in."""
         return await self._service.cancel(key, reason)
 
-    @verb(WRITE, tenants=OWNER, audit="jobs.requeue", audited=PEOPLE)
+    @verb(WRITE, tenants=OWNER, audit="jobs.requeue", audited=BY_MINUTE)
     async def requeue(self, key: int) -> State:
         """Requeue a dead letter."""
         return await self._service.requeue(key)
 
-    @verb(WRITE, tenants=OWNER, audit="jobs.retries", audited=PEOPLE)
+    @verb(WRITE, tenants=OWNER, audit="jobs.retries", audited=BY_MINUTE)
     async def set_retries(self, key: int, retries: int) -> int:
         """Set how many attempts are left; returns the previous number."""
         return await self._service.set_retries(key, retries)
 
-    @verb(WRITE, tenants=OWNER)
+    @verb(WRITE, tenants=OWNER, audit="jobs.reschedule", audited=BY_MINUTE)
     async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
         """Reschedule a pending job."""
         return await self._service.reschedule(key, run_at_ms=run_at_ms, delay_ms=delay_ms)
 
-    @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=PEOPLE)
+    @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=BY_MINUTE)
     async def run_now(self, key: int) -> State:
         """Make a pending job due now."""
         return await self._service.reschedule(key)
 
-    @verb(WRITE, tenants=OWNER, audit="jobs.priority", audited=PEOPLE)
+    @verb(WRITE, tenants=OWNER, audit="jobs.priority", audited=BY_MINUTE)
     async def set_priority(self, key: int, priority: int) -> State:
         """Change the priority of a pending job."""
         return await self._service.set_priority(key, priority)

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from everwork.aio.loops import shielded
@@ -38,16 +38,16 @@ class Tenants(Enum):
 
 
 class Audited(Enum):
-    """Whose calls are recorded in the audit log, and by whom."""
+    """How calls are recorded in the audit log."""
 
-    EVERYBODY = "everybody"
-    PEOPLE = "people"
+    EACH = "each call"
+    BY_MINUTE = "each call of a person; those of a program by the minute"
     ITSELF = "itself"
     """The method records it: only there the target or the details are known."""
 
 
 OWNER, ITEMS, CONFINED, CUT, ANY, UNBOUND = Tenants
-EVERYBODY, PEOPLE, ITSELF = Audited
+EACH, BY_MINUTE, ITSELF = Audited
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Rule:
     permissions: tuple[Permission, ...]
     tenants: Tenants
     audit: tuple[str, ...] = ()
-    audited: Audited = EVERYBODY
+    audited: Audited = EACH
 
     def admit(self, principal: Principal) -> None:
         """Refuse a caller who may not."""
@@ -65,10 +65,6 @@ class Rule:
             principal.require(self.permissions[0])
         if self.tenants is UNBOUND:
             principal.require_unbound()
-
-    def records(self, caller: Caller) -> bool:
-        """Whether a call is recorded, and not by the method itself."""
-        return bool(self.audit) and (self.audited is EVERYBODY or (self.audited is PEOPLE and caller.is_person))
 
 
 class Caller:
@@ -119,13 +115,22 @@ class ForCaller:
         raise NotImplementedError
 
     async def _audited(
-        self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
+        self,
+        action: str,
+        target: str,
+        act: Callable[[], Awaitable[T]],
+        detail: Mapping[str, Any] | None = None,
+        *,
+        by_minute: bool = False,
     ) -> T:
         """Perform an action and record it, even if the caller goes away. What was refused is not recorded."""
 
         async def act_and_record() -> T:
             result = await act()
-            await self._record(action, target, detail)
+            if by_minute:
+                await self._audit.record_call(self.principal, action, target, self.caller.origin, detail or {})
+            else:
+                await self._record(action, target, detail)
             return result
 
         return await shielded(act_and_record())
@@ -149,7 +154,7 @@ def verb(
     *permissions: Permission,
     tenants: Tenants,
     audit: str | tuple[str, ...] = (),
-    audited: Audited = EVERYBODY,
+    audited: Audited = EACH,
 ) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
     """Declare who may call a method: whose key has one of the permissions.
 
@@ -159,6 +164,7 @@ def verb(
     if len(actions) > 1 and audited is not ITSELF:
         raise TypeError(f"only the method itself knows which of {actions} it did")
     rule = Rule(permissions, tenants, actions, audited)
+    is_recorded = bool(actions) and audited is not ITSELF
 
     def declare(method: Method[S, P, T]) -> Method[S, P, T]:
         if not inspect.iscoroutinefunction(method):
@@ -176,14 +182,16 @@ def verb(
                 rule.admit(caller.principal)
             if tenants is OWNER and caller.principal.tenants:
                 await self._require_own([checks.job_key(args[0] if args else kwargs[first])])
-            if not rule.records(caller):
+            if not is_recorded:
                 return await method(self, *args, **kwargs)
             given = parameters.bind(self, *args, **kwargs)
             given.apply_defaults()
             (_, target), *others = list(given.arguments.items())[1:]
             detail = {name: value for name, value in others if value not in (None, "")}
             action = audit if isinstance(audit, str) else ""
-            return await self._audited(action, str(target), lambda: method(self, *args, **kwargs), detail)
+            by_minute = audited is BY_MINUTE and not caller.is_person
+            act = partial(method, self, *args, **kwargs)
+            return await self._audited(action, str(target), act, detail, by_minute=by_minute)
 
         setattr(call, _RULE, rule)
         return call

@@ -144,7 +144,7 @@ def requeue(  # noqa: PLR0913 - the filters of dead letters
     query = _filter(type, tenant, error, fingerprint, since=since, before=before)
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
-        change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda service, key: service.requeue(key), engine, as_json)
+        change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda jobs, key: jobs.requeue(key), engine, as_json)
         return
     _require_selection(query, all=all)
     _show_change(
@@ -181,7 +181,7 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
         _confirm(len(keys), yes=yes)
-        change_each(keys, DONE[DeadLetterAction.PURGE], lambda s, key: jobs_of(s).purge(key), engine, as_json)
+        change_each(keys, DONE[DeadLetterAction.PURGE], lambda jobs, key: jobs.purge(key), engine, as_json)
         return
     _require_selection(query, all=all)
     if not dry_run and not yes:
