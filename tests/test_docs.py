@@ -11,7 +11,7 @@ from everwork.core.job import Kind
 from everwork.core.policy import POLICY_FIELDS
 from everwork.core.retry import DEFAULT_POLICY
 from everwork.core.states import State
-from tools import draw_states
+from tools import draw_rules, draw_states
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -37,6 +37,12 @@ def test_the_picture_of_the_states_is_drawn_from_their_table() -> None:
     page = draw_states.PAGE.read_text("utf-8")
     assert "pending --> processing: activate" in page
     assert draw_states.drawn(page) == page
+
+
+def test_who_may_call_what_is_written_from_the_rules_of_the_verbs() -> None:
+    page = draw_rules.PAGE.read_text("utf-8")
+    assert "| `cancel` | `jobs` | the job must be its tenants' | `jobs.cancel`" in page
+    assert draw_rules.drawn(page) == page
 
 
 def test_the_delays_on_the_page_about_failures_are_the_real_ones() -> None:

@@ -28,6 +28,7 @@ from everwork.service.admin import Admin
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
+from everwork.service.verb import Caller
 from tests.app.waiting import until
 from tests.browser.past import Past
 from tests.browser.shop import FILM, STORE
@@ -121,8 +122,9 @@ async def _the_past(engine: Engine, clock: VirtualClock, minutes: int) -> tuple[
 async def _set_up(engine: Engine, clock: VirtualClock) -> dict[str, str]:
     """Policies and keys, as an administrator has made them."""
     boss = Principal("first", "ada (first key)", ANYBODY.permissions)
-    keys, audit = KeyRing(engine, clock=clock), Audit(engine, clock)
-    desk = Admin(JobService(engine, "set-up"), keys, audit, boss, "10.20.0.7")
+    service = JobService(engine, "set-up")
+    service.audit = Audit(engine, clock)
+    desk = Admin(service, KeyRing(engine, clock=clock), Caller(boss, "10.20.0.7"))
     for type, said in _POLICIES.items():
         clock.advance(seconds=37)
         await desk.set_policy(type, said)

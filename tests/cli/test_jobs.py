@@ -237,6 +237,26 @@ async def test_stats_counts_by_type_and_state(cli: Cli, engine: Engine) -> None:
     assert lines[5].startswith("last 1 h: 1 completed, 0 failed, 0 retried; 100 % succeeded")
 
 
+async def test_each_change_at_the_terminal_is_in_the_audit_log(cli: Cli, engine: Engine) -> None:
+    first, second = await a_scheduled_job(engine), await a_scheduled_job(engine)
+    dead = await a_dead_letter(engine)
+    cli("jobs", "priority", str(first.key), "--to", "7")
+    cli("jobs", "reschedule", str(first.key), "--at", "1h")
+    cli("jobs", "run-now", str(first.key))
+    cli("jobs", "cancel", str(first.key), str(second.key), "--reason", "not needed")
+    cli("jobs", "requeue", str(dead.key))
+    entries = cli("audit", "--json").json["entries"]
+    assert {entry["origin"] for entry in entries} == {"cli"}
+    assert sorted((entry["action"], entry["target"], entry["detail"]) for entry in entries) == [
+        ("jobs.cancel", str(first.key), {"reason": "not needed"}),
+        ("jobs.cancel", str(second.key), {"reason": "not needed"}),
+        ("jobs.priority", str(first.key), {"priority": 7}),
+        ("jobs.requeue", str(dead.key), {}),
+        ("jobs.reschedule", str(first.key), {"delay_ms": 3_600_000}),
+        ("jobs.run-now", str(first.key), {}),
+    ]
+
+
 async def test_stats_with_json_is_one_document(cli: Cli, engine: Engine) -> None:
     await a_dead_letter(engine)
     report = cli("stats", "--json").json

@@ -24,8 +24,10 @@ from everwork.service.access.audit import AUDIT_KIND, UNREADABLE, Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
 from everwork.service.reports import audit_report, group_report, key_report, policy_report, type_report
 from everwork.service.service import JobService
+from everwork.service.verb import Caller, rules_of
 from tests.app.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, the_state
 from tests.fleets import a_trigger
@@ -67,16 +69,16 @@ READS: dict[str, Act] = {
     "fires": lambda desk: desk.fires("nightly-report"),
     "fires_of_many": lambda desk: desk.fires_of_many([], 1),
 }
-OF_ONE_JOB: dict[str, Callable[[Admin, int], Awaitable[Any]]] = {
-    "delete_job": lambda desk, key: desk.delete_job(key),
-    "cancel_job": lambda desk, key: desk.cancel_job(key),
-    "requeue_job": lambda desk, key: desk.requeue_job(key),
-    "run_job_now": lambda desk, key: desk.run_job_now(key),
-    "set_job_retries": lambda desk, key: desk.set_job_retries(key, 3),
-    "set_job_priority": lambda desk, key: desk.set_job_priority(key, 3),
-    "purge_one": lambda desk, key: desk.purge_one(key),
+OF_ONE_JOB: dict[str, Callable[[Jobs, int], Awaitable[Any]]] = {
+    "delete": lambda desk, key: desk.delete(key),
+    "cancel": lambda desk, key: desk.cancel(key),
+    "requeue": lambda desk, key: desk.requeue(key),
+    "run_now": lambda desk, key: desk.run_now(key),
+    "set_retries": lambda desk, key: desk.set_retries(key, 3),
+    "set_priority": lambda desk, key: desk.set_priority(key, 3),
+    "purge": lambda desk, key: desk.purge(key),
 }
-OF_THE_DESK = {*OF_ONE_JOB, "requeue_matching", "change_dead", "change_jobs", "change_matching"}
+OF_THE_DESK = {*OF_ONE_JOB, "reschedule", "requeue_matching", "change_dead", "change_many", "change_matching"}
 
 
 class Office:
@@ -85,13 +87,17 @@ class Office:
     def __init__(self, service: JobService, clock: VirtualClock) -> None:
         self.engine = service._engine
         self.keys = KeyRing(service._engine, environment_key=None, clock=clock)
-        self.log = Audit(service._engine, clock)
+        self.log = service.audit = Audit(service._engine, clock)
         self._service = service
 
     def of(self, *permissions: Permission, tenants: tuple[str, ...] = ()) -> Admin:
         """Whoever holds such a key."""
         principal = Principal("k1", "ann", frozenset(permissions), tenants)
-        return Admin(self._service, self.keys, self.log, principal, "10.0.0.7")
+        return Admin(self._service, self.keys, Caller(principal, "10.0.0.7"))
+
+    def jobs_of(self, *permissions: Permission, tenants: tuple[str, ...] = ()) -> Jobs:
+        """The same for what is done to jobs."""
+        return Jobs(self._service, self.of(*permissions, tenants=tenants).caller)
 
     async def said(self) -> list[tuple[str, str, dict[str, Any]]]:
         """The log, oldest first."""
@@ -115,7 +121,8 @@ def admin(office: Office) -> Admin:
 
 def test_every_act_stands_in_the_tables_below() -> None:
     public = {name for name, _ in inspect.getmembers(Admin, inspect.isfunction) if not name.startswith("_")}
-    assert public == set(CHANGES) | set(READS) | OF_THE_DESK
+    assert public == set(CHANGES) | set(READS)
+    assert {name for name, rule in rules_of(Jobs).items() if rule.audit} == OF_THE_DESK
 
 
 @pytest.mark.parametrize("act", CHANGES)
@@ -148,19 +155,19 @@ async def test_types_and_groups_are_read_by_whoever_reads_jobs_of_all_tenants(of
 
 async def test_deleting_and_requeueing_need_what_the_desk_asks_for(office: Office) -> None:
     job = await a_dead_letter(office.engine, tenant="acme")
-    for refused in (office.of(Permission.ADMIN), office.of(Permission.JOBS_READ)):
+    for refused in (office.jobs_of(Permission.ADMIN), office.jobs_of(Permission.JOBS_READ)):
         with pytest.raises(PermissionDenied):
             await refused.requeue_matching(JobFilter())
         with pytest.raises(PermissionDenied):
-            await refused.change_jobs(bulk.BulkAction.REQUEUE, [job.key])
+            await refused.change_many(bulk.BulkAction.REQUEUE, [job.key])
         with pytest.raises(PermissionDenied):
             await refused.change_matching(bulk.BulkAction.REQUEUE, bulk.BulkFilter(JobFilter()))
     for act in OF_ONE_JOB.values():
-        for refused in (office.of(Permission.JOBS_READ), office.of(Permission.JOBS, tenants=("globex",))):
+        for refused in (office.jobs_of(Permission.JOBS_READ), office.jobs_of(Permission.JOBS, tenants=("globex",))):
             with pytest.raises(PermissionDenied):
                 await act(refused, job.key)
     assert (
-        await office.of(Permission.JOBS, tenants=("globex",)).change_jobs(bulk.BulkAction.REQUEUE, [job.key])
+        await office.jobs_of(Permission.JOBS, tenants=("globex",)).change_many(bulk.BulkAction.REQUEUE, [job.key])
     ).changed == 0
     assert [entry[0] for entry in await office.said()] == ["jobs.requeue"]
     assert await the_state(office.engine, job.key) is State.FAILED
@@ -324,9 +331,9 @@ async def test_an_administrator_cannot_grant_more_than_administration(office: Of
 
 
 async def test_deleted_jobs_and_bulk_requeues_are_written_down(office: Office) -> None:
-    worker = office.of(Permission.JOBS)
+    worker = office.jobs_of(Permission.JOBS)
     done, dead = await a_completed_job(office.engine), await a_dead_letter(office.engine)
-    assert await worker.delete_job(done.key) is State.COMPLETED
+    assert await worker.delete(done.key) is State.COMPLETED
     assert await worker.requeue_matching(JobFilter(type=TYPE)) == (1, 1)
     assert await the_state(office.engine, dead.key) is State.PENDING
     assert await office.said() == [
@@ -334,7 +341,7 @@ async def test_deleted_jobs_and_bulk_requeues_are_written_down(office: Office) -
         ("jobs.requeue", TYPE, {"matched": 1, "changed": 1, "filter": {"type": TYPE}}),
     ]
     with pytest.raises(JobNotFound):
-        await worker.delete_job(done.key)
+        await worker.delete(done.key)
     assert len(await office.said()) == 2
 
 
@@ -343,7 +350,7 @@ async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
 ) -> None:
     for _ in range(2):
         await a_dead_letter(office.engine)
-    monkeypatch.setattr("everwork.service.jobs.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
     requeue, times = office.engine.requeue, itertools.count(1)
 
     async def away_the_second_time(keys: Any) -> Any:
@@ -353,7 +360,7 @@ async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(
 
     monkeypatch.setattr(office.engine, "requeue", away_the_second_time)
     with pytest.raises(EngineUnavailable):
-        await office.of(Permission.JOBS).requeue_matching(JobFilter(error_text="o"))
+        await office.jobs_of(Permission.JOBS).requeue_matching(JobFilter(error_text="o"))
     [entry] = await office.said()
     assert entry[:2] == ("jobs.requeue", "*")
     assert entry[2] == {"matched": 1, "changed": 1, "filter": {"error_text": "o"}, "broken_off": True}
@@ -363,7 +370,7 @@ async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_ste
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [await a_dead_letter(office.engine) for _ in range(3)]
-    monkeypatch.setattr("everwork.service.jobs.LIST_LIMIT_MAX", 1)
+    monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
     requeue, times, go_on = office.engine.requeue, itertools.count(1), asyncio.Event()
 
     async def waits_the_second_time(keys: Any) -> Any:
@@ -372,7 +379,7 @@ async def test_a_bulk_requeue_whose_caller_goes_away_ends_its_step_and_every_ste
         return await requeue(keys)
 
     monkeypatch.setattr(office.engine, "requeue", waits_the_second_time)
-    caller = asyncio.create_task(office.of(Permission.JOBS).requeue_matching(JobFilter(), all=True))
+    caller = asyncio.create_task(office.jobs_of(Permission.JOBS).requeue_matching(JobFilter(), all=True))
     await until(office.said)
     assert (await office.said())[0][2] == {"matched": 1, "changed": 1, "filter": {}, "unfinished": True}
     caller.cancel()
@@ -400,7 +407,7 @@ async def test_an_entry_says_who_did_what_when_and_from_where(office: Office, ad
 @pytest.mark.every_engine
 async def test_a_name_that_no_store_can_keep_does_not_stop_an_entry(office: Office, service: JobService) -> None:
     who = Principal("cli", "\udcff\nann", frozenset([Permission.ALL]))
-    await Admin(service, office.keys, office.log, who, "cli").pause(TYPE)
+    await Admin(service, office.keys, Caller(who, "cli")).pause(TYPE)
     assert [entry.who for entry in await office.log.last(10)] == ["??ann"]
 
 

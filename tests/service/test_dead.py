@@ -11,12 +11,11 @@ from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
 from everwork.service import dead_letters
-from everwork.service.access.audit import Audit
-from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.admin import Admin
-from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, grouped
+from everwork.service.bulk import BulkFilter
+from everwork.service.dead_letters import DeadLetterAction, dead_filter, grouped
 from everwork.service.jobs import Jobs
+from everwork.service.verb import Caller
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
 
@@ -26,15 +25,14 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 
-def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Admin:
+def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Jobs:
     """Whoever holds such a key."""
-    principal = Principal("k1", "ann", frozenset([permission]), tenants)
-    return Admin(service, KeyRing(service._engine), Audit(service._engine), principal, "10.0.0.7")
+    return Jobs(service, Caller(Principal("k1", "ann", frozenset([permission]), tenants), "10.0.0.7"))
 
 
 def jobs_of(service: JobService, *tenants: str) -> Jobs:
     """The same for questions."""
-    return Jobs(service, Principal("k1", "ann", frozenset([Permission.JOBS_READ]), tenants))
+    return office(service, *tenants, permission=Permission.JOBS_READ)
 
 
 async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
@@ -46,30 +44,30 @@ async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
     await a_dead_letter(engine, error="refused")
     await a_dead_letter(engine, error="refused", type="other")
     await a_completed_job(engine)
-    found = await grouped(jobs_of(service), DeadLetterFilter())
+    found = await grouped(jobs_of(service), dead_filter())
     timed_out = found.groups[0]
     assert (timed_out.type, timed_out.jobs, timed_out.fingerprint) == (TYPE, 2, fingerprint("timed out after 1 s"))
     assert (timed_out.first_ms, timed_out.last_ms) == (START_MS, START_MS + HOUR_MS)
     assert (timed_out.key, timed_out.error) == (latest.key, "timed out after 30 s")
     assert [(one.type, one.jobs) for one in found.groups[1:]] == [(TYPE, 1), ("other", 1)]
     assert (found.looked_at, found.is_cut, found.left_out) == (4, False, 0)
-    assert (await grouped(jobs_of(service), DeadLetterFilter(), 1)).left_out == 2
+    assert (await grouped(jobs_of(service), dead_filter(), 1)).left_out == 2
 
 
 @pytest.mark.parametrize(
     ("wanted", "matched"),
     [
-        (DeadLetterFilter(type="other"), 1),
-        (DeadLetterFilter(tenants=("acme",)), 1),
-        (DeadLetterFilter(error_text="TIMED"), 2),
-        (DeadLetterFilter(fingerprint=fingerprint("timed out after 9 s")), 2),
-        (DeadLetterFilter(failed_after_ms=START_MS + HOUR_MS), 2),
-        (DeadLetterFilter(failed_before_ms=START_MS + HOUR_MS), 1),
+        (dead_filter(type="other"), 1),
+        (dead_filter(tenants=("acme",)), 1),
+        (dead_filter(error_text="TIMED"), 2),
+        (dead_filter(fingerprint=fingerprint("timed out after 9 s")), 2),
+        (dead_filter(failed_after_ms=START_MS + HOUR_MS), 2),
+        (dead_filter(failed_before_ms=START_MS + HOUR_MS), 1),
     ],
     ids=str,
 )
 async def test_a_filter_requeues_what_it_shows_and_nothing_else(
-    engine: Engine, service: JobService, clock: VirtualClock, wanted: DeadLetterFilter, matched: int
+    engine: Engine, service: JobService, clock: VirtualClock, wanted: BulkFilter, matched: int
 ) -> None:
     jobs = [await a_dead_letter(engine, error="timed out after 5 s", type="other")]
     clock.advance(ms=HOUR_MS)
@@ -87,42 +85,42 @@ async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Eng
     admin = office(service, permission=Permission.ALL)
     for act in DeadLetterAction:
         with pytest.raises(NothingMatches, match="no dead letter matches"):
-            await admin.change_dead(act, DeadLetterFilter(type=TYPE))
+            await admin.change_dead(act, dead_filter(type=TYPE))
     await a_dead_letter(engine)
-    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), dry_run=True)
+    await admin.change_dead(DeadLetterAction.PURGE, dead_filter(type=TYPE), dry_run=True)
     steps: list[BulkChange] = []
-    await admin.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(type=TYPE), progress=steps.append)
+    await admin.change_dead(DeadLetterAction.PURGE, dead_filter(type=TYPE), progress=steps.append)
     assert steps == [BulkChange(1, 1)]
-    [entry] = await admin.audit(10)
+    [entry] = await service.audit.last(10)
     assert (entry.action, entry.target) == ("dead.purge", TYPE)
     assert dict(entry.detail) == {"matched": 1, "changed": 1, "filter": {"type": TYPE}}
 
 
 async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, service: JobService) -> None:
     job = await a_dead_letter(engine)
-    for wanted, all in ((DeadLetterFilter(), False), (DeadLetterFilter(type=TYPE), True)):
+    for wanted, all in ((dead_filter(), False), (dead_filter(type=TYPE), True)):
         with pytest.raises(InvalidInput, match="all: must "):
             await office(service).change_dead(DeadLetterAction.PURGE, wanted, all=all)
     for act in DeadLetterAction:
         with pytest.raises(InvalidInput, match="error: must "):
-            await office(service).change_dead(act, DeadLetterFilter(error_text=""))
+            await office(service).change_dead(act, dead_filter(error_text=""))
     assert await the_state(engine, job.key) is State.FAILED
-    assert await office(service).change_dead(DeadLetterAction.REQUEUE, DeadLetterFilter(), all=True) == BulkChange(1, 1)
+    assert await office(service).change_dead(DeadLetterAction.REQUEUE, dead_filter(), all=True) == BulkChange(1, 1)
 
 
 async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: Engine, service: JobService) -> None:
     mine, other = await a_dead_letter(engine, tenant="acme"), await a_dead_letter(engine, tenant="umbrella")
-    assert [group.key for group in (await grouped(jobs_of(service, "acme"), DeadLetterFilter())).groups] == [mine.key]
+    assert [group.key for group in (await grouped(jobs_of(service, "acme"), dead_filter())).groups] == [mine.key]
     ann = office(service, "acme")
     with pytest.raises(PermissionDenied):
-        await ann.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(tenants=("umbrella",)))
+        await ann.change_dead(DeadLetterAction.PURGE, dead_filter(tenants=("umbrella",)))
     with pytest.raises(PermissionDenied):
-        await ann.purge_one(other.key)
+        await ann.purge(other.key)
     with pytest.raises(PermissionDenied):
         await office(service, permission=Permission.JOBS_READ).change_dead(
-            DeadLetterAction.REQUEUE, DeadLetterFilter(), all=True
+            DeadLetterAction.REQUEUE, dead_filter(), all=True
         )
-    assert await ann.change_dead(DeadLetterAction.PURGE, DeadLetterFilter(), all=True) == BulkChange(1, 1)
+    assert await ann.change_dead(DeadLetterAction.PURGE, dead_filter(), all=True) == BulkChange(1, 1)
     assert [job and job.tenant for job in await engine.get([mine.key, other.key])] == [None, "umbrella"]
 
 
@@ -130,11 +128,11 @@ async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, servic
     letter = await a_dead_letter(engine)
     for job in (await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)):
         with pytest.raises(WrongState, match=f"is {job.state.label}: only dead letters are purged"):
-            await office(service).purge_one(job.key)
+            await office(service).purge(job.key)
         assert await the_state(engine, job.key) is job.state
-    await office(service).purge_one(letter.key)
+    await office(service).purge(letter.key)
     with pytest.raises(JobNotFound):
-        await office(service).purge_one(letter.key)
+        await office(service).purge(letter.key)
 
 
 async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
@@ -143,7 +141,7 @@ async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
     monkeypatch.setattr(dead_letters, "SCANNED_MAX", 2)
     for error in ("old", "new", "newest"):
         await a_dead_letter(engine, error=error)
-    found = await grouped(jobs_of(service), DeadLetterFilter())
+    found = await grouped(jobs_of(service), dead_filter())
     assert ({group.error for group in found.groups}, found.looked_at, found.is_cut) == ({"new", "newest"}, 2, True)
 
 

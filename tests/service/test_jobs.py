@@ -10,15 +10,16 @@ from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, PermissionDenied
-from everwork.service.access.principal import ANYBODY, Permission, Principal
+from everwork.service.access.principal import Permission, Principal
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import IN_PROCESS, Caller
 from tests.factories import TYPE, a_pending_job
 from tests.stores import START_MS, VirtualClock
 
 
 async def test_a_completion_brings_no_jobs_of_other_tenants(service: JobService) -> None:
-    desk = Jobs(service, Principal("k", "ann", frozenset([Permission.JOBS]), ("acme",)))
+    desk = Jobs(service, Caller(Principal("k", "ann", frozenset([Permission.JOBS]), ("acme",)), "here"))
     await desk.create([NewJob(TYPE, tenant="acme")])
     [job] = await desk.activate(Demand(TYPE, "w", 1))
     with pytest.raises(PermissionDenied, match="not allowed to act for tenant 'other'"):
@@ -31,14 +32,14 @@ async def test_a_completion_brings_no_jobs_of_other_tenants(service: JobService)
 @pytest.mark.parametrize("wanted", [JobFilter(), JobFilter(states=frozenset([State.FAILED]))])
 async def test_an_empty_filter_brings_nothing_back_unless_all_is_said(service: JobService, wanted: JobFilter) -> None:
     with pytest.raises(InvalidInput, match=r"^all: must be true"):
-        await Jobs(service, ANYBODY).requeue_matching(wanted)
-    assert await Jobs(service, ANYBODY).requeue_matching(wanted, all=True) == (0, 0)
+        await Jobs(service, IN_PROCESS).requeue_matching(wanted)
+    assert await Jobs(service, IN_PROCESS).requeue_matching(wanted, all=True) == (0, 0)
 
 
 async def test_the_first_job_since_an_instant_is_found_without_reading_all_of_them(
     service: JobService, clock: VirtualClock
 ) -> None:
-    desk, made = Jobs(service, ANYBODY), []
+    desk, made = Jobs(service, IN_PROCESS), []
     assert await desk.key_since(START_MS) is None
     for _ in range(9):
         made.append((await a_pending_job(service._engine)).key)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from everwork.cli.commands.login import dashboard_url, new_link, site_url
 from everwork.cli.output import write, write_json
-from everwork.cli.session import ORIGIN, local_principal
+from everwork.cli.session import local_caller
 from everwork.codec.urls import shown_url
 from everwork.exceptions import BadConfiguration
 from everwork.server.server import Ports, Server
@@ -96,7 +96,7 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
             "nobody could call this server, for there is no API key: "
             "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
         )
-    admin = Admin(server.service, server.keys, server.audit, local_principal(), ORIGIN)
+    admin = Admin(server.service, server.keys, local_caller())
     return (await admin.create_key("first", ["*"])).text
 
 

@@ -20,7 +20,9 @@ from everwork.exceptions import BadConfiguration
 from everwork.server.settings import engine_url
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import Caller
 
 T = TypeVar("T")
 ORIGIN: Final = "cli"
@@ -38,8 +40,18 @@ def use_admin(url: str | None, work: Callable[[Admin], Awaitable[T]], *, creates
 
 
 def admin_of(service: JobService) -> Admin:
-    """The admin service for the person at the terminal."""
-    return Admin(service, service.key_ring(), service.audit, local_principal(), ORIGIN)
+    """The admin operations for the person at the terminal."""
+    return Admin(service, service.key_ring(), local_caller())
+
+
+def jobs_of(service: JobService) -> Jobs:
+    """The job operations, likewise."""
+    return Jobs(service, local_caller())
+
+
+def local_caller() -> Caller:
+    """The person at the terminal."""
+    return Caller(local_principal(), ORIGIN, is_person=True)
 
 
 def local_principal() -> Principal:

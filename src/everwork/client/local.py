@@ -12,9 +12,9 @@ from everwork.core.leasing import Judged
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineError, EverworkError, JobNotFound
-from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import IN_PROCESS
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
@@ -27,7 +27,7 @@ class LocalJobs(Jobs):
     __slots__ = ()
 
     def __init__(self, service: JobService) -> None:
-        super().__init__(service, ANYBODY)
+        super().__init__(service, IN_PROCESS)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""

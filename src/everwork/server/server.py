@@ -17,7 +17,6 @@ from everwork.server.grpc.work_streams import WorkStreams
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing, NoAuthentication
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
@@ -41,14 +40,11 @@ class Server:
         self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type, reporter=self.metrics)
         key_ring = KeyRing if settings.has_auth else NoAuthentication
         self.keys = key_ring(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
-        self.audit = Audit(engine)
         self.sampler = MetricsSampler(engine, holder)
         self._streams = WorkStreams(self.service, self.keys)
         extras = [self._streams.methods, lambda gateway: verb_methods(gateway, settings.long_poll_seconds)]
         self._grpc = GrpcServer(self.service, self.keys, settings, self.metrics, extras)
-        self._http = HttpServer(
-            self.service, self.keys, self.audit, settings, metrics=self.metrics, sampler=self.sampler
-        )
+        self._http = HttpServer(self.service, self.keys, settings, metrics=self.metrics, sampler=self.sampler)
         self._opened = AsyncExitStack()
         self._closing = asyncio.Lock()
 

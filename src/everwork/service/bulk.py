@@ -8,24 +8,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from everwork.aio.loops import shielded
 from everwork.aio.retrying import retry_while_unavailable
+from everwork.core.fingerprint import fingerprint
 from everwork.core.job import Job
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
-from everwork.core.queries import BulkChange, JobFilter, Page
+from everwork.core.queries import BulkChange, Count, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
-from everwork.exceptions import EngineError, InvalidInput
-from everwork.service.access.principal import Permission
-from everwork.service.jobs import Jobs
+from everwork.exceptions import EngineError, InvalidInput, NothingMatches
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
 """The maximum number of engine steps to count matching jobs: few may match of very many."""
-SCHEDULED_STEP: Final = 500
-"""Engines cannot filter scheduled jobs: this many pending ones are read per step."""
+REST_STEP: Final = 500
+"""How many jobs are read per step where engines cannot filter all of it."""
 KEYS_MAX: Final = 1_000
 SEARCH_SECONDS: Final = 0.08
 """Time limit of a search for a page; a step that has begun is finished."""
@@ -66,19 +65,61 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Which jobs a bulk change applies to. `scheduled`: only those that are not due yet."""
+    """Which jobs are meant: what engines can filter, and the rest, which is filtered here."""
 
     filter: JobFilter
     scheduled: bool = False
+    """Only jobs that are not due yet."""
     below: int | None = None
     """Only jobs with a lower key: later ones were not on the page when the user decided."""
+    fingerprint: str | None = None
+    failed_after_ms: int | None = None
+    failed_before_ms: int | None = None
 
-    def detail(self) -> dict[str, Any]:
+    @property
+    def is_plain(self) -> bool:
+        """Whether engines can filter all of it."""
+        return self == BulkFilter(self.filter, below=self.below)
+
+    def matches(self, job: Job, now_ms: int = 0) -> bool:
+        """Whether a job that the engine has found matches the rest, too; the time is for scheduled ones."""
+        failed_ms = job.finished_at_ms or job.created_at_ms
+        return (
+            (not self.scheduled or job.run_at_ms > now_ms)
+            and (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
+            and (self.failed_before_ms is None or failed_ms < self.failed_before_ms)
+            and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
+        )
+
+    def detail(self, *, with_states: bool = True) -> dict[str, Any]:
         """Its restrictions, as the audit log has them."""
-        detail = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
-        detail |= {"states": sorted(state.label for state in self.filter.states), "scheduled": self.scheduled}
-        detail["below"] = self.below
-        return {name: value for name, value in detail.items() if value not in (None, (), [], False)}
+        found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
+        states = sorted(state.label for state in self.filter.states) if with_states else ()
+        found |= {"states": states, "scheduled": self.scheduled, "below": self.below}
+        failed = {name: getattr(self, name) for name in ("fingerprint", "failed_after_ms", "failed_before_ms")}
+        return {name: value for name, value in found.items() if value not in (None, (), [], False)} | {
+            name: value for name, value in failed.items() if value is not None
+        }
+
+
+class Reader(Protocol):
+    """What bulk changes read jobs with: those that the caller may see."""
+
+    async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Matching jobs, newest first."""
+
+    async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """`find` in one step of the engine."""
+
+    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+        """Jobs in their current state."""
+
+    async def count(self) -> list[Count]:
+        """How many jobs are in which state."""
+
+
+Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
+"""Changes the jobs with these keys; one verdict per key."""
 
 
 class Counted(NamedTuple):
@@ -88,18 +129,18 @@ class Counted(NamedTuple):
     is_exact: bool
 
 
-async def find_step(jobs: Jobs, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
+async def find_step(jobs: Reader, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
     """One step of a search, newest first; `next` is where it stopped."""
     below = search.below if cursor is None else cursor
-    if not search.scheduled:
+    if search.is_plain:
         return await jobs.find_step(search.filter, limit, below)
-    page = await jobs.find_step(search.filter, max(limit, SCHEDULED_STEP), below)
-    found = [job for job in page.jobs if job.run_at_ms > now_ms]
+    page = await jobs.find_step(search.filter, max(limit, REST_STEP), below)
+    found = [job for job in page.jobs if search.matches(job, now_ms)]
     return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].key)
 
 
 async def find_within(
-    jobs: Jobs,
+    jobs: Reader,
     search: BulkFilter,
     limit: int,
     now_ms: int,
@@ -116,12 +157,6 @@ async def find_within(
         cursor = page.next
         if cursor is None or len(found) >= limit or time.monotonic() >= until:
             return Page(found, cursor)
-
-
-def effective(jobs: Jobs, action: BulkAction, search: BulkFilter) -> BulkFilter:
-    """The search restricted to states that allow the action and to the caller's tenants."""
-    allowed = restricted(action, search)
-    return replace(allowed, filter=jobs.confined(allowed.filter))
 
 
 def restricted(action: BulkAction, search: BulkFilter) -> BulkFilter:
@@ -143,10 +178,11 @@ def is_allowed(action: BulkAction, job: Job, now_ms: int) -> bool:
     return job.state in action.states and (not is_timed(action) or job.run_at_ms > now_ms)
 
 
-async def count_matching(jobs: Jobs, search: BulkFilter, now_ms: int) -> Counted:
+async def count_matching(jobs: Reader, search: BulkFilter, now_ms: int) -> Counted:
     """How many jobs match, without reading all of them."""
     filter_ = search.filter
-    if not search.scheduled and filter_ == JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants):
+    counted = JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants)
+    if search.is_plain and filter_ == counted:
         counts = await by_state(jobs, filter_)
         return Counted(sum(counts[state] for state in filter_.states or State), True)
     matched, cursor = 0, None
@@ -158,7 +194,7 @@ async def count_matching(jobs: Jobs, search: BulkFilter, now_ms: int) -> Counted
     return Counted(matched, cursor is None)
 
 
-async def by_state(jobs: Jobs, filter_: JobFilter) -> Mapping[State, int]:
+async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
     """How many jobs are in each state, of the type and the tenants of a filter."""
     found = dict.fromkeys(State, 0)
     for count in await jobs.count():
@@ -167,50 +203,67 @@ async def by_state(jobs: Jobs, filter_: JobFilter) -> Mapping[State, int]:
     return found
 
 
-async def change_in_steps(jobs: Jobs, action: BulkAction, search: BulkFilter, now_ms: int) -> AsyncIterator[BulkChange]:
-    """Change all jobs that match, each judged on its own; yields the totals so far after each step."""
-    jobs.principal.require(Permission.JOBS)
-    search, matched, changed = restricted(action, search), 0, 0
+async def find_page(jobs: Reader, search: BulkFilter, cursor: int | None) -> Page:
+    """What matches of a full page that the engine finds."""
+    page = await jobs.find(search.filter, LIST_LIMIT_MAX, cursor)
+    return Page([job for job in page.jobs if search.matches(job)], page.next)
+
+
+async def change_in_steps(
+    read: Callable[[int | None], Awaitable[Page]],
+    change: Change | None,
+    counts: Callable[[Judged], bool],
+    nothing: str | None = None,
+) -> AsyncIterator[BulkChange]:
+    """Change all jobs that are read, each judged on its own; yields the totals so far after each step.
+
+    Without `change`, they are only counted. `nothing`: why it is an error if there are none.
+    """
+    matched = changed = 0
     cursor: int | None = None
     while True:
-        page = await find_step(jobs, search, LIST_LIMIT_MAX, now_ms, cursor)
+        page = await read(cursor)
         keys = [job.key for job in page.jobs]
         matched += len(keys)
-        changed += _changed(await _change(jobs, action)(keys)) if keys else 0
+        if keys and change is not None:
+            changed += sum(map(counts, await change(keys)))
         yield BulkChange(matched, changed)
         cursor = page.next
         if cursor is None:
-            return
+            break
+    if nothing is not None and not matched:
+        raise NothingMatches(nothing)
 
 
 async def change_selected(
-    jobs: Jobs, action: BulkAction, keys: Sequence[int], now_ms: int
+    jobs: Reader, action: BulkAction, change: Change, keys: Sequence[int], now_ms: int
 ) -> AsyncIterator[BulkChange]:
     """Change the jobs with these keys, each judged on its own."""
-    jobs.principal.require(Permission.JOBS)
     if not 1 <= len(keys) <= KEYS_MAX:
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
     found = await jobs.get_many(keys)
     allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
-    judged = await _change(jobs, action)(allowed) if allowed else []
-    yield BulkChange(len(keys), _changed(judged))
+    yield BulkChange(len(keys), sum(map(is_first, await change(allowed))) if allowed else 0)
 
 
-def _changed(judged: Sequence[Judged]) -> int:
-    """What other callers have done meanwhile is not counted again."""
-    return sum(one.verdict is Verdict.ACCEPTED for one in judged)
+def is_first(judged: Judged) -> bool:
+    """Whether this call made the change: what others have done meanwhile is not counted again."""
+    return judged.verdict is Verdict.ACCEPTED
 
 
-def _change(jobs: Jobs, action: BulkAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
-    return {
-        BulkAction.CANCEL: jobs.cancel_many,
-        BulkAction.REQUEUE: jobs.requeue_many,
-        BulkAction.RUN_NOW: jobs.run_now_many,
-        BulkAction.DELETE: jobs.delete_many,
-    }[action]
+def is_done(judged: Judged) -> bool:
+    """Whether the change is made, by this call or before."""
+    return judged.ok
 
 
-T = TypeVar("T")
+def require_selection(is_empty: bool, *, all: bool, must: str) -> None:
+    """Refuse an empty filter, which would match every dead letter, unless `all` is given."""
+    if is_empty and not all:
+        raise InvalidInput("all", f"must be {must} if every dead letter is meant; else give a filter")
+    if all and not is_empty:
+        raise InvalidInput("all", "must not be given together with a filter")
+
+
 Progress = Callable[[BulkChange], None]
 Write = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -220,12 +273,22 @@ async def run_steps(steps: AsyncIterator[BulkChange], progress: Progress | None,
 
     If the caller disconnects, the step that has begun is finished, and no other is started.
     """
+    if write is None:
+        return await _run_unrecorded(steps, progress)
     stop = asyncio.Event()
     return await shielded(_run_steps(steps, progress, write, stop), stop.set)
 
 
+async def _run_unrecorded(steps: AsyncIterator[BulkChange], progress: Progress | None) -> BulkChange:
+    change = BulkChange(0, 0)
+    async for change in steps:
+        if progress is not None:
+            progress(change)
+    return change
+
+
 async def _run_steps(
-    steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write | None, stop: asyncio.Event
+    steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write, stop: asyncio.Event
 ) -> BulkChange:
     change = written = BulkChange(0, 0)
     try:
@@ -234,7 +297,7 @@ async def _run_steps(
                 progress(change)
             if stop.is_set():
                 break
-            if write is not None and change.changed > written.changed:
+            if change.changed > written.changed:
                 await write({**change._asdict(), "unfinished": True})
                 written = change
     except EngineError:
@@ -242,13 +305,13 @@ async def _run_steps(
         raise
     if stop.is_set():
         await _record_interruption(change, write)
-    elif write is not None:
+    else:
         await write(change._asdict())
     return change
 
 
-async def _record_interruption(change: BulkChange, write: Write | None) -> None:
+async def _record_interruption(change: BulkChange, write: Write) -> None:
     """What was done must be on record, above all when the rest was not."""
-    if write is not None and change.matched:
+    if change.matched:
         with suppress(EngineError):
             await retry_while_unavailable(lambda: write({**change._asdict(), "broken_off": True}), None)

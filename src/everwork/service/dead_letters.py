@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import AsyncIterator
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
 from everwork.core.job import Job
-from everwork.core.leasing import Judged
 from everwork.core.limits import LIST_LIMIT_MAX
-from everwork.core.queries import BulkChange, JobFilter
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
-from everwork.exceptions import InvalidInput, NothingMatches, WrongState
-from everwork.service.access.principal import Permission, Principal
-from everwork.service.jobs import Jobs
+from everwork.exceptions import InvalidInput, NothingMatches
+from everwork.service.bulk import BulkFilter, Reader
 
 SCANNED_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
@@ -40,45 +37,20 @@ class DeadLetterAction(Enum):
     PURGE = "purge"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterFilter:
-    """Selects dead letters. None does not restrict, nor do empty `tenants`."""
-
-    type: str | None = None
-    tenants: tuple[str, ...] = ()
-    error_text: str | None = None
-    fingerprint: str | None = None
-    failed_after_ms: int | None = None
-    failed_before_ms: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every dead letter matches."""
-        return self == DeadLetterFilter()
-
-    @property
-    def job_filter(self) -> JobFilter:
-        """The part that the engine can filter."""
-        states = frozenset([State.FAILED])
-        return JobFilter(type=self.type, states=states, tenants=self.tenants, error_text=self.error_text)
-
-    def matches(self, job: Job) -> bool:
-        """Whether a job that the engine has found matches the rest, too."""
-        failed_ms = job.finished_at_ms or job.created_at_ms
-        return (
-            (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
-            and (self.failed_before_ms is None or failed_ms < self.failed_before_ms)
-            and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
-        )
-
-    def confined(self, principal: Principal) -> DeadLetterFilter:
-        """The filter restricted to the caller's tenants."""
-        return replace(self, tenants=principal.tenants_for(self.tenants))
-
-    def detail(self) -> dict[str, Any]:
-        """Its restrictions, as the audit log has them."""
-        detail = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in detail.items() if value not in (None, ())}
+def dead_filter(
+    *,
+    type: str | None = None,
+    tenants: tuple[str, ...] = (),
+    error_text: str | None = None,
+    fingerprint: str | None = None,
+    failed_after_ms: int | None = None,
+    failed_before_ms: int | None = None,
+) -> BulkFilter:
+    """Selects dead letters: all of them, if nothing is given."""
+    failed = JobFilter(type=type, states=frozenset([State.FAILED]), tenants=tenants, error_text=error_text)
+    return BulkFilter(
+        failed, fingerprint=fingerprint, failed_after_ms=failed_after_ms, failed_before_ms=failed_before_ms
+    )
 
 
 class DeadLetterGroup(NamedTuple):
@@ -110,7 +82,7 @@ class Survey(NamedTuple):
     newest: list[Job]
 
 
-async def grouped(jobs: Jobs, filter_: DeadLetterFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
+async def grouped(jobs: Reader, filter_: BulkFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
     """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are scanned."""
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
     found: dict[tuple[str, str], DeadLetterGroup] = {}
@@ -127,7 +99,7 @@ async def grouped(jobs: Jobs, filter_: DeadLetterFilter, limit: int = GROUPS_DEF
     return _most_frequent(found, limit, min(looked_at, SCANNED_MAX), is_cut)
 
 
-async def survey(jobs: Jobs, filter_: DeadLetterFilter, scan_max: int, newest_max: int = 0) -> Survey:
+async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: int = 0) -> Survey:
     """`grouped` for a page: in few steps, however many there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[Job] = []
@@ -135,7 +107,7 @@ async def survey(jobs: Jobs, filter_: DeadLetterFilter, scan_max: int, newest_ma
     cursor: int | None = None
     until = time.monotonic() + max(SURVEY_SECONDS, scan_max * SURVEY_SECONDS / 1_000)
     for _ in range(max(SURVEY_STEPS_MAX, scan_max // SURVEY_JOBS)):
-        page = await jobs.find_step(filter_.job_filter, min(SURVEY_JOBS, scan_max - looked_at), cursor)
+        page = await jobs.find_step(filter_.filter, min(SURVEY_JOBS, scan_max - looked_at), cursor)
         matching = [job for job in page.jobs if filter_.matches(job)]
         for job in matching:
             _add(found, job)
@@ -148,9 +120,9 @@ async def survey(jobs: Jobs, filter_: DeadLetterFilter, scan_max: int, newest_ma
     return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
 
 
-async def newest(jobs: Jobs, kind: str, limit: int) -> list[Job]:
+async def newest(jobs: Reader, kind: str, limit: int) -> list[Job]:
     """The newest dead letters with a fingerprint; `NothingMatches` if there are none."""
-    filter_ = DeadLetterFilter(fingerprint=require_fingerprint(kind))
+    filter_ = dead_filter(fingerprint=require_fingerprint(kind))
     found: list[Job] = []
     async for page in _pages(jobs, filter_):
         found += [job for job in page if filter_.matches(job)]
@@ -159,36 +131,6 @@ async def newest(jobs: Jobs, kind: str, limit: int) -> list[Job]:
     if not found:
         raise NothingMatches(f"no dead letter has the fingerprint '{kind}'")
     return found[:limit]
-
-
-async def change_in_steps(
-    jobs: Jobs, action: DeadLetterAction, filter_: DeadLetterFilter, *, all: bool = False, dry_run: bool = False
-) -> AsyncIterator[BulkChange]:
-    """Requeue or purge all dead letters that match; yields the totals so far after each step.
-
-    Raises `NothingMatches` if there are none. An empty filter needs `all`.
-    """
-    jobs.principal.require(Permission.JOBS)
-    _require_filter(filter_, all=all)
-    matched = changed = 0
-    async for page in _pages(jobs, filter_):
-        keys = [job.key for job in page if filter_.matches(job)]
-        matched += len(keys)
-        if keys and not dry_run:
-            changed += sum(one.ok for one in await _change(jobs, action)(keys))
-        yield BulkChange(matched, changed)
-    if not matched:
-        raise NothingMatches("no dead letter matches")
-
-
-async def change_one(jobs: Jobs, action: DeadLetterAction, key: int) -> State:
-    """Requeue or purge a dead letter; a job in any other state is refused."""
-    if action is DeadLetterAction.REQUEUE:
-        return await jobs.requeue(key)
-    job = await jobs.get(key)
-    if job.state is not State.FAILED:
-        raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters are purged")
-    return await jobs.delete(key)
 
 
 def require_fingerprint(text: object, field: str = "fingerprint") -> str:
@@ -217,22 +159,11 @@ def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
     found[kind] = more
 
 
-async def _pages(jobs: Jobs, filter_: DeadLetterFilter) -> AsyncIterator[list[Job]]:
+async def _pages(jobs: Reader, filter_: BulkFilter) -> AsyncIterator[list[Job]]:
     cursor: int | None = None
     while True:
-        page = await jobs.find(filter_.job_filter, LIST_LIMIT_MAX, cursor)
+        page = await jobs.find(filter_.filter, LIST_LIMIT_MAX, cursor)
         yield page.jobs
         cursor = page.next
         if cursor is None:
             return
-
-
-def _change(jobs: Jobs, action: DeadLetterAction) -> Callable[[Sequence[int]], Awaitable[list[Judged]]]:
-    return jobs.requeue_many if action is DeadLetterAction.REQUEUE else jobs.delete_many
-
-
-def _require_filter(filter_: DeadLetterFilter, *, all: bool) -> None:
-    if filter_.is_empty and not all:
-        raise InvalidInput("all", "must be said if every dead letter is meant; else give a filter")
-    if all and not filter_.is_empty:
-        raise InvalidInput("all", "must not be given together with a filter")

@@ -78,6 +78,7 @@ class JobService(StoreAccess):
         await self._result_waiter.close()
         while self._releases:
             await asyncio.wait(self._releases)
+        await self.close_audit()
         await self._engine.close()
 
     # Life cycle ---------------------------------------------------------------------------------

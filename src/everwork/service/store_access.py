@@ -137,6 +137,11 @@ class StoreAccess:
 
         return Audit(self._engine)
 
+    async def close_audit(self) -> None:
+        """Write what the audit log has only counted so far."""
+        if "audit" in vars(self):
+            await self.audit.close()
+
     @cached_property
     def sessions(self) -> Sessions:
         """The dashboard's sessions."""

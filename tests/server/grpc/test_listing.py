@@ -8,8 +8,8 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.server.grpc import offset_pages
-from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs
+from everwork.service.verb import IN_PROCESS
 from tests.server.grpc.running import TYPE, RunningServer
 
 
@@ -133,7 +133,7 @@ async def test_a_job_at_every_limit_still_fits_into_a_message(sqlite_server: Run
 
 async def test_jobs_that_are_deleted_meanwhile_are_left_out(sqlite_server: RunningServer) -> None:
     server = sqlite_server
-    desk = Jobs(server.service, ANYBODY)
+    desk = Jobs(server.service, IN_PROCESS)
     kept, gone = int(await server.create()), int(await server.create())
     await server.service.cancel(gone)
     await server.service.delete(gone)

@@ -18,8 +18,8 @@ from everwork.core.states import State
 from everwork.exceptions import CallTimeout
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.jobs_api import JobsApi
-from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs
+from everwork.service.verb import IN_PROCESS
 from tests.app.waiting import SOON_S, until
 from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer
@@ -200,7 +200,7 @@ async def test_a_deadline_that_has_passed_leases_nothing(sqlite_server: RunningS
     context: Any = Late()
     with pytest.raises(CallTimeout):
         await api.activate(
-            Jobs(sqlite_server.service, ANYBODY), jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w"), context
+            Jobs(sqlite_server.service, IN_PROCESS), jobs_pb2.ActivateJobsRequest(type=TYPE, worker="w"), context
         )
     [job] = await sqlite_server.activate()
     assert (job.job_key, job.attempt) == (key, 1)

@@ -18,9 +18,9 @@ from everwork.proto import jobs_pb2
 from everwork.server.grpc import delivery, jobs_api
 from everwork.server.grpc.gateway import Context
 from everwork.server.grpc.offset_pages import matching
-from everwork.service.access.principal import ANYBODY
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import IN_PROCESS
 from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer
@@ -93,7 +93,7 @@ async def test_cancelled_polls_leave_no_lease_behind(open_server: OpenServer, mo
 async def how_attempts_ended(server: RunningServer) -> dict[str, set[tuple[int, int]]]:
     """The attempts of all jobs, by how they ended: a lease that stayed behind has lapsed."""
     ended: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
-    for key in [job.key async for job in matching(Jobs(server.service, ANYBODY), JobFilter(), JOBS + 2)]:
+    for key in [job.key async for job in matching(Jobs(server.service, IN_PROCESS), JobFilter(), JOBS + 2)]:
         for entry in await server.service.history(key):
             ended[entry.kind].add((key, entry.attempt))
     return ended

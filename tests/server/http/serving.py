@@ -14,7 +14,6 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing, NoAuthentication
 from everwork.service.service import JobService
 
@@ -95,9 +94,7 @@ async def serving(
     await service.open()
     keys = NoAuthentication(engine) if is_open else KeyRing(engine, environment_key=ROOT_KEY)
     await keys.open()
-    server = HttpServer(
-        service, keys, Audit(engine), Settings(http_port=0, auth="off" if is_open else "on", **settings)
-    )
+    server = HttpServer(service, keys, Settings(http_port=0, auth="off" if is_open else "on", **settings))
     port = await server.start()
     place = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     header = {} if is_open else {"X-API-Key": ROOT_KEY}

@@ -21,20 +21,19 @@ from everwork.server.http.app import DOCUMENT, OPERATIONS
 from everwork.server.http.framework.peer import client_address
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
-from everwork.service.access.audit import Audit
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.stores import url_of
 
 
 async def test_a_port_that_is_taken_is_a_mistake_in_one_line(local: Rest) -> None:
     taken = int(local.url.rpartition(":")[2])
-    second = HttpServer(local.service, local.keys, Audit(local.engine), Settings(http_port=taken))
+    second = HttpServer(local.service, local.keys, Settings(http_port=taken))
     with pytest.raises(BadConfiguration, match=rf"^http_port: cannot listen on 127\.0\.0\.1:{taken}: .*in use"):
         await second.start()
 
 
 async def test_a_door_that_was_never_opened_can_be_closed(local: Rest) -> None:
-    server = HttpServer(local.service, local.keys, Audit(local.engine), Settings(http_port=0))
+    server = HttpServer(local.service, local.keys, Settings(http_port=0))
     await server.stop(1)
     await server.start()
     await server.stop(1)
@@ -119,7 +118,7 @@ async def test_a_certificate_that_cannot_be_used_is_a_mistake_in_one_line(local:
     (tmp_path / "bad.pem").write_text("no certificate")
     settings = Settings(http_port=0, tls_certificate=tmp_path / "bad.pem", tls_key=tmp_path / "bad.pem")
     with pytest.raises(BadConfiguration, match=r"^tls_certificate, tls_key: "):
-        await HttpServer(local.service, local.keys, Audit(local.engine), settings).start()
+        await HttpServer(local.service, local.keys, settings).start()
 
 
 async def test_the_page_for_people_runs_its_own_script_and_nothing_else(local: Rest) -> None:

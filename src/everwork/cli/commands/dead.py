@@ -14,25 +14,25 @@ from everwork.cli.commands.jobs import change_each, engine_hint, error_part, job
 from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
-from everwork.cli.session import admin_of, local_principal, use
+from everwork.cli.session import jobs_of, use
 from everwork.codec.views import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, WrongState
+from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
     GROUPS_MAX,
     DeadLetterAction,
-    DeadLetterFilter,
     DeadLetterGroup,
     Grouped,
+    dead_filter,
     grouped,
     newest,
     require_fingerprint,
 )
-from everwork.service.jobs import Jobs
 from everwork.service.reports import dead_report
 from everwork.service.service import JobService
 
@@ -91,7 +91,7 @@ def list_dead(
     """
     query = _filter(type, tenant, error, None, since=since, before=before)
     most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
-    found = use(engine, lambda service: grouped(_jobs(service), query, most))
+    found = use(engine, lambda service: grouped(jobs_of(service), query, most))
     if as_json:
         write_json(dead_report(found))
     else:
@@ -145,7 +145,7 @@ def requeue(  # noqa: PLR0913 - the filters of dead letters
     query = _filter(type, tenant, error, fingerprint, since=since, before=before)
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
-        change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda service, key: service.requeue(key), engine, as_json)
+        change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda jobs, key: jobs.requeue(key), engine, as_json)
         return
     _require_selection(query, all=all)
     _show_change(
@@ -182,7 +182,7 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
         _confirm(len(keys), yes=yes)
-        change_each(keys, DONE[DeadLetterAction.PURGE], lambda s, key: admin_of(s).purge_one(key), engine, as_json)
+        change_each(keys, DONE[DeadLetterAction.PURGE], lambda jobs, key: jobs.purge(key), engine, as_json)
         return
     _require_selection(query, all=all)
     if not dry_run and not yes:
@@ -207,9 +207,9 @@ def _filter(
     *,
     since: str | None,
     before: str | None,
-) -> DeadLetterFilter:
+) -> BulkFilter:
     now = now_ms()
-    return DeadLetterFilter(
+    return dead_filter(
         type=optional_name("type", type),
         tenants=tuple(checks.name("tenant", name) for name in tenants or ()),
         error_text=error_part(error),
@@ -219,15 +219,15 @@ def _filter(
     )
 
 
-def _require_keys_alone(query: DeadLetterFilter, *, all: bool, dry_run: bool) -> None:
-    if all or dry_run or not query.is_empty:
+def _require_keys_alone(query: BulkFilter, *, all: bool, dry_run: bool) -> None:
+    if all or dry_run or query != dead_filter():
         raise InvalidInput("key", "must not be given together with a filter, --all or --dry-run")
 
 
-def _require_selection(query: DeadLetterFilter, *, all: bool) -> None:
-    if query.is_empty and not all:
+def _require_selection(query: BulkFilter, *, all: bool) -> None:
+    if query == dead_filter() and not all:
         raise InvalidInput("key", "must be given, or a filter, or --all if every dead letter is meant")
-    if all and not query.is_empty:
+    if all and query != dead_filter():
         raise InvalidInput("all", "must not be given together with a filter")
 
 
@@ -252,13 +252,9 @@ class _DeadLetter(NamedTuple):
     others: list[int]
 
 
-def _jobs(service: JobService) -> Jobs:
-    return Jobs(service, local_principal())
-
-
 async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
     if not which.isdecimal():
-        found = await newest(_jobs(service), which, SHOWN_MAX)
+        found = await newest(jobs_of(service), which, SHOWN_MAX)
         return _DeadLetter(await job_details(service, found[0].key), [job.key for job in found[1:]])
     details = await job_details(service, checks.job_key(which))
     state = details[0].state
@@ -268,7 +264,7 @@ async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
 
 
 def _change_letters(
-    engine: str | None, action: DeadLetterAction, query: DeadLetterFilter, *, all: bool, dry_run: bool
+    engine: str | None, action: DeadLetterAction, query: BulkFilter, *, all: bool, dry_run: bool
 ) -> BulkChange:
     async def change(service: JobService) -> BulkChange:
         total, done = await _total(service, query), BulkChange(0, 0)
@@ -280,8 +276,8 @@ def _change_letters(
 
         try:
             with shown_progress() as show_step:
-                admin = admin_of(service)
-                return await admin.change_dead(action, query, all=all, dry_run=dry_run, progress=on_step)
+                jobs = jobs_of(service)
+                return await jobs.change_dead(action, query, all=all, dry_run=dry_run, progress=on_step)
         except asyncio.CancelledError:
             write_stderr("interrupted: nothing was changed" if dry_run else _interrupted(action, done.changed, total))
             raise
@@ -294,16 +290,15 @@ def _interrupted(action: DeadLetterAction, changed: int, total: int | None) -> s
     return f"interrupted: {letters} {DONE[action]}; the same command goes on with the rest"
 
 
-async def _total(service: JobService, query: DeadLetterFilter) -> int | None:
+async def _total(service: JobService, query: BulkFilter) -> int | None:
     """How many dead letters match, if the counts can tell."""
-    if query != DeadLetterFilter(type=query.type, tenants=query.tenants):
+    type, tenants = query.filter.type, query.filter.tenants
+    if query != dead_filter(type=type, tenants=tenants):
         return None
     return sum(
         count.jobs
         for count in await service.count()
-        if count.state is State.FAILED
-        and query.type in (None, count.type)
-        and (not query.tenants or count.tenant in query.tenants)
+        if count.state is State.FAILED and type in (None, count.type) and (not tenants or count.tenant in tenants)
     )
 
 

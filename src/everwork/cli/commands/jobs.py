@@ -25,7 +25,7 @@ from everwork.cli.options import (
     parse_time,
 )
 from everwork.cli.output import write, write_json, write_rich, write_stderr
-from everwork.cli.session import admin_of, use
+from everwork.cli.session import jobs_of, use
 from everwork.codec.new_job import search_text
 from everwork.codec.views import explanation_report, job_report
 from everwork.core import checks
@@ -42,6 +42,7 @@ from everwork.core.limits import (
 from everwork.core.queries import Explanation, JobFilter, Page
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobError
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -138,7 +139,7 @@ def cancel(
     """
     if len(reason) > ERROR_CHARS_MAX:
         raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
-    change_each(keys, "cancelled", lambda service, key: service.cancel(key, reason), engine, as_json)
+    change_each(keys, "cancelled", lambda jobs, key: jobs.cancel(key, reason), engine, as_json)
 
 
 @app.command()
@@ -147,7 +148,7 @@ def requeue(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) ->
 
     [bold]Example:[/bold] everwork jobs requeue 17 18
     """
-    change_each(keys, "requeued", lambda service, key: service.requeue(key), engine, as_json)
+    change_each(keys, "requeued", lambda jobs, key: jobs.requeue(key), engine, as_json)
 
 
 @app.command("run-now")
@@ -156,7 +157,7 @@ def run_now(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) ->
 
     [bold]Example:[/bold] everwork jobs run-now 17
     """
-    change_each(keys, "due now", lambda service, key: service.reschedule(key, delay_ms=0), engine, as_json)
+    change_each(keys, "due now", lambda jobs, key: jobs.run_now(key), engine, as_json)
 
 
 @app.command()
@@ -175,10 +176,10 @@ def reschedule(
     everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
     """
     if (found := parse_duration_ms(at)) is not None:  # By the engine's clock, not by this host's.
-        change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, delay_ms=found), engine, as_json)
+        change_each(keys, "rescheduled", lambda jobs, key: jobs.reschedule(key, delay_ms=found), engine, as_json)
         return
     instant = parse_instant("at", at, 0)
-    change_each(keys, "rescheduled", lambda service, key: service.reschedule(key, run_at_ms=instant), engine, as_json)
+    change_each(keys, "rescheduled", lambda jobs, key: jobs.reschedule(key, run_at_ms=instant), engine, as_json)
 
 
 @app.command()
@@ -194,7 +195,7 @@ def priority(
     """
     wanted = checks.whole_number("priority", number(priority), PRIORITY_MIN, PRIORITY_MAX)
     done = f"priority {wanted}"
-    change_each(keys, done, lambda service, key: service.set_priority(key, wanted), engine, as_json)
+    change_each(keys, done, lambda jobs, key: jobs.set_priority(key, wanted), engine, as_json)
 
 
 @app.command()
@@ -203,17 +204,13 @@ def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> 
 
     [bold]Example:[/bold] everwork jobs delete 17 18
     """
-
-    async def delete_noted(service: JobService, key: int) -> State:
-        return await admin_of(service).delete_job(key)
-
-    change_each(keys, "deleted", delete_noted, engine, as_json)
+    change_each(keys, "deleted", lambda jobs, key: jobs.delete(key), engine, as_json)
 
 
 def change_each(
     texts: Sequence[str],
     done: str,
-    change: Callable[[JobService, int], Awaitable[State]],
+    change: Callable[[Jobs, int], Awaitable[State]],
     engine: str | None,
     as_json: bool,
 ) -> None:
@@ -221,7 +218,8 @@ def change_each(
     keys = job_keys(texts)
 
     async def change_all(service: JobService) -> list[State | BaseException]:
-        return await asyncio.gather(*(change(service, key) for key in keys), return_exceptions=True)
+        jobs = jobs_of(service)
+        return await asyncio.gather(*(change(jobs, key) for key in keys), return_exceptions=True)
 
     results = use(engine, change_all)
     for result in results:

@@ -20,10 +20,9 @@ from everwork.logs import get_logger
 from everwork.server.errors import wire
 from everwork.server.metrics import Metrics
 from everwork.service.access.keys import KeyRing
-from everwork.service.access.principal import Permission
-from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import Caller, Rule
 
 DETAILS_CHARS_MAX: Final = 1_000
 DETAILS_BYTES_MAX: Final = 4_096
@@ -43,12 +42,12 @@ T = TypeVar("T")
 
 
 class Rpc(NamedTuple):
-    """One call of a service; `api` is the name under which it is counted."""
+    """One call of a service, and who may make it; `api` is the name under which it is counted."""
 
     api: str
     service: str
     name: str
-    permission: Permission
+    rule: Rule
 
     @property
     def path(self) -> str:
@@ -64,32 +63,16 @@ class Gateway:
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
-        self._audit = service.audit
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one request and one response."""
-        return self._unary(rpc, request_type, lambda jobs, _, request: handle(jobs, request))
 
-    def unary_admin(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Admin, Request], Awaitable[Message]]
-    ) -> Handler:
-        """The same for calls that are written to the audit log."""
-
-        def act(jobs: Jobs, context: Context, request: Request) -> Awaitable[Message]:
-            origin = origin_of(context.peer())
-            return handle(Admin(self.service, self.keys, self._audit, jobs.principal, origin), request)
-
-        return self._unary(rpc, request_type, act)
-
-    def _unary(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Context, Request], Awaitable[Message]]
-    ) -> Handler:
         async def call(raw: bytes, context: Context) -> bytes:
             try:
                 jobs = self.admit(rpc, context)
-                response = await handle(jobs, context, parsed(request_type, raw))
+                response = await handle(jobs, parsed(request_type, raw))
                 self.metrics.called(rpc.api, rpc.name, "OK")
                 return response.SerializeToString()
             except (grpc.aio.BaseError, asyncio.CancelledError):
@@ -127,8 +110,9 @@ class Gateway:
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
-        principal.require(rpc.permission)
-        return Jobs(self.service, principal)
+        caller = Caller(principal, lambda: origin_of(context.peer()))
+        caller.admit(rpc.rule)
+        return Jobs(self.service, caller)
 
     def require_live(self, jobs: Jobs) -> None:
         """Refuse a caller whose key was revoked or expired while it waited."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from everwork.codec.proto_replies import portions
 from everwork.core import checks
@@ -20,8 +20,8 @@ from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
-from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 API: Final = "jobs"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["JobsService"].full_name
@@ -37,20 +37,21 @@ class JobsApi:
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
-        unary, reads = self._gateway.unary, Permission.JOBS_READ
-        streams = self._gateway.server_stream
+        unary, streams = self._gateway.unary, self._gateway.server_stream
         handlers = {
-            (rpc := _rpc("CreateJob")): unary(rpc, pb.CreateJobRequest, self.create),
-            (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
-            (rpc := _rpc("CompleteJob")): unary(rpc, pb.CompleteJobRequest, self.complete),
-            (rpc := _rpc("FailJob")): unary(rpc, pb.FailJobRequest, self.fail),
-            (rpc := _rpc("ThrowError")): unary(rpc, pb.ThrowErrorRequest, self.throw),
-            (rpc := _rpc("UpdateJobRetries")): unary(rpc, pb.UpdateJobRetriesRequest, self.update_retries),
-            (rpc := _rpc("UpdateJobTimeout")): unary(rpc, pb.UpdateJobTimeoutRequest, self.update_timeout),
-            (rpc := _rpc("CancelJob")): unary(rpc, pb.CancelJobRequest, self.cancel),
-            (rpc := _rpc("GetJob", reads)): unary(rpc, pb.GetJobRequest, self.get),
-            (rpc := _rpc("ListJobs", reads)): unary(rpc, pb.ListJobsRequest, self.list),
-            (rpc := _rpc("GetJobStats", reads)): unary(rpc, pb.GetJobStatsRequest, self.stats),
+            (rpc := _rpc("CreateJob", Jobs.create)): unary(rpc, pb.CreateJobRequest, self.create),
+            (rpc := _rpc("ActivateJobs", Jobs.activate)): streams(rpc, pb.ActivateJobsRequest, self.activate),
+            (rpc := _rpc("CompleteJob", Jobs.settle)): unary(rpc, pb.CompleteJobRequest, self.complete),
+            (rpc := _rpc("FailJob", Jobs.settle)): unary(rpc, pb.FailJobRequest, self.fail),
+            (rpc := _rpc("ThrowError", Jobs.settle)): unary(rpc, pb.ThrowErrorRequest, self.throw),
+            (rpc := _rpc("UpdateJobRetries", Jobs.set_retries)): unary(
+                rpc, pb.UpdateJobRetriesRequest, self.update_retries
+            ),
+            (rpc := _rpc("UpdateJobTimeout", Jobs.extend)): unary(rpc, pb.UpdateJobTimeoutRequest, self.update_timeout),
+            (rpc := _rpc("CancelJob", Jobs.cancel)): unary(rpc, pb.CancelJobRequest, self.cancel),
+            (rpc := _rpc("GetJob", Jobs.get)): unary(rpc, pb.GetJobRequest, self.get),
+            (rpc := _rpc("ListJobs", Jobs.find)): unary(rpc, pb.ListJobsRequest, self.list),
+            (rpc := _rpc("GetJobStats", Jobs.stats)): unary(rpc, pb.GetJobStatsRequest, self.stats),
         }
         return {rpc.path: handler for rpc, handler in handlers.items()}
 
@@ -202,5 +203,5 @@ async def _explained(jobs: Jobs, error: JobError) -> str:
     return of_state(error.key, job.state) if is_finished else str(error)
 
 
-def _rpc(name: str, permission: Permission = Permission.JOBS) -> Rpc:
-    return Rpc(API, SERVICE, name, permission)
+def _rpc(name: str, verb: Callable[..., Any]) -> Rpc:
+    return Rpc(API, SERVICE, name, rule_of(verb))

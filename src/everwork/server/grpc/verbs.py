@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from everwork.codec import proto_replies as replies
@@ -22,23 +22,34 @@ from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
-from everwork.service.access.principal import Permission
-from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 SERVICE: Final = "everwork.v1.DeskService"
 API: Final = "desk"
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
-_READS: Final = frozenset({"Get", "History", "Explain", "List", "Stats", "Result"})
-_AUDITED: Final = frozenset({"Delete", "RequeueMatching"})
-"""The calls that are written to the audit log."""
 
-RPCS: Final = {
-    name: Rpc(API, SERVICE, name, Permission.JOBS_READ if name in _READS else Permission.JOBS)
-    for name in pb.DESCRIPTOR.services_by_name["DeskService"].methods_by_name
+_VERBS: Final[Mapping[str, Callable[..., Any]]] = {
+    "Activate": Jobs.activate,
+    "Settle": Jobs.settle,
+    "Extend": Jobs.extend,
+    "Cancel": Jobs.cancel,
+    "Requeue": Jobs.requeue,
+    "RequeueMatching": Jobs.requeue_matching,
+    "SetRetries": Jobs.set_retries,
+    "Reschedule": Jobs.reschedule,
+    "SetPriority": Jobs.set_priority,
+    "Delete": Jobs.delete,
+    "Get": Jobs.get,
+    "History": Jobs.history,
+    "Explain": Jobs.explain,
+    "List": Jobs.find,
+    "Stats": Jobs.stats,
+    "Result": Jobs.get,
 }
-"""Every call of the service, with the permission that it needs."""
+RPCS: Final = {name: Rpc(API, SERVICE, name, rule_of(verb)) for name, verb in _VERBS.items()}
+"""Every call of the service, with the rule of its verb."""
 
 
 def verb_methods(gateway: Gateway, poll_seconds_max: float) -> Methods:
@@ -52,8 +63,7 @@ def _handler(gateway: Gateway, rpc: Rpc, verbs: Verbs) -> Any:
     request_type = getattr(pb, method.input_type.name)
     if rpc.name == "Activate":
         return gateway.server_stream(rpc, request_type, verbs.activate)
-    unary = gateway.unary_admin if rpc.name in _AUDITED else gateway.unary
-    return unary(rpc, request_type, getattr(verbs, _snake(rpc.name)))
+    return gateway.unary(rpc, request_type, getattr(verbs, _snake(rpc.name)))
 
 
 def _snake(name: str) -> str:
@@ -107,9 +117,9 @@ class Verbs:
         """Requeue one dead letter."""
         return replies.found_message(await jobs.requeue(request.key))
 
-    async def requeue_matching(self, admin: Admin, request: pb.RequeueMatchingRequest) -> pb.BulkChange:
+    async def requeue_matching(self, jobs: Jobs, request: pb.RequeueMatchingRequest) -> pb.BulkChange:
         """Requeue every dead letter that matches, or all of them."""
-        changed = await admin.requeue_matching(filter_of(request.filter), all=request.all)
+        changed = await jobs.requeue_matching(filter_of(request.filter), all=request.all)
         return pb.BulkChange(matched=changed.matched, changed=changed.changed)
 
     async def set_retries(self, jobs: Jobs, request: pb.SetRetriesRequest) -> pb.SetRetriesResponse:
@@ -125,9 +135,9 @@ class Verbs:
         """Change the priority of one pending job."""
         return replies.found_message(await jobs.set_priority(request.key, request.priority))
 
-    async def delete(self, admin: Admin, request: pb.JobRequest) -> pb.Found:
+    async def delete(self, jobs: Jobs, request: pb.JobRequest) -> pb.Found:
         """Delete one finished job."""
-        return replies.found_message(await admin.delete_job(request.key))
+        return replies.found_message(await jobs.delete(request.key))
 
     # Queries ------------------------------------------------------------------------------------
 

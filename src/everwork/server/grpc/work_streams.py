@@ -21,13 +21,13 @@ from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.service.access.keys import KeyRing
-from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import rule_of
 
 SERVICE: Final = "everwork.v1.WorkService"
-WORK: Final = Rpc("stream", SERVICE, "Work", Permission.JOBS)
-CREATE: Final = Rpc("stream", SERVICE, "CreateJobs", Permission.JOBS)
+WORK: Final = Rpc("stream", SERVICE, "Work", rule_of(Jobs.activate))
+CREATE: Final = Rpc("stream", SERVICE, "CreateJobs", rule_of(Jobs.create))
 TICK_SECONDS: Final = 1.0
 RECONNECT_SECONDS: Final = 0.5
 """How long the attempts of a broken stream wait for their worker to reconnect."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode_object, encode_object
@@ -30,11 +30,14 @@ from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
 from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
+from everwork.service.verb import ANY, Rule, rule_of
 
 API: Final = "zeebe"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Gateway"].full_name
 VERSION: Final = "8.6.0"
 """The Zeebe whose protocol this is; clients compare it with what they need."""
+TOPOLOGY: Final = Rule((Permission.JOBS_READ,), ANY)
+"""It is about the server: no verb of jobs."""
 WAIT_SECONDS: Final = 10.0
 """How long an empty poll lasts by default."""
 WORKER_DEFAULT: Final = "default"
@@ -64,14 +67,18 @@ class ZeebeGateway:
         """The handlers of the calls."""
         unary, streams = self._gateway.unary, self._gateway.server_stream
         handlers = {
-            (rpc := _rpc("Topology", Permission.JOBS_READ)): unary(rpc, pb.TopologyRequest, self.topology),
-            (rpc := _rpc("ActivateJobs")): streams(rpc, pb.ActivateJobsRequest, self.activate),
-            (rpc := _rpc("StreamActivatedJobs")): streams(rpc, pb.StreamActivatedJobsRequest, self.stream),
-            (rpc := _rpc("CompleteJob")): unary(rpc, pb.CompleteJobRequest, self.complete),
-            (rpc := _rpc("FailJob")): unary(rpc, pb.FailJobRequest, self.fail),
-            (rpc := _rpc("ThrowError")): unary(rpc, pb.ThrowErrorRequest, self.throw),
-            (rpc := _rpc("UpdateJobRetries")): unary(rpc, pb.UpdateJobRetriesRequest, self.update_retries),
-            (rpc := _rpc("UpdateJobTimeout")): unary(rpc, pb.UpdateJobTimeoutRequest, self.update_timeout),
+            (rpc := Rpc(API, SERVICE, "Topology", TOPOLOGY)): unary(rpc, pb.TopologyRequest, self.topology),
+            (rpc := _rpc("ActivateJobs", Jobs.activate)): streams(rpc, pb.ActivateJobsRequest, self.activate),
+            (rpc := _rpc("StreamActivatedJobs", Jobs.activate)): streams(
+                rpc, pb.StreamActivatedJobsRequest, self.stream
+            ),
+            (rpc := _rpc("CompleteJob", Jobs.settle)): unary(rpc, pb.CompleteJobRequest, self.complete),
+            (rpc := _rpc("FailJob", Jobs.settle)): unary(rpc, pb.FailJobRequest, self.fail),
+            (rpc := _rpc("ThrowError", Jobs.settle)): unary(rpc, pb.ThrowErrorRequest, self.throw),
+            (rpc := _rpc("UpdateJobRetries", Jobs.set_retries)): unary(
+                rpc, pb.UpdateJobRetriesRequest, self.update_retries
+            ),
+            (rpc := _rpc("UpdateJobTimeout", Jobs.extend)): unary(rpc, pb.UpdateJobTimeoutRequest, self.update_timeout),
         }
         return {rpc.path: handler for rpc, handler in handlers.items()}
 
@@ -230,5 +237,5 @@ async def _merged(jobs: Jobs, key: int, text: str) -> str | None:
     return await jobs.merged_variables(key, found) if found else None
 
 
-def _rpc(name: str, permission: Permission = Permission.JOBS) -> Rpc:
-    return Rpc(API, SERVICE, name, permission)
+def _rpc(name: str, verb: Callable[..., Any]) -> Rpc:
+    return Rpc(API, SERVICE, name, rule_of(verb))

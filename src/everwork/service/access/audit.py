@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 
-from everwork.aio.loops import shielded
+from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import checks
 from everwork.core.limits import AUDIT_DETAIL_BYTES_MAX, AUDIT_KEEP_MS, INSTANT_MS_MAX, LIST_LIMIT_MAX, NAME_CHARS_MAX
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.values import Registered
+from everwork.exceptions import EngineError
+from everwork.logs import get_logger
 from everwork.service.access.keys import host_clock
-from everwork.service.access.principal import Permission, Principal
+from everwork.service.access.principal import Principal
+
+log = get_logger("everwork")
 
 AUDIT_KIND: Final = "audit"
 UNREADABLE: Final = "unreadable"
 TARGET_CHARS_MAX: Final = 1_024
+TALLY_MS: Final = 60_000
+"""How long the calls of a program share an entry."""
+WRITE_SECONDS: Final = 1.0
+"""How often the entry of a busy program is written: a server that is killed has not written the calls since."""
+TALLY_KEYS_MAX: Final = 100
+TALLY_DETAIL_CHARS_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,9 @@ class Audit:
         self._engine = engine
         self._clock = clock
         self._number = itertools.count()
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
 
     async def record(
         self,
@@ -68,6 +83,49 @@ class Audit:
         }
         await self._engine.register(AUDIT_KIND, name or self.new_name(), orjson.dumps(entry).decode(), AUDIT_KEEP_MS)
 
+    async def record_call(
+        self, who: Principal, action: str, target: str, origin: str, detail: Mapping[str, Any]
+    ) -> None:
+        """Record what a program did to a job: its calls of a minute share an entry, which counts them.
+
+        The first call is on record when it returns, the others within a second.
+        """
+        tally = self._tally(who, action, origin)
+        tally.add(target, detail)
+        if tally.calls == 1:
+            await self._write(tally)
+        elif not tally.is_waiting:
+            tally.is_waiting = True
+            task = asyncio.get_running_loop().create_task(self._write_soon(tally))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def close(self) -> None:
+        """Write what has been counted."""
+        self._closing.set()
+        while self._writing:
+            await asyncio.wait(self._writing)
+
+    def _tally(self, who: Principal, action: str, origin: str) -> Tally:
+        now_ms, key = self._clock(), (who.id, action, origin)
+        if key not in self._tallies or self._tallies[key].until_ms <= now_ms:
+            current = {key: tally for key, tally in self._tallies.items() if tally.until_ms > now_ms}
+            self._tallies = current | {key: Tally(self.new_name(), who, action, origin, now_ms + TALLY_MS)}
+        return self._tallies[key]
+
+    async def _write_soon(self, tally: Tally) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), WRITE_SECONDS)
+        tally.is_waiting = False
+        try:
+            await retry_while_unavailable(lambda: self._write(tally), None)
+        except EngineError as error:
+            log.warning("the audit log could not be written", action=tally.action, calls=tally.calls, error=str(error))
+
+    async def _write(self, tally: Tally) -> None:
+        async with tally.lock:  # An earlier count must not be written after a later one.
+            await self.record(tally.who, tally.action, tally.target, tally.origin, tally.detail(), name=tally.name)
+
     async def last(self, limit: int, below: str | None = None) -> list[AuditEntry]:
         """The newest entries, or those older than the entry `below`; newest first."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
@@ -78,6 +136,43 @@ class Audit:
     def new_name(self) -> str:
         """A unique name that sorts by time, then by order within a process."""
         return f"{self._clock():015d}-{next(self._number) % 1_000_000:06d}-{secrets.token_hex(4)}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """The calls of one program and kind since the first of them."""
+
+    name: str
+    who: Principal
+    action: str
+    origin: str
+    until_ms: int
+    calls: int = 0
+    keys: list[str] = field(default_factory=list)
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """The details in which all calls agree."""
+    is_waiting: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def add(self, target: str, detail: Mapping[str, Any]) -> None:
+        """Count a call."""
+        agreed = {name: value for name, value in self.shared.items() if detail.get(name) == value}
+        self.shared = agreed if self.calls else detail
+        self.calls += 1
+        if len(self.keys) < TALLY_KEYS_MAX:
+            self.keys.append(target)
+
+    @property
+    def target(self) -> str:
+        """The job, if there is only one."""
+        return self.keys[0] if self.calls == 1 else "*"
+
+    def detail(self) -> Mapping[str, Any]:
+        """What is known of all calls, how many they were, and the first of their jobs."""
+        if self.calls == 1:
+            return self.shared
+        shared = self.shared if len(str(self.shared)) <= TALLY_DETAIL_CHARS_MAX else {}
+        return {**shared, "changed": self.calls, "keys": self.keys}
 
 
 def _line(text: str, chars_max: int) -> str:
@@ -108,43 +203,3 @@ def _entry(found: Registered) -> AuditEntry:
         )
     except (ValueError, TypeError, KeyError):
         return AuditEntry(found.name, 0, "", "", UNREADABLE, "", "")
-
-
-T = TypeVar("T")
-
-
-class AuditedCaller:
-    """A caller whose changes are audited, and where its call came from."""
-
-    __slots__ = ("_audit", "origin", "principal")
-
-    def __init__(self, audit: Audit, principal: Principal, origin: str) -> None:
-        self._audit = audit
-        self.principal = principal
-        self.origin = origin
-
-    def _may_change(self, **names: object) -> None:
-        self.principal.require(Permission.ADMIN)
-        self.principal.require_unbound()
-        for name, value in names.items():
-            checks.name(name, value)
-
-    def _may_read(self) -> None:
-        if not self.principal.allows(Permission.ADMIN):
-            self.principal.require(Permission.JOBS_READ)
-        self.principal.require_unbound()
-
-    async def _audited(
-        self, action: str, target: str, act: Callable[[], Awaitable[T]], detail: Mapping[str, Any] | None = None
-    ) -> T:
-        """Perform an action and record it. What was refused is not recorded."""
-
-        async def act_and_record() -> T:
-            result = await act()
-            await self._record(action, target, detail)
-            return result
-
-        return await shielded(act_and_record())
-
-    async def _record(self, action: str, target: str, detail: Mapping[str, Any] | None) -> None:
-        await self._audit.record(self.principal, action, target, self.origin, detail)

@@ -10,8 +10,8 @@ from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
 from everwork.engines.contract import Engine
 from everwork.exceptions import NotFound
-from everwork.service.access.audit import Audit, AuditedCaller
-from everwork.service.access.principal import Principal
+from everwork.service.access.audit import Audit
+from everwork.service.access.principal import Permission
 from everwork.service.fleet.entries import (
     ManagerEntry,
     ProcessEntry,
@@ -24,8 +24,12 @@ from everwork.service.fleet.entries import (
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, running_jobs
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
+from everwork.service.verb import ITSELF, UNBOUND, Caller, ForCaller, guarded, verb
 
 FIRES_DEFAULT: Final = 5
+LOOK: Final = (Permission.JOBS_READ, Permission.ADMIN)
+"""Either permission will do."""
+ADMIN: Final = Permission.ADMIN
 
 
 class WorkerSwitch(NamedTuple):
@@ -44,97 +48,106 @@ class TriggerSwitch(NamedTuple):
     is_changed: bool
 
 
-class FleetAdmin(AuditedCaller):
-    """What the holder of a key may do to workers, triggers and processes."""
+@guarded
+class FleetAdmin(ForCaller):
+    """What a caller may do to workers, triggers and processes."""
 
-    __slots__ = ("_engine", "_fleet")
+    __slots__ = ("_engine", "_fleet", "_log")
 
-    def __init__(self, engine: Engine, audit: Audit, principal: Principal, origin: str) -> None:
-        super().__init__(audit, principal, origin)
+    def __init__(self, engine: Engine, audit: Audit, caller: Caller) -> None:
+        super().__init__(caller)
         self._engine = engine
         self._fleet = Fleet(engine)
+        self._log = audit
 
+    @property
+    def _audit(self) -> Audit:
+        return self._log
+
+    @verb(*LOOK, tenants=UNBOUND)
     async def workers(self) -> list[WorkerView]:
         """Every worker that a manager has declared, by title."""
-        self._may_read()
         return await self._fleet.workers()
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def triggers(self) -> list[TriggerView]:
         """Every trigger of these workers."""
-        self._may_read()
         return await self._fleet.triggers()
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def managers(self) -> list[ManagerEntry]:
         """The running managers."""
-        self._may_read()
         return await self._fleet.managers()
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def processes(self) -> list[ProcessView]:
         """The running processes, each with its last heartbeat."""
-        self._may_read()
         return await self._fleet.process_views()
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def running(self, limit: int = RUNNING_JOBS_MAX) -> RunningJobs:
         """The jobs that are leased now, with their worker and start."""
-        self._may_read()
         checks.whole_number("limit", limit, 1, RUNNING_JOBS_MAX)
         names = {entry.name for entry in await self._fleet.processes()}
         return await running_jobs(self._engine, names, limit)
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def trigger(self, trigger: str) -> TriggerView:
         """One trigger, by name or title."""
-        self._may_read()
-        name = (await self._fleet.trigger(checks.text("trigger", trigger, TITLE_CHARS_MAX))).name
+        name = (await self._trigger(trigger)).name
         found = next((view for view in await self._fleet.triggers() if view.entry.name == name), None)
         if found is None:
             raise NotFound("trigger", trigger)
         return found
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def fires(self, trigger: str, limit: int = FIRES_DEFAULT) -> list[TriggerFire]:
         """The latest jobs of a trigger, by name or title; newest first."""
-        self._may_read()
         checks.whole_number("limit", limit, 1, FIRES_MAX)
         return await self._fleet.last_fires(checks.text("trigger", trigger, TITLE_CHARS_MAX), limit)
 
+    @verb(*LOOK, tenants=UNBOUND)
     async def fires_of_many(self, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
         """The latest jobs of several triggers, by name, as far as a time limit allows."""
-        self._may_read()
         return await self._fleet.fires_of_many(entries, limit)
 
+    @verb(ADMIN, tenants=UNBOUND, audit="processes.restart", audited=ITSELF)
     async def restart_process(self, name: str) -> ProcessEntry:
         """Request that a process is replaced; it may finish what it runs."""
-        self._may_change(process=name)
-        entry = await self._fleet.process(name)
+        entry = await self._fleet.process(checks.name("process", name))
         return await self._audited(
             "processes.restart", name, lambda: self._fleet.restart(name), {"manager": entry.manager}
         )
 
+    @verb(ADMIN, tenants=UNBOUND, audit=("workers.on", "workers.off"), audited=ITSELF)
     async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
         """Switch a worker, by id or title, on or off; running jobs are not affected."""
-        entry = await self._worker_to_change(worker)
+        entry = await self._fleet.worker(checks.text("worker", worker, TITLE_CHARS_MAX))
         action = "workers.on" if is_on else "workers.off"
         is_changed = await self._audited(
             action, entry.id, lambda: self._fleet.switch_worker(entry.id, is_on), _title(entry)
         )
         return WorkerSwitch(entry, is_on, is_changed)
 
+    @verb(ADMIN, tenants=UNBOUND, audit="workers.forget", audited=ITSELF)
     async def forget_worker(self, worker: str) -> tuple[WorkerEntry, int]:
         """Forget a worker that no process runs, with its triggers; returns how many pending jobs were cancelled."""
-        self._may_change()
         entry = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
         forget = self._audited("workers.forget", entry.id, lambda: self._fleet.forget_worker(entry.id), _title(entry))
         return entry, await forget
 
+    @verb(ADMIN, tenants=UNBOUND, audit=("triggers.on", "triggers.off"), audited=ITSELF)
     async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
         """Switch a trigger, by name or title, on or off."""
-        entry = await self._trigger_to_change(trigger)
+        entry = await self._trigger(trigger)
         action = "triggers.on" if is_on else "triggers.off"
         switch = self._audited(action, entry.name, lambda: self._fleet.switch_trigger(entry.name, is_on), _title(entry))
         return TriggerSwitch(entry, is_on, await switch)
 
+    @verb(ADMIN, tenants=UNBOUND, audit="triggers.fire", audited=ITSELF)
     async def fire_trigger(self, trigger: str) -> tuple[TriggerEntry, int]:
         """Fire a trigger, by name or title, in addition to its schedule; returns the job's key."""
-        entry = await self._trigger_to_change(trigger)
+        entry = await self._trigger(trigger)
 
         async def fire() -> int:
             key = await self._fleet.fire(entry.name)
@@ -143,12 +156,7 @@ class FleetAdmin(AuditedCaller):
 
         return entry, await shielded(fire())
 
-    async def _worker_to_change(self, reference: str) -> WorkerEntry:
-        self._may_change()
-        return await self._fleet.worker(checks.text("worker", reference, TITLE_CHARS_MAX))
-
-    async def _trigger_to_change(self, reference: str) -> TriggerEntry:
-        self._may_change()
+    async def _trigger(self, reference: str) -> TriggerEntry:
         return await self._fleet.trigger(checks.text("trigger", reference, TITLE_CHARS_MAX))
 
 

@@ -14,9 +14,9 @@ from everwork.server.http.ui.pages.dead_letters import RecentFailures
 from everwork.server.http.ui.pages.jobs import count_text
 from everwork.server.http.ui.render import render
 from everwork.service import bulk
-from everwork.service.access.principal import ANYBODY
 from everwork.service.bulk import BulkFilter, Counted
 from everwork.service.jobs import Jobs
+from everwork.service.verb import IN_PROCESS
 from tests.server.http.serving import JOBS, Rest, serving
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.stores import url_of
@@ -75,7 +75,7 @@ async def test_what_lies_far_below_others_is_looked_for_and_found(local: Rest) -
     await local.job(correlation_id="rare", tenant="acme", run_at=LATER)
     for _ in range(3):
         await local.engine.create([PLAIN] * 10_000)
-    desk, rare = Jobs(local.service, ANYBODY), BulkFilter(JobFilter(correlation_id="rare"))
+    desk, rare = Jobs(local.service, IN_PROCESS), BulkFilter(JobFilter(correlation_id="rare"))
     short = await bulk.find_within(desk, rare, 50, 0, seconds=0)
     assert (short.jobs, short.next is None) == ([], False)
     assert [job.key for job in (await bulk.find_within(desk, rare, 50, 0, seconds=60)).jobs] == [1]

@@ -16,7 +16,6 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
@@ -77,7 +76,7 @@ async def timed_dashboard(folder: Path, jobs: Sequence[NewJob] = ()) -> AsyncIte
     await service.open()
     keys, sampler = KeyRing(engine, environment_key=ROOT_KEY), MetricsSampler(engine, "test")
     await keys.open()
-    server = HttpServer(service, keys, Audit(engine), Settings(http_port=0), sampler=sampler)
+    server = HttpServer(service, keys, Settings(http_port=0), sampler=sampler)
     place = f"http://127.0.0.1:{await server.start()}"
     client = httpx.AsyncClient(base_url=place, headers={"X-API-Key": ROOT_KEY}, timeout=DEADLINE_S)
     try:

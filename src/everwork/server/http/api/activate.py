@@ -20,8 +20,9 @@ from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.context import API
 from everwork.server.http.framework.fields import NAME, Integer, ListOf, Number, Text
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, Shape
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
+from everwork.service.verb import rule_of
 
 JOBS_MAX: Final = 100
 WAIT_SECONDS_MAX: Final = 300
@@ -154,7 +155,7 @@ OPERATIONS: Final = (
                 "The jobs, none if there are none; the reason, if the whole type is stopped.", ref("ActivatedJobs")
             )
         },
-        (Permission.JOBS,),
+        rule_of(Jobs.activate),
         body=ACTIVATE,
     ),
 )

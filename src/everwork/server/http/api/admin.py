@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -28,7 +29,10 @@ from everwork.server.http.framework.operations import (
 from everwork.service.access.api_key import RATE_PER_SECOND_MIN
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
+from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
 from everwork.service.reports import audit_report, group_report, key_report, stats_report, type_report
+from everwork.service.verb import rule_of
 
 
 async def stats(call: Call) -> Response:
@@ -124,18 +128,17 @@ _NEW_KEY: Final = Shape(
     ),
     {"name": "ci", "permissions": ["jobs"], "tenants": ["acme"]},
 )
-READS: Final = (Permission.JOBS_READ, Permission.ADMIN)
-_ADMIN: Final = (Permission.ADMIN,)
 _TYPE: Final = "/api/v1/types/{type}"
 
 
-def operation(id: str, route: str, handler: Handler, summary: str, response: ResponseSpec, **more: Any) -> Operation:
-    """An operation that needs the admin permission, unless `permissions` is given."""
+def operation(  # noqa: PLR0917 - a row of the tables below
+    id: str, route: str, handler: Handler, verb: Callable[..., Any], summary: str, response: ResponseSpec, **more: Any
+) -> Operation:
+    """An operation of administration, for whoever may call the verb."""
     method, path = route.split(" ")
     status = 204 if response.schema is None else 201 if id == "createKey" else 200
-    options = {"permissions": _ADMIN, "is_unbound": True, "tag": "administration", **more}
-    problems = (404,) if "{" in path else ()
-    return Operation(id, method, path, handler, summary, {status: response}, problems=problems, **options)
+    options = {"tag": "administration", "problems": (404,) if "{" in path else (), **more}
+    return Operation(id, method, path, handler, summary, {status: response}, rule_of(verb), **options)
 
 
 def ok(schema: str) -> ResponseSpec:
@@ -151,21 +154,49 @@ OPERATIONS: Final = (
         stats,
         "Counts, and what workers did lately",
         {200: ResponseSpec("The figures; by worker and performance only for keys without tenants.", ref("Stats"))},
-        (Permission.JOBS_READ,),
+        rule_of(Jobs.stats),
         query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
     ),
-    operation("listTypes", "GET /api/v1/types", list_types, "List the types", ok("Types"), permissions=READS),
-    operation("pauseType", f"PUT {_TYPE}/pause", pause_type, "Let no job start", ok("Pause"), body=NOTHING),
-    operation("resumeType", f"PUT {_TYPE}/resume", resume_type, "Let jobs start again", ok("Pause"), body=NOTHING),
-    operation("listGroups", "GET /api/v1/groups", list_groups, "List the groups", ok("Groups"), permissions=READS),
-    operation("dropGroup", f"DELETE {_TYPE}/groups/{{group}}", drop_group, "Forget a group", ok("DroppedGroup")),
-    operation("createKey", "POST /api/v1/keys", create_key, "Make a key, shown this once", ok("NewKey"), body=_NEW_KEY),
-    operation("listKeys", "GET /api/v1/keys", list_keys, "List the keys", ok("Keys")),
-    operation("revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, "Refuse a key from now on", ok("Key")),
+    operation("listTypes", "GET /api/v1/types", list_types, Admin.types, "List the types", ok("Types")),
+    operation(
+        "pauseType", f"PUT {_TYPE}/pause", pause_type, Admin.pause, "Let no job start", ok("Pause"), body=NOTHING
+    ),
+    operation(
+        "resumeType",
+        f"PUT {_TYPE}/resume",
+        resume_type,
+        Admin.resume,
+        "Let jobs start again",
+        ok("Pause"),
+        body=NOTHING,
+    ),
+    operation("listGroups", "GET /api/v1/groups", list_groups, Admin.groups, "List the groups", ok("Groups")),
+    operation(
+        "dropGroup",
+        f"DELETE {_TYPE}/groups/{{group}}",
+        drop_group,
+        Admin.drop_group,
+        "Forget a group",
+        ok("DroppedGroup"),
+    ),
+    operation(
+        "createKey",
+        "POST /api/v1/keys",
+        create_key,
+        Admin.create_key,
+        "Make a key, shown this once",
+        ok("NewKey"),
+        body=_NEW_KEY,
+    ),
+    operation("listKeys", "GET /api/v1/keys", list_keys, Admin.list_keys, "List the keys", ok("Keys")),
+    operation(
+        "revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, Admin.revoke_key, "Refuse a key from now on", ok("Key")
+    ),
     operation(
         "listAudit",
         "GET /api/v1/audit",
         list_audit,
+        Admin.audit,
         "Who did what, newest first",
         ok("Audit"),
         query=(

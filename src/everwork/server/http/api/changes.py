@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
@@ -32,7 +33,8 @@ from everwork.server.http.framework.operations import (
     Shape,
     json_response,
 )
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 NOTHING: Final = Shape("Nothing", ())
 ATTEMPT: Final = Field(
@@ -79,7 +81,7 @@ async def set_timeout(call: Call) -> Response:
 async def run_now(call: Call) -> Response:
     """Make a pending job due now."""
     await call.body()
-    await call.jobs.reschedule(call.key)
+    await call.jobs.run_now(call.key)
     return await changed(call)
 
 
@@ -101,7 +103,7 @@ async def set_priority(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Delete a finished job."""
-    await call.admin.delete_job(call.key)
+    await call.jobs.delete(call.key)
     return Response(status_code=204)
 
 
@@ -113,14 +115,14 @@ async def requeue_many(call: Call) -> Response:
         raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
     if sent["all"] and len(given) > 1:
         raise InvalidInput("all", "must not be given together with a filter")
-    change = await call.admin.requeue_matching(job_filter(sent), all=bool(sent["all"]))
+    change = await call.jobs.requeue_matching(job_filter(sent), all=bool(sent["all"]))
     return json_response({"matched": change.matched, "changed": change.changed})
 
 
-def _change(name: str, handler: Handler, summary: str, body: Shape) -> Operation:
-    verb = name.removesuffix("Job")
-    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(verb, verb)}"
-    return Operation(name, "PUT", path, handler, summary, CHANGED, (Permission.JOBS,), body=body, problems=(404, 409))
+def _change(name: str, handler: Handler, verb: Callable[..., Any], summary: str, body: Shape) -> Operation:
+    word = name.removesuffix("Job")
+    path = f"/api/v1/jobs/{{key}}/{_PATHS.get(word, word)}"
+    return Operation(name, "PUT", path, handler, summary, CHANGED, rule_of(verb), body=body, problems=(404, 409))
 
 
 _PATHS: Final = {"setRetries": "retries", "setTimeout": "timeout", "setPriority": "priority", "runNow": "run-now"}
@@ -129,19 +131,22 @@ OPERATIONS: Final = (
     _change(
         "cancelJob",
         cancel,
+        Jobs.cancel,
         "Cancel a job",
         Shape("Cancel", (Field("reason", Text(ERROR_CHARS_MAX), "Why.", default=""),), {"reason": "not needed"}),
     ),
-    _change("requeueJob", requeue, "Bring a dead letter back", NOTHING),
+    _change("requeueJob", requeue, Jobs.requeue, "Bring a dead letter back", NOTHING),
     _change(
         "setRetries",
         set_retries,
+        Jobs.set_retries,
         "Change how many attempts are left",
         Shape("Retries", (Field("retries", Integer(0, ATTEMPTS_MAX), "So many.", is_required=True),), {"retries": 3}),
     ),
     _change(
         "setTimeout",
         set_timeout,
+        Jobs.extend,
         "Let the lease of a running job end later",
         Shape(
             "Timeout",
@@ -149,10 +154,11 @@ OPERATIONS: Final = (
             {"timeout_ms": 60_000, "attempt": 1},
         ),
     ),
-    _change("runNow", run_now, "Let a waiting job start at once", NOTHING),
+    _change("runNow", run_now, Jobs.run_now, "Let a waiting job start at once", NOTHING),
     _change(
         "rescheduleJob",
         reschedule,
+        Jobs.reschedule,
         "Let a waiting job start at another time",
         Shape(
             "Reschedule",
@@ -166,6 +172,7 @@ OPERATIONS: Final = (
     _change(
         "setPriority",
         set_priority,
+        Jobs.set_priority,
         "Change the priority of a waiting job",
         Shape(
             "Priority",
@@ -180,7 +187,7 @@ OPERATIONS: Final = (
         delete,
         "Remove a finished job",
         {204: ResponseSpec("It is gone.")},
-        (Permission.JOBS,),
+        rule_of(Jobs.delete),
         problems=(404, 409),
     ),
     Operation(
@@ -190,7 +197,7 @@ OPERATIONS: Final = (
         requeue_many,
         "Bring back the dead letters that a filter shows",
         {200: ResponseSpec("How many were met, and how many of them are back.", ref("BulkChange"))},
-        (Permission.JOBS,),
+        rule_of(Jobs.requeue_matching),
         body=Shape(
             "RequeueFilter",
             (Field("all", FLAG, "Every dead letter is meant.", default=False), *FILTER),

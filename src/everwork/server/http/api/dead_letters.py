@@ -19,16 +19,18 @@ from everwork.server.http.framework.operations import (
     Shape,
     json_response,
 )
-from everwork.service.access.principal import Permission
+from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import (
     GROUPS_DEFAULT,
     GROUPS_MAX,
     DeadLetterAction,
-    DeadLetterFilter,
+    dead_filter,
     grouped,
     require_fingerprint,
 )
+from everwork.service.jobs import Jobs
 from everwork.service.reports import dead_report
+from everwork.service.verb import rule_of
 
 
 class Fingerprint:
@@ -64,12 +66,12 @@ async def purge_dead(call: Call) -> Response:
 async def _change_matching(call: Call, action: DeadLetterAction) -> Response:
     sent = await call.body()
     dry_run = bool(sent["dry_run"])
-    change = await call.admin.change_dead(action, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
+    change = await call.jobs.change_dead(action, _filter(sent), all=bool(sent["all"]), dry_run=dry_run)
     return json_response({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
 
 
-def _filter(sent: dict[str, Any]) -> DeadLetterFilter:
-    return DeadLetterFilter(
+def _filter(sent: dict[str, Any]) -> BulkFilter:
+    return dead_filter(
         type=sent["type"],
         tenants=sent["tenant"],
         error_text=sent["error"],
@@ -98,10 +100,13 @@ _CHANGE: Final = Shape(
 )
 
 
+_RULE: Final = rule_of(Jobs.change_dead)
+
+
 def _change(id: str, verb: str, handler: Handler, summary: str) -> Operation:
     responses = {200: ResponseSpec("How many were met, and how many of them were changed.", ref("DeadChanged"))}
     path, problems = f"/api/v1/dead/{verb}", (404,)
-    return Operation(id, "POST", path, handler, summary, responses, (Permission.JOBS,), body=_CHANGE, problems=problems)
+    return Operation(id, "POST", path, handler, summary, responses, _RULE, body=_CHANGE, problems=problems)
 
 
 OPERATIONS: Final = (
@@ -112,7 +117,7 @@ OPERATIONS: Final = (
         list_dead,
         "Dead letters by type and kind of error",
         {200: ResponseSpec("The groups with the most dead letters.", ref("DeadLetters"))},
-        (Permission.JOBS_READ,),
+        rule_of(Jobs.find),
         query=(*_FILTER, Field("limit", Integer(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT)),
     ),
     _change("requeueDead", "requeue", requeue_dead, "Bring back the dead letters that a filter shows"),

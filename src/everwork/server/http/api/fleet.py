@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from everwork.core import checks
 from everwork.core.limits import TITLE_CHARS_MAX
-from everwork.server.http.api.admin import READS, ok, operation
+from everwork.server.http.api.admin import ok, operation
 from everwork.server.http.api.changes import NOTHING
 from everwork.server.http.framework.fields import Integer
 from everwork.server.http.framework.operations import Call, Field, json_response
+from everwork.service.admin import Admin
 from everwork.service.fleet.admin import FIRES_DEFAULT
 from everwork.service.fleet.running import RUNNING_JOBS_MAX
 from everwork.service.reports import (
@@ -128,39 +129,83 @@ _SWITCHED_WORKER: Final = ok("WorkerSwitch")
 _SWITCHED_TRIGGER: Final = ok("TriggerSwitch")
 
 OPERATIONS: Final = (
-    operation("listWorkers", f"GET {_WORKERS}", list_workers, "List the workers", ok("Workers"), permissions=READS),
-    operation("workerOn", f"POST {_WORKER}/on", switch_worker_on, "Let it take jobs", _SWITCHED_WORKER, body=NOTHING),
+    operation("listWorkers", f"GET {_WORKERS}", list_workers, Admin.workers, "List the workers", ok("Workers")),
     operation(
-        "workerOff", f"POST {_WORKER}/off", switch_worker_off, "Let it take no jobs", _SWITCHED_WORKER, body=NOTHING
+        "workerOn",
+        f"POST {_WORKER}/on",
+        switch_worker_on,
+        Admin.switch_worker,
+        "Let it take jobs",
+        _SWITCHED_WORKER,
+        body=NOTHING,
     ),
-    operation("forgetWorker", f"DELETE {_WORKER}", forget_worker, "Forget a worker", ok("ForgottenWorker")),
+    operation(
+        "workerOff",
+        f"POST {_WORKER}/off",
+        switch_worker_off,
+        Admin.switch_worker,
+        "Let it take no jobs",
+        _SWITCHED_WORKER,
+        body=NOTHING,
+    ),
+    operation(
+        "forgetWorker",
+        f"DELETE {_WORKER}",
+        forget_worker,
+        Admin.forget_worker,
+        "Forget a worker",
+        ok("ForgottenWorker"),
+    ),
     operation(
         "listTriggers",
         f"GET {_TRIGGERS}",
         list_triggers,
+        Admin.triggers,
         "List the triggers",
         ok("Triggers"),
-        permissions=READS,
     ),
-    operation("triggerOn", f"POST {_TRIGGER}/on", switch_trigger_on, "Let it fire", _SWITCHED_TRIGGER, body=NOTHING),
     operation(
-        "triggerOff", f"POST {_TRIGGER}/off", switch_trigger_off, "Let it not fire", _SWITCHED_TRIGGER, body=NOTHING
+        "triggerOn",
+        f"POST {_TRIGGER}/on",
+        switch_trigger_on,
+        Admin.switch_trigger,
+        "Let it fire",
+        _SWITCHED_TRIGGER,
+        body=NOTHING,
     ),
-    operation("fireTrigger", f"POST {_TRIGGER}/fire", fire_trigger, "Fire it now", ok("FiredTrigger"), body=NOTHING),
+    operation(
+        "triggerOff",
+        f"POST {_TRIGGER}/off",
+        switch_trigger_off,
+        Admin.switch_trigger,
+        "Let it not fire",
+        _SWITCHED_TRIGGER,
+        body=NOTHING,
+    ),
+    operation(
+        "fireTrigger",
+        f"POST {_TRIGGER}/fire",
+        fire_trigger,
+        Admin.fire_trigger,
+        "Fire it now",
+        ok("FiredTrigger"),
+        body=NOTHING,
+    ),
     operation(
         "listFires",
         f"GET {_TRIGGER}/fires",
         list_fires,
+        Admin.fires,
         "The latest jobs of a trigger",
         ok("Fires"),
-        permissions=READS,
         query=(Field("limit", Integer(1, FIRES_MAX), "How many.", default=FIRES_DEFAULT),),
     ),
-    operation("listProcesses", f"GET {_PROCESSES}", list_processes, "What lives", ok("Processes"), permissions=READS),
+    operation("listProcesses", f"GET {_PROCESSES}", list_processes, Admin.processes, "What lives", ok("Processes")),
     operation(
         "restartProcess",
         f"POST {_PROCESSES}/{{process}}/restart",
         restart_process,
+        Admin.restart_process,
         "Let another take its place",
         ok("Restart"),
         body=NOTHING,
@@ -169,9 +214,9 @@ OPERATIONS: Final = (
         "listRunning",
         "GET /api/v1/running",
         list_running,
+        Admin.running,
         "What runs now, and where",
         ok("Running"),
-        permissions=READS,
         query=(Field("limit", Integer(1, RUNNING_JOBS_MAX), "How many.", default=RUNNING_JOBS_MAX),),
     ),
 )

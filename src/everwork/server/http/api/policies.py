@@ -24,10 +24,11 @@ from everwork.core.limits import (
 )
 from everwork.core.policy import rules_from
 from everwork.exceptions import InvalidInput
-from everwork.server.http.api.admin import READS, ok, operation
+from everwork.server.http.api.admin import ok, operation
 from everwork.server.http.api.changes import NOTHING
 from everwork.server.http.framework.fields import FLAG, Integer, Number, Schema
 from everwork.server.http.framework.operations import Call, Field, ResponseSpec, Shape, json_response
+from everwork.service.admin import Admin
 from everwork.service.reports import policy_report
 
 
@@ -134,6 +135,7 @@ OPERATIONS: Final = (
         "openBreaker",
         f"PUT {_TYPE}/breaker/open",
         open_breaker,
+        Admin.open_breaker,
         "Open the breaker",
         ok("Opened"),
         body=_OPENING,
@@ -142,14 +144,30 @@ OPERATIONS: Final = (
         "resetBreaker",
         f"PUT {_TYPE}/breaker/reset",
         reset_breaker,
+        Admin.reset_breaker,
         "Close the breaker",
         ok("Reset"),
         body=NOTHING,
     ),
-    operation("getPolicy", f"GET {_PATH}", get_policy, "The policy in force", ok("Policy"), permissions=READS),
-    operation("putPolicy", f"PUT {_PATH}", put_policy, "Set the whole policy", ok("Policy"), body=_POLICY),
-    operation("patchPolicy", f"PATCH {_PATH}", patch_policy, "Change parts of the policy", ok("Policy"), body=_POLICY),
+    operation("getPolicy", f"GET {_PATH}", get_policy, Admin.policy, "The policy in force", ok("Policy")),
     operation(
-        "deletePolicy", f"DELETE {_PATH}", delete_policy, "Back to the default policy", ResponseSpec("It is gone.")
+        "putPolicy", f"PUT {_PATH}", put_policy, Admin.set_policy, "Set the whole policy", ok("Policy"), body=_POLICY
+    ),
+    operation(
+        "patchPolicy",
+        f"PATCH {_PATH}",
+        patch_policy,
+        Admin.set_policy,
+        "Change parts of the policy",
+        ok("Policy"),
+        body=_POLICY,
+    ),
+    operation(
+        "deletePolicy",
+        f"DELETE {_PATH}",
+        delete_policy,
+        Admin.clear_policy,
+        "Back to the default policy",
+        ResponseSpec("It is gone."),
     ),
 )

@@ -18,6 +18,7 @@ from everwork.server.http.framework.problems import problem
 from everwork.server.metrics import CONTENT_TYPE, FleetState
 from everwork.server.readiness import ENGINE_SECONDS
 from everwork.service.access.principal import Permission
+from everwork.service.verb import UNBOUND, Rule
 
 _PAGE: Final = (Path(__file__).parent / "docs.html").read_bytes()
 
@@ -95,8 +96,7 @@ OPERATIONS: Final = (
         metrics,
         "Figures for Prometheus",
         {200: ResponseSpec("The figures.", {"type": "string"}, "text/plain")},
-        (Permission.JOBS_READ, Permission.ADMIN),
-        is_unbound=True,
+        Rule((Permission.JOBS_READ, Permission.ADMIN), UNBOUND),
         tag="server",
     ),
     Operation("getDocs", "GET", "/docs", docs, "This description, for people", {200: _HTML}, tag="server"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from starlette.requests import Request
@@ -14,37 +14,38 @@ from everwork.server.http.framework.peer import client_address
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Principal
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
+from everwork.service.verb import Caller
 
 
-class Caller:
-    """One request, the principal of its key, and the services that this principal may use."""
+class AuthorisedRequest:
+    """One request, its caller, and the services for this caller."""
 
-    def __init__(self, context: AppContext, request: Request, principal: Principal) -> None:
+    def __init__(self, context: AppContext, request: Request, principal: Principal, *, is_person: bool = False) -> None:
         self.context = context
         self.request = request
-        self.principal = principal
+        origin = partial(client_address, request.scope, context.settings.trusted_proxies)
+        self.caller = Caller(principal, origin, is_person)
+
+    @property
+    def principal(self) -> Principal:
+        """The holder of the caller's key."""
+        return self.caller.principal
 
     @cached_property
     def jobs(self) -> Jobs:
-        """The operations on jobs, authorised for the caller."""
-        return Jobs(self.context.service, self.principal)
+        """The operations on jobs."""
+        return Jobs(self.context.service, self.caller)
 
     @cached_property
     def admin(self) -> Admin:
-        """The operations of operators; each is audited with the caller's origin."""
-        return self.context.admin(self.principal, self.origin)
-
-    @cached_property
-    def origin(self) -> str:
-        """The caller's address, as the audit log records it."""
-        return client_address(self.request.scope, self.context.settings.trusted_proxies)
+        """The operations of operators."""
+        return Admin(self.context.service, self.context.keys, self.caller)
 
     @cached_property
     def key(self) -> int:
@@ -62,13 +63,8 @@ class AppContext:
 
     service: JobService
     keys: KeyRing
-    audit: Audit
     settings: Settings
     sampler: MetricsSampler
     readiness: Readiness
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def admin(self, principal: Principal, origin: str) -> Admin:
-        """The operations of operators for one caller."""
-        return Admin(self.service, self.keys, self.audit, principal, origin)

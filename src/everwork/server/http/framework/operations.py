@@ -17,11 +17,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
-from everwork.server.http.framework.context import AppContext, Caller
+from everwork.server.http.framework.context import AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
+from everwork.service.verb import UNBOUND, Rule
 
 QUERY_FIELDS_MAX: Final = 1_100
 BODY: Final = "body"
@@ -72,7 +73,7 @@ class ResponseSpec(NamedTuple):
     media_type: str = "application/json"
 
 
-class Call(Caller):
+class Call(AuthorisedRequest):
     """One REST request: its caller, and its validated parameters and body."""
 
     def __init__(self, context: AppContext, operation: Operation, request: Request, principal: Principal) -> None:
@@ -114,8 +115,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 class Operation:
     """One method on one path.
 
-    `permissions`: the key needs one of them; empty means that no key is needed. `is_unbound`: keys bound to tenants
-    are refused, because the operation concerns all tenants. `is_bulk`: the body may also be a list of the shape.
+    `rule`: who may call it; None means that no key is needed. `is_bulk`: the body may also be a list of the shape.
     """
 
     id: str
@@ -124,31 +124,40 @@ class Operation:
     handler: Handler
     summary: str
     responses: Mapping[int, ResponseSpec]
-    permissions: tuple[Permission, ...] = ()
-    is_unbound: bool = False
+    rule: Rule | None = None
     query: tuple[Field, ...] = ()
     body: Shape | None = None
     is_bulk: bool = False
     problems: tuple[int, ...] = ()
     tag: str = "jobs"
 
-    def require(self, principal: Principal) -> None:
-        """Refuse a principal without permission, before the request is read."""
-        if not any(principal.allows(permission) for permission in self.permissions):
-            needed = " or ".join(sorted(repr(one.value) for one in {*self.permissions, Permission.ALL}))
-            raise PermissionDenied(f"key '{principal.name}' lacks the permission {needed}")
-        if self.is_unbound:
-            principal.require_unbound()
+    @property
+    def permissions(self) -> tuple[Permission, ...]:
+        """The key needs one of them; none if no key is needed."""
+        return () if self.rule is None else self.rule.permissions
+
+    @property
+    def is_unbound(self) -> bool:
+        """Whether keys that are bound to tenants are refused."""
+        return self.rule is not None and self.rule.tenants is UNBOUND
 
     async def run(self, context: AppContext, request: Request) -> Response:
         """Authenticate the caller, validate the query, and call the handler."""
-        principal = ANONYMOUS
-        if self.permissions:
-            principal = context.keys.admit(api_key_of(request.scope))
-            self.require(principal)
-        call = Call(context, self, request, principal)
+        if self.rule is None:
+            call = Call(context, self, request, ANONYMOUS)
+        else:
+            call = Call(context, self, request, context.keys.admit(api_key_of(request.scope)))
+            require_one_of(self.permissions, call.principal)
+            call.caller.admit(self.rule)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
         return await self.handler(call)
+
+
+def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:
+    """Refuse a principal without any of them; the error names all that help."""
+    if not any(map(principal.allows, permissions)):
+        needed = " or ".join(sorted(repr(one.value) for one in {*permissions, Permission.ALL}))
+        raise PermissionDenied(f"key '{principal.name}' lacks the permission {needed}")
 
 
 ANONYMOUS: Final = Principal("nobody", "nobody", frozenset())

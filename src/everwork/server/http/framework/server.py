@@ -18,7 +18,6 @@ from everwork.server.http.framework.protocol import BoundedProtocol
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
-from everwork.service.access.audit import Audit
 from everwork.service.access.keys import KeyRing
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
@@ -51,14 +50,13 @@ class HttpServer:
         self,
         service: JobService,
         keys: KeyRing,
-        audit: Audit,
         settings: Settings,
         *,
         metrics: Metrics | None = None,
         sampler: MetricsSampler | None = None,
     ) -> None:
         sampler = sampler or service.sampler()
-        self.context = AppContext(service, keys, audit, settings, sampler, Readiness(service), metrics or Metrics())
+        self.context = AppContext(service, keys, settings, sampler, Readiness(service), metrics or Metrics())
         self.app = make_app(self.context)
         self._settings = settings
         self._server: _Server | None = None

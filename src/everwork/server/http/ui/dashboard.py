@@ -20,7 +20,6 @@ from everwork.server.http.ui.render import ASSET_PATH, address, asset, render, r
 from everwork.server.http.ui.session import (
     LoggedOut,
     SessionCookies,
-    require_permission,
     require_same_origin,
     require_token,
 )
@@ -165,8 +164,8 @@ class _PageHandler:
         await visit.read_form()
         if not action.is_open:
             require_token(visit)
-        if action.permission is not None:
-            require_permission(visit, action.permission)
+        if action.rule is not None:
+            visit.caller.admit(action.rule)
         if action.confirms and visit.optional("sure") is None:
             return self._dashboard.page(visit, confirmation(visit))
         try:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.principal import Permission
 from everwork.service.access.sessions import Session
+from everwork.service.verb import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class Page:
 class Action:
     """A path that changes something, by a form. It returns a `View` to show, or `Done` to redirect.
 
-    `permission`: required of the visitor's key. `confirms`: a form without `sure` gets a confirmation page, for
+    `rule`: whom it is for. `confirms`: a form without `sure` gets a confirmation page, for
     browsers without script. `is_open`: without login, and therefore without CSRF token.
     """
 
     path: str
     act: Callable[[Visit], Awaitable[Done | View]]
-    permission: Permission | None = None
+    rule: Rule | None = None
     confirms: bool = False
     is_open: bool = False

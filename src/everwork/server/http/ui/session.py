@@ -18,7 +18,7 @@ from everwork.server.http.framework.operations import ANONYMOUS
 from everwork.server.http.framework.peer import host_port, is_tls
 from everwork.server.http.ui.page import Done
 from everwork.server.http.ui.visit import HOME, Visit
-from everwork.service.access.principal import ANYBODY, Permission
+from everwork.service.access.principal import ANYBODY
 from everwork.service.access.sessions import Session, holder_of
 
 FLASH_SECONDS: Final = 60
@@ -100,13 +100,6 @@ def require_same_origin(request: Request) -> None:
         is_own = origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
     if not is_own:
         raise PermissionDenied("forms of other sites are not taken; nothing was done")
-
-
-def require_permission(visit: Visit, permission: Permission) -> None:
-    """Refuse a visitor without permission; administration concerns all tenants, so keys of some are refused."""
-    visit.principal.require(permission)
-    if permission is Permission.ADMIN:
-        visit.principal.require_unbound()
 
 
 def _cookie(request: Request) -> str:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.body import read_body
-from everwork.server.http.framework.context import AppContext, Caller
+from everwork.server.http.framework.context import AppContext, AuthorisedRequest
 from everwork.server.http.framework.problems import Refusal
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.sessions import Session
@@ -24,11 +24,11 @@ _LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
 """Path parts that browsers resolve to another folder or host."""
 
 
-class Visit(Caller):
+class Visit(AuthorisedRequest):
     """A visitor's request. `path` and `query` are those of the page, also when it is updated live."""
 
     def __init__(self, context: AppContext, request: Request, principal: Principal, session: Session) -> None:
-        super().__init__(context, request, principal)
+        super().__init__(context, request, principal, is_person=True)
         self.session = session
         self.path = request.scope["path"]
         self.query = parse_pairs(request.scope["query_string"])

@@ -22,8 +22,10 @@ from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk, dead_letters
-from everwork.service.access.principal import Permission
-from everwork.service.dead_letters import DeadLetterAction, DeadLetterFilter, DeadLetterGroup, Survey
+from everwork.service.bulk import BulkFilter
+from everwork.service.dead_letters import DeadLetterAction, DeadLetterGroup, Survey, dead_filter
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
@@ -62,7 +64,7 @@ class GroupRow(NamedTuple):
 class DeadLetterForm(NamedTuple):
     """A filter of dead letters, the typed texts, and their problems by field."""
 
-    query: DeadLetterFilter
+    query: BulkFilter
     typed: Mapping[str, str]
     problems: Mapping[str, str]
 
@@ -102,7 +104,7 @@ async def sure(visit: Visit) -> View:
         "is_cut": survey.grouped.is_cut,
         "types": sorted({group.type for group in survey.grouped.groups}),
         "until_ms": until_ms,
-        "returns": await _returns(visit, form.query.type),
+        "returns": await _returns(visit, form.query.filter.type),
         "back": visit.back,
     }
     return View("dead_change.html", context)
@@ -112,7 +114,7 @@ async def change(visit: Visit) -> Done:
     """Requeue or delete what was confirmed, nothing that has failed since."""
     action, form = _action(visit), _sent_form(visit)
     until_ms = checks.whole_number("until", checks.typed(visit.required("until")), 0, INSTANT_MS_MAX)
-    done = await visit.admin.change_dead(action, _until(form.query, until_ms))
+    done = await visit.jobs.change_dead(action, _until(form.query, until_ms))
     many = "dead letter was" if done.changed == 1 else "dead letters were"
     requeued = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
     left = done.matched - done.changed
@@ -175,7 +177,7 @@ def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
             problems[name] = error.problem
     tenants = (found["tenant"],) if "tenant" in found else ()
     fields = {field: found.get(name) for name, field in FIELDS.items()}
-    return DeadLetterForm(DeadLetterFilter(tenants=tenants, **fields), typed, problems)
+    return DeadLetterForm(dead_filter(tenants=tenants, **fields), typed, problems)
 
 
 def _sent_form(visit: Visit) -> DeadLetterForm:
@@ -186,7 +188,7 @@ def _sent_form(visit: Visit) -> DeadLetterForm:
     return form
 
 
-def _until(filter_: DeadLetterFilter, until_ms: int) -> DeadLetterFilter:
+def _until(filter_: BulkFilter, until_ms: int) -> BulkFilter:
     before_ms = filter_.failed_before_ms
     return replace(filter_, failed_before_ms=until_ms if before_ms is None else min(before_ms, until_ms))
 
@@ -233,7 +235,7 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     """The latest error groups, newest first; None if the visitor may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.find_within(visit.jobs, bulk.BulkFilter(replace(_FAILED, type=type)), RECENT_SCAN_MAX, 0)
+    page = await bulk.find_within(visit.jobs, BulkFilter(replace(_FAILED, type=type)), RECENT_SCAN_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)
@@ -255,4 +257,7 @@ def _failed_ms(job: Job) -> int:
 
 
 PAGES = (Page("/ui/dead", show),)
-ACTIONS = (Action("/ui/dead/sure", sure, Permission.JOBS), Action("/ui/dead/change", change, Permission.JOBS))
+ACTIONS = (
+    Action("/ui/dead/sure", sure, rule_of(Jobs.change_dead)),
+    Action("/ui/dead/change", change, rule_of(Jobs.change_dead)),
+)

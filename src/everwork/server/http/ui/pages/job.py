@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.job import Job
@@ -18,7 +19,8 @@ from everwork.server.http.ui.redaction import RedactedJob, masks_of
 from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.timeline import summary, timeline
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.principal import Permission
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 TEXTS: Final = ("result", "variables", "headers", "extra")
 
@@ -116,27 +118,27 @@ def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
 
 async def cancel(visit: Visit) -> Done:
     """Cancel the job."""
-    was = await visit.admin.cancel_job(visit.key, visit.optional("reason") or "")
+    was = await visit.jobs.cancel(visit.key, visit.optional("reason") or "")
     note = " Its worker is told to stop." if was is State.PROCESSING else ""
     return Done(f"Job {visit.key} is cancelled.{note}")
 
 
 async def requeue(visit: Visit) -> Done:
     """Requeue the job."""
-    await visit.admin.requeue_job(visit.key)
+    await visit.jobs.requeue(visit.key)
     return Done(f"Job {visit.key} is requeued: it is due now, with all its attempts.")
 
 
 async def run_now(visit: Visit) -> Done:
     """Make the job due now."""
-    await visit.admin.run_job_now(visit.key)
+    await visit.jobs.run_now(visit.key)
     return Done(f"Job {visit.key} is due now.")
 
 
 async def set_retries(visit: Visit) -> Done:
     """Set the attempts that are left."""
     retries = checks.whole_number("retries", checks.typed(visit.required("retries")), 0, ATTEMPTS_MAX)
-    before = await visit.admin.set_job_retries(visit.key, retries)
+    before = await visit.jobs.set_retries(visit.key, retries)
     after = (await visit.jobs.get(visit.key)).retries
     return Done(f"Job {visit.key} has {after} attempts left; it had {before}.")
 
@@ -144,26 +146,28 @@ async def set_retries(visit: Visit) -> Done:
 async def set_priority(visit: Visit) -> Done:
     """Set the priority."""
     priority = checks.whole_number("priority", checks.typed(visit.required("priority")), PRIORITY_MIN, PRIORITY_MAX)
-    await visit.admin.set_job_priority(visit.key, priority)
+    await visit.jobs.set_priority(visit.key, priority)
     return Done(f"Job {visit.key} has the priority {priority} now.")
 
 
 async def delete(visit: Visit) -> Done:
     """Delete the job."""
-    await visit.admin.delete_job(visit.key)
+    await visit.jobs.delete(visit.key)
     return Done(f"Job {visit.key} is deleted.", "/ui/jobs")
 
 
+def _action(
+    name: str, act: Callable[[Visit], Awaitable[Done]], verb: Callable[..., Any], *, confirms: bool = False
+) -> Action:
+    return Action(f"/ui/jobs/{{key}}/{name}", act, rule_of(verb), confirms=confirms)
+
+
 PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", text))
-_ACTIONS: Final = {
-    "cancel": cancel,
-    "requeue": requeue,
-    "run-now": run_now,
-    "retries": set_retries,
-    "priority": set_priority,
-    "delete": delete,
-}
-ACTIONS = tuple(
-    Action(f"/ui/jobs/{{key}}/{name}", act, Permission.JOBS, confirms=act in (cancel, delete))
-    for name, act in _ACTIONS.items()
+ACTIONS = (
+    _action("cancel", cancel, Jobs.cancel, confirms=True),
+    _action("requeue", requeue, Jobs.requeue),
+    _action("run-now", run_now, Jobs.run_now),
+    _action("retries", set_retries, Jobs.set_retries),
+    _action("priority", set_priority, Jobs.set_priority),
+    _action("delete", delete, Jobs.delete, confirms=True),
 )

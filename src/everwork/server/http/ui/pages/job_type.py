@@ -32,10 +32,10 @@ from everwork.server.http.ui.pages.types import (
 from everwork.server.http.ui.redaction import pretty
 from everwork.server.http.ui.render import duration, type_url
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.principal import Permission
-from everwork.service.admin import TypeView
+from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView
 from everwork.service.policies import stored_fields
+from everwork.service.verb import rule_of
 
 DUE_SCAN_MAX: Final = 100
 """How many pending jobs are scanned to count those due: engines count only pending ones."""
@@ -227,8 +227,8 @@ def _seconds(text: str) -> float:
 
 PAGES = (Page("/ui/type", show), Page("/ui/breakers", show_breakers))
 ACTIONS = (
-    Action("/ui/type/policy", set_policy, Permission.ADMIN),
-    Action("/ui/type/policy-clear", clear_policy, Permission.ADMIN, confirms=True),
-    Action("/ui/type/breaker-open", open_breaker, Permission.ADMIN, confirms=True),
-    Action("/ui/type/breaker-reset", reset_breaker, Permission.ADMIN),
+    Action("/ui/type/policy", set_policy, rule_of(Admin.set_policy)),
+    Action("/ui/type/policy-clear", clear_policy, rule_of(Admin.clear_policy), confirms=True),
+    Action("/ui/type/breaker-open", open_breaker, rule_of(Admin.open_breaker), confirms=True),
+    Action("/ui/type/breaker-reset", reset_breaker, rule_of(Admin.reset_breaker)),
 )

@@ -20,8 +20,9 @@ from everwork.server.http.ui.search import DUE, SCHEDULED, SearchForm, read_sear
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit, parse_pairs
 from everwork.service import bulk
-from everwork.service.access.principal import Permission
 from everwork.service.bulk import BulkAction, BulkFilter, Counted
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rule_of
 
 PAGE_JOBS: Final = 50
 DISORDER_MS: Final = 60_000
@@ -175,7 +176,7 @@ async def change(visit: Visit) -> Done | View:
     search = bulk.restricted(action, form.search)
     if visit.optional("sure") is None:
         return await _confirm_all(visit, action, form, search)
-    done = await visit.admin.change_matching(action, replace(form.search, below=_below(visit)))
+    done = await visit.jobs.change_matching(action, replace(form.search, below=_below(visit)))
     return _result(action, done)
 
 
@@ -183,7 +184,7 @@ async def _change_selected(visit: Visit, action: BulkAction, keys: Sequence[int]
     if not keys:
         raise InvalidInput("key", "no job is selected: tick some in the list first")
     if visit.optional("sure") is not None:
-        return _result(action, await visit.admin.change_jobs(action, keys))
+        return _result(action, await visit.jobs.change_many(action, keys))
     now_ms = await now_of(visit)
     jobs = await visit.jobs.get_many(keys[: bulk.KEYS_MAX])
     changeable = [job.key for job in jobs if job is not None and bulk.is_allowed(action, job, now_ms)]
@@ -249,6 +250,6 @@ def _below(visit: Visit) -> int:
 
 PAGES = (Page("/ui/jobs", show),)
 ACTIONS = (
-    Action("/ui/jobs/find", find, Permission.JOBS_READ),
-    Action("/ui/jobs/change", change, Permission.JOBS),
+    Action("/ui/jobs/find", find, rule_of(Jobs.get)),
+    Action("/ui/jobs/change", change, rule_of(Jobs.change_matching)),
 )

@@ -12,11 +12,12 @@ from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import cut, masks_of, pretty
 from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.principal import Permission
+from everwork.service.admin import Admin
 from everwork.service.fleet.entries import TriggerView, own_source
 from everwork.service.triggers.cron import in_words
 from everwork.service.triggers.fires import TriggerFire
 from everwork.service.triggers.outlook import upcoming
+from everwork.service.verb import rule_of
 
 FIRES: Final = 1
 FIRES_OF_ONE: Final = 50
@@ -114,6 +115,6 @@ def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
 
 PAGES = (Page("/ui/triggers", show), Page("/ui/trigger", show_one))
 ACTIONS = (
-    Action("/ui/triggers/switch", switch, Permission.ADMIN, confirms=True),
-    Action("/ui/triggers/fire", fire, Permission.ADMIN, confirms=True),
+    Action("/ui/triggers/switch", switch, rule_of(Admin.switch_trigger), confirms=True),
+    Action("/ui/triggers/fire", fire, rule_of(Admin.fire_trigger), confirms=True),
 )

@@ -16,11 +16,11 @@ from everwork.core.states import State
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.principal import Permission
-from everwork.service.admin import TypeView
+from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView, own_source
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES
 from everwork.service.monitor.sampler import MetricsSampler, Sample
+from everwork.service.verb import rule_of
 
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5
@@ -247,6 +247,6 @@ def _first(visit: Visit, rows: int) -> int:
 
 PAGES = (Page("/ui/types", show),)
 ACTIONS = (
-    Action("/ui/type/pause", pause, Permission.ADMIN, confirms=True),
-    Action("/ui/type/resume", resume, Permission.ADMIN),
+    Action("/ui/type/pause", pause, rule_of(Admin.pause), confirms=True),
+    Action("/ui/type/resume", resume, rule_of(Admin.resume)),
 )

@@ -1,0 +1,220 @@
+"""A verb is a method that says who may call it, what that means for keys with tenants, and what is audited.
+
+    @verb(Permission.JOBS, tenants=OWNER, audit="jobs.cancel")
+    async def cancel(self, key: int, reason: str = "") -> State: ...
+
+The key of the caller is checked before the method runs, and the change is recorded after it. Callers in the same
+process (`IN_PROCESS`) are neither checked nor recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from everwork.aio.loops import shielded
+from everwork.core import checks
+from everwork.service.access.principal import ANYBODY, Permission, Principal
+
+if TYPE_CHECKING:
+    from everwork.service.access.audit import Audit
+
+
+class Tenants(Enum):
+    """What a verb means for a key that is bound to tenants; the method itself sees to it unless this module does."""
+
+    OWNER = "the job must be its tenants'"
+    """Checked here: the first argument is the job's key."""
+    ITEMS = "all it names must be its tenants'"
+    CONFINED = "only its tenants' jobs are meant"
+    CUT = "only its tenants' part is shown"
+    ANY = "the same"
+    UNBOUND = "refused"
+    """Checked here: the call concerns all tenants."""
+
+
+class Audited(Enum):
+    """How calls are recorded in the audit log."""
+
+    EACH = "each call"
+    BY_MINUTE = "each call of a person; those of a program by the minute"
+    ITSELF = "itself"
+    """The method records it: only there the target or the details are known."""
+
+
+OWNER, ITEMS, CONFINED, CUT, ANY, UNBOUND = Tenants
+EACH, BY_MINUTE, ITSELF = Audited
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may call a verb: the key needs one of the permissions. `audit`: the actions that are recorded."""
+
+    permissions: tuple[Permission, ...]
+    tenants: Tenants
+    audit: tuple[str, ...] = ()
+    audited: Audited = EACH
+
+    def admit(self, principal: Principal) -> None:
+        """Refuse a caller who may not."""
+        if not any(map(principal.allows, self.permissions)):
+            principal.require(self.permissions[0])
+        if self.tenants is UNBOUND:
+            principal.require_unbound()
+
+
+class Caller:
+    """Who calls, from where, and whether it is a person."""
+
+    __slots__ = ("_origin", "admitted", "is_person", "principal")
+
+    def __init__(self, principal: Principal, origin: str | Callable[[], str], is_person: bool = False) -> None:
+        self.principal = principal
+        self._origin = origin
+        self.is_person = is_person
+        self.admitted: Rule | None = None
+
+    def admit(self, rule: Rule) -> None:
+        """Refuse a caller who may not, before the request is read; the verb does not check the same rule again."""
+        rule.admit(self.principal)
+        self.admitted = rule
+
+    @property
+    def origin(self) -> str:
+        """Where the call came from, found out only when it is recorded."""
+        return self._origin if isinstance(self._origin, str) else self._origin()
+
+
+IN_PROCESS: Final = Caller(ANYBODY, "in process")
+"""The application that uses the store directly."""
+
+
+class ForCaller:
+    """The base of classes with verbs: made for one caller, cheap enough for one call."""
+
+    __slots__ = ("caller",)
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    @property
+    def principal(self) -> Principal:
+        """The holder of the caller's key."""
+        return self.caller.principal
+
+    @property
+    def _audit(self) -> Audit:
+        raise NotImplementedError
+
+    async def _require_own(self, keys: Sequence[int]) -> None:
+        """Refuse jobs of tenants that the caller is not bound to."""
+        raise NotImplementedError
+
+    async def _audited(
+        self,
+        action: str,
+        target: str,
+        act: Callable[[], Awaitable[T]],
+        detail: Mapping[str, Any] | None = None,
+        *,
+        by_minute: bool = False,
+    ) -> T:
+        """Perform an action and record it, even if the caller goes away. What was refused is not recorded."""
+
+        async def act_and_record() -> T:
+            result = await act()
+            if by_minute:
+                await self._audit.record_call(self.principal, action, target, self.caller.origin, detail or {})
+            else:
+                await self._record(action, target, detail)
+            return result
+
+        return await shielded(act_and_record())
+
+    async def _record(
+        self, action: str, target: str, detail: Mapping[str, Any] | None, name: str | None = None
+    ) -> None:
+        if self.caller is not IN_PROCESS:
+            await self._audit.record(self.principal, action, target, self.caller.origin, detail, name=name)
+
+
+S = TypeVar("S", bound=ForCaller)
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+_RULE: Final = "__rule__"
+
+
+def verb(
+    *permissions: Permission,
+    tenants: Tenants,
+    audit: str | tuple[str, ...] = (),
+    audited: Audited = EACH,
+) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
+    """Declare who may call a method: whose key has one of the permissions.
+
+    The audit log has the first argument as the target, and the others, unless empty, as the details.
+    """
+    actions = (audit,) if isinstance(audit, str) else audit
+    if len(actions) > 1 and audited is not ITSELF:
+        raise TypeError(f"only the method itself knows which of {actions} it did")
+    rule = Rule(permissions, tenants, actions, audited)
+    is_recorded = bool(actions) and audited is not ITSELF
+
+    def declare(method: Method[S, P, T]) -> Method[S, P, T]:
+        if not inspect.iscoroutinefunction(method):
+            raise TypeError(f"{method.__qualname__} must be a coroutine to be a verb")
+        parameters = inspect.signature(method)
+        first = [*parameters.parameters, ""][1]
+
+        @wraps(method)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+            return (method if self.caller is IN_PROCESS else admitted)(self, *args, **kwargs)
+
+        async def admitted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            caller = self.caller
+            if caller.admitted is not rule:
+                rule.admit(caller.principal)
+            if tenants is OWNER and caller.principal.tenants:
+                await self._require_own([checks.job_key(args[0] if args else kwargs[first])])
+            if not is_recorded:
+                return await method(self, *args, **kwargs)
+            given = parameters.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            (_, target), *others = list(given.arguments.items())[1:]
+            detail = {name: value for name, value in others if value not in (None, "")}
+            action = audit if isinstance(audit, str) else ""
+            by_minute = audited is BY_MINUTE and not caller.is_person
+            act = partial(method, self, *args, **kwargs)
+            return await self._audited(action, str(target), act, detail, by_minute=by_minute)
+
+        setattr(call, _RULE, rule)
+        return call
+
+    return declare
+
+
+def guarded(service: type[C]) -> type[C]:
+    """Refuse, when it is imported, a class with a public method that does not say who may call it."""
+    for name, value in vars(service).items():
+        is_open = (inspect.isroutine(value) or callable(value)) and not name.startswith("_")
+        if is_open and not hasattr(value, _RULE):
+            raise TypeError(f"{service.__name__}.{name} must say who may call it, with @verb, or be private")
+    return service
+
+
+def rule_of(method: Callable[..., Any]) -> Rule:
+    """The rule of a verb."""
+    rule: Rule = getattr(method, _RULE)
+    return rule
+
+
+def rules_of(service: type) -> dict[str, Rule]:
+    """The rules of all verbs of a class, in the order of their declaration."""
+    classes = reversed(service.__mro__)
+    return {name: rule_of(one) for kind in classes for name, one in vars(kind).items() if hasattr(one, _RULE)}
