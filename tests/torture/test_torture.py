@@ -18,7 +18,7 @@ async def test_kills_of_processes_and_servers_under_load_break_no_promise(engine
         server_kills = at_length(3, 2) if place.server else 0
         run = await torture(
             Settings(
-                place, tmp_path, kills=at_length(20, 10), server_kills=server_kills, workers=2, producers=1, managers=1
+                place, tmp_path, kills=at_length(20, 7), server_kills=server_kills, workers=2, producers=1, managers=1
             )
         )
     assert run.verdict.passed, dict(run.verdict.shown)

@@ -15,8 +15,8 @@ import pytest
 from tests.server.http.serving import JOBS, ROOT_KEY
 from tests.stores import at_length, url_of
 
-REQUESTS_MIN: Final = at_length(5_000, 2_000)
-EXAMPLES: Final = at_length(60, 10)
+REQUESTS_MIN: Final = at_length(5_000, 1_500)
+EXAMPLES: Final = at_length(60, 5)
 """How many requests are made up for each operation, besides those that cover its bounds."""
 FUZZ_SECONDS_MAX: Final = 400
 KEY: Final = {"X-API-Key": ROOT_KEY}
