@@ -107,7 +107,8 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the requests whose replies will not come."""
-        self.close()
+        if self._timer is not None:
+            self._timer.cancel()
         self._transport = None
         problem = str(exc) if exc else "the server closed the connection"
         while self._pending:
