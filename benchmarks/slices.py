@@ -20,6 +20,7 @@ from everwork.client import ActiveJob, Client
 
 KEY = "ek-benchmark-0123456789"
 ONE_BY_ONE, CALLERS, EACH, BULK, HANDLED, STREAMED, COMPLETED = 250, 64, 16, 3_000, 3_000, 4_000, 640
+THREADS, FROM_THREAD = 8, 64
 Slice = Callable[[], Awaitable[object]]
 Slices = dict[str, tuple[int, Slice, Slice]]
 """By name: how many jobs, what has to be there before, and what is measured."""
@@ -58,11 +59,14 @@ def _of_producer(app: Everwork) -> Slices:
             await accepted.enqueue(n=n)
 
     async def callers() -> None:
-        async def caller() -> None:
-            for n in range(EACH):
-                await accepted.enqueue(n=n)
-
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+    async def caller() -> None:
+        for n in range(EACH):
+            await accepted.enqueue(n=n)
+
+    async def threads() -> None:
+        await asyncio.gather(*(asyncio.to_thread(_from_thread, app) for _ in range(THREADS)))
 
     async def bulk() -> None:
         await app.enqueue_many([("accepted", {"n": n}) for n in range(BULK)])
@@ -70,8 +74,14 @@ def _of_producer(app: Everwork) -> Slices:
     return {
         "enqueue, one by one": (ONE_BY_ONE, _nothing, one_by_one),
         f"enqueue, {CALLERS} callers": (CALLERS * EACH, _nothing, callers),
+        f"app.sync.enqueue, {THREADS} threads": (THREADS * FROM_THREAD, _nothing, threads),
         f"enqueue_many of {BULK:,}": (BULK, _nothing, bulk),
     }
+
+
+def _from_thread(app: Everwork) -> None:
+    for n in range(FROM_THREAD):
+        app.sync.enqueue("accepted", n=n)
 
 
 def _of_worker(app: Everwork) -> Slices:

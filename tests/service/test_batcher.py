@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 import pytest
 
@@ -23,7 +25,7 @@ class Store:
     def __init__(self, items_max: int = 1_000) -> None:
         self.batches: list[list[int]] = []
         self.gates: list[asyncio.Future[None]] = []
-        self.coalescer: Batcher[int, int] = Batcher(self._flush, items_max)
+        self.batcher: Batcher[int, int] = Batcher(self._flush, items_max)
 
     async def _flush(self, items: Sequence[int]) -> list[int]:
         self.batches.append(list(items))
@@ -40,8 +42,13 @@ class Store:
         else:
             self.gates[batch].set_exception(error)
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for the next batch."""
+        return len(self.batcher._waiting)
+
     def add(self, *items: int) -> asyncio.Task[list[int]]:
-        return asyncio.create_task(self.coalescer.add(items))
+        return asyncio.create_task(self.batcher.add(items))
 
 
 async def ended(*callers: asyncio.Task[list[int]]) -> list[list[int] | BaseException]:
@@ -165,3 +172,106 @@ async def test_concurrent_creates_get_keys_of_their_own(service: JobService, eng
     jobs = await engine.get(keys)
     assert sorted(keys) == list(range(1, 201))
     assert [job.variables for job in jobs if job] == [f'{{"n":{n // 2}}}' for n in range(200)]
+
+
+# From other threads -----------------------------------------------------------------------------
+
+
+def test_threads_and_loops_share_the_batches_of_one_loop(other_loop: asyncio.AbstractEventLoop) -> None:
+    async def in_the_owners_loop() -> None:
+        store = Store()
+        store.batcher.open()
+        first = store.add(1)
+        await until(lambda: store.gates)
+        elsewhere = asyncio.run_coroutine_threadsafe(put_in_this_loop(store, 2, 3), other_loop)
+        blocked: Future[list[int]] = Future()
+        store.batcher.put([4], blocked)
+        await until(lambda: store.waiting == 2)
+        await store.let_go(0)
+        await store.let_go(1)
+        assert await ended(first) == [[2]]
+        assert await asyncio.wrap_future(elsewhere) == [4, 6]
+        assert blocked.result(DEADLINE_S) == [8]
+        assert sorted(store.batches[1]) == [2, 3, 4]
+
+    asyncio.run(in_the_owners_loop())
+
+
+async def test_a_burst_from_another_thread_wakes_the_loop_once() -> None:
+    store = Store()
+    store.batcher.open()
+    promises: list[Future[list[int]]] = [Future() for _ in range(100)]
+    for number, promise in enumerate(promises):
+        store.batcher.put([number], promise)
+    await store.let_go(0)
+    results = await asyncio.wait_for(asyncio.gather(*map(asyncio.wrap_future, promises)), DEADLINE_S)
+    assert results == [[2 * number] for number in range(100)]
+    assert store.batches == [list(range(100))]
+
+
+async def test_closing_refuses_what_waits_and_finishes_what_is_being_flushed() -> None:
+    store = Store()
+    store.batcher.open()
+    flushed: Future[list[int]] = Future()
+    store.batcher.put([1], flushed)
+    await until(lambda: store.gates)
+    waiting, inside = Future[list[int]](), store.add(3)
+    store.batcher.put([2], waiting)
+    await until(lambda: store.waiting == 2)
+    late: Future[list[int]] = Future()
+    store.batcher.put([4], late)
+    store.batcher.close()
+    await store.let_go(0)
+    assert (await asyncio.wrap_future(flushed)) == [2]
+    for refused in (waiting, late):
+        assert isinstance(await ended_future(refused), EngineUnavailable)
+    assert isinstance((await ended(inside))[0], EngineUnavailable)
+    with pytest.raises(EngineUnavailable):
+        store.batcher.put([5], Future())
+    assert store.batches == [[1]]
+
+
+async def test_a_flush_that_is_cancelled_is_reported_to_the_threads_that_wait_for_it() -> None:
+    store = Store()
+    store.batcher.open()
+    promise: Future[list[int]] = Future()
+    store.batcher.put([1], promise)
+    await until(lambda: store.gates)
+    store.gates[0].cancel()
+    assert isinstance(await ended_future(promise), EngineUnavailable)
+
+
+async def test_a_caller_whose_loop_is_gone_takes_nothing_from_the_others() -> None:
+    store = Store()
+    store.batcher.open()
+    gone = asyncio.new_event_loop()
+    here: Future[list[int]] = Future()
+    store.batcher.put([1], gone.create_future())
+    store.batcher.put([2], here)
+    gone.close()
+    await store.let_go(0)
+    assert await asyncio.wrap_future(here) == [4]
+
+
+@pytest.fixture
+def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def put_in_this_loop(store: Store, *items: int) -> list[int]:
+    promise: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+    store.batcher.put(items, promise)
+    return await promise
+
+
+async def ended_future(promise: Future[list[int]]) -> list[int] | BaseException:
+    """What a waiting thread would get."""
+    waiting = asyncio.wait_for(asyncio.wrap_future(promise), DEADLINE_S)
+    return (await asyncio.gather(waiting, return_exceptions=True))[0]

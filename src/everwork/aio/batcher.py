@@ -1,16 +1,25 @@
-"""Group commit: items added while a batch is being flushed form the next batch."""
+"""Group commit: items added while a batch is being flushed form the next batch, whichever thread they come from."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
 
-from everwork.exceptions import EngineError
+from everwork.exceptions import EngineError, EngineUnavailable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Promise = asyncio.Future[list[Result]] | Future[list[Result]]
+"""What a caller waits for: in an event loop, or in a thread without one."""
+Entry = tuple[Sequence[Item], Promise[Result]]
+Answer = tuple[Promise[Result], list[Result] | Exception]
+
+CLOSED: Final = "the application was closed; open it again"
 
 
 class Batcher(Generic[Item, Result]):
@@ -28,8 +37,11 @@ class Batcher(Generic[Item, Result]):
         self._do_flush = flush
         self._items_max = items_max
         self._on_flush = on_flush
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_busy = False
-        self._waiting: list[tuple[Sequence[Item], asyncio.Future[list[Result]]]] = []
+        self._waiting: list[Entry[Item, Result]] = []
+        self._intake: deque[Entry[Item, Result]] = deque()
+        self._is_called = False
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, items: Sequence[Item]) -> list[Result]:
@@ -42,6 +54,40 @@ class Batcher(Generic[Item, Result]):
         try:
             return await self._flush(items)
         finally:
+            self._flush_next()
+
+    def open(self) -> None:
+        """Flush in the running loop what comes from other threads."""
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, items: Sequence[Item], promise: Promise[Result]) -> None:
+        """Add items from any thread. A burst wakes the loop once, and each loop that waits for answers once."""
+        loop = self._loop
+        if loop is None:
+            raise _closed()
+        self._intake.append((items, promise))
+        if not self._is_called:
+            self._is_called = True
+            try:
+                loop.call_soon_threadsafe(self._take_in)
+            except RuntimeError:
+                raise _closed() from None
+
+    def close(self) -> None:
+        """Refuse what waits and what is still to come; a batch that is being flushed is finished."""
+        self._loop = None
+        refused, self._waiting = [*self._waiting, *self._intake], []
+        self._intake.clear()
+        _fail(refused, _closed())
+
+    def _take_in(self) -> None:
+        self._is_called = False  # Before taking: who comes later calls again.
+        while self._intake:
+            self._waiting.append(self._intake.popleft())
+        if self._loop is None:
+            self.close()
+        elif not self._is_busy:
+            self._is_busy = True
             self._flush_next()
 
     async def _flush(self, items: Sequence[Item]) -> list[Result]:
@@ -60,35 +106,36 @@ class Batcher(Generic[Item, Result]):
         while self._waiting:
             batch = self._take()
             try:
-                results = await self._flush([item for items, _ in batch for item in items])
-            except EngineError as error:
-                _fail(batch, error)
-                continue
-            except Exception as error:  # noqa: BLE001 - raised in the caller it belongs to
-                if len(batch) == 1:
-                    _fail(batch, error)
-                else:
-                    await self._flush_each(batch)
-                continue
-            offset = 0
-            for items, future in batch:
-                if not future.done():
-                    future.set_result(results[offset : offset + len(items)])
-                offset += len(items)
+                await self._flush_batch(batch)
+            except asyncio.CancelledError:
+                _fail(batch, _closed())
+                raise
         self._is_busy = False
 
-    async def _flush_each(self, batch: Sequence[tuple[Sequence[Item], asyncio.Future[list[Result]]]]) -> None:
+    async def _flush_batch(self, batch: Sequence[Entry[Item, Result]]) -> None:
+        try:
+            results = await self._flush([item for items, _ in batch for item in items])
+        except EngineError as error:
+            _fail(batch, error)
+        except Exception as error:  # noqa: BLE001 - raised in the caller it belongs to
+            if len(batch) == 1:
+                _fail(batch, error)
+            else:
+                await self._flush_each(batch)
+        else:
+            _answer(_shares(batch, results))
+
+    async def _flush_each(self, batch: Sequence[Entry[Item, Result]]) -> None:
         """Flush every caller's items separately: one of them made the whole batch fail."""
-        for items, future in batch:
+        for items, promise in batch:
             try:
                 results = await self._flush(items)
             except Exception as error:  # noqa: BLE001 - raised in its caller
-                _fail([(items, future)], error)
+                _fail([(items, promise)], error)
             else:
-                if not future.done():
-                    future.set_result(results)
+                _answer([(promise, results)])
 
-    def _take(self) -> list[tuple[Sequence[Item], asyncio.Future[list[Result]]]]:
+    def _take(self) -> list[Entry[Item, Result]]:
         """Take the callers of the next batch: at least one, and further ones up to `items_max` items."""
         total = 0
         for at, (items, _) in enumerate(self._waiting):
@@ -100,7 +147,44 @@ class Batcher(Generic[Item, Result]):
         return batch
 
 
-def _fail(batch: Sequence[tuple[object, asyncio.Future[list[Result]]]], error: Exception) -> None:
-    for _, future in batch:
-        if not future.done():
-            future.set_exception(error)
+def _shares(batch: Sequence[Entry[Item, Result]], results: list[Result]) -> Iterator[Answer[Result]]:
+    """Each caller's part of the results."""
+    offset = 0
+    for items, promise in batch:
+        yield promise, results[offset : offset + len(items)]
+        offset += len(items)
+
+
+def _fail(batch: Iterable[Entry[Item, Result]], error: Exception) -> None:
+    _answer((promise, error) for _, promise in batch)
+
+
+def _answer(answers: Iterable[Answer[Result]]) -> None:
+    here = asyncio.get_running_loop()
+    elsewhere: dict[asyncio.AbstractEventLoop, list[Answer[Result]]] = {}
+    for promise, answer in answers:
+        if isinstance(promise, Future) or (loop := promise.get_loop()) is here:
+            _resolve(promise, answer)
+        else:
+            elsewhere.setdefault(loop, []).append((promise, answer))
+    for loop, theirs in elsewhere.items():
+        with suppress(RuntimeError):  # The callers' loop is closed.
+            loop.call_soon_threadsafe(_resolve_all, theirs)
+
+
+def _resolve_all(answers: Iterable[Answer[Result]]) -> None:
+    for promise, answer in answers:
+        _resolve(promise, answer)
+
+
+def _resolve(promise: Promise[Result], answer: list[Result] | Exception) -> None:
+    if promise.done():
+        return  # The caller is gone.
+    if isinstance(answer, Exception):
+        promise.set_exception(answer)
+    else:
+        promise.set_result(answer)
+
+
+def _closed() -> EngineUnavailable:
+    return EngineUnavailable(CLOSED)

@@ -10,20 +10,20 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from everwork.aio.batcher import Batcher
+from everwork.aio.batcher import CLOSED, Promise
 from everwork.app.function import JobFunction
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
-from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.core.outcome import Complete
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
-from everwork.service.service import JobService, retry_create
+from everwork.service.service import JobService, is_repeatable, retry_create
 
 T = TypeVar("T")
+AnyPromise = TypeVar("AnyPromise", bound=Promise[Created])
 
 
 class EngineHost:
@@ -44,24 +44,23 @@ class EngineHost:
         self._portal: Portal[JobService] | None = None
         self._guard = threading.Lock()
         self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
-        self._creates: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[NewJob, Created]] = WeakKeyDictionary()
 
     def reset_after_fork(self) -> object:
         """In a forked child: forget what the parent has open, and its locks. Returns them."""
-        of_parent = (self._portal, self._loop_engines, self._creates)
+        of_parent = (self._portal, self._loop_engines)
         self._reset()
         return of_parent
 
     def borrow(self, engine: Engine) -> Callable[[], None]:
         """Use an engine that the caller sweeps and closes; returns a function that restores the former one."""
-        before = (self._engine, self.transactions, self._portal, self._loop_engines, self._creates, self._is_borrowed)
+        before = (self._engine, self.transactions, self._portal, self._loop_engines, self._is_borrowed)
         self._engine, self.transactions, self._is_borrowed = engine, TransactionStore(engine), True
         self._reset()
 
         def restore() -> None:
             self._is_borrowed = False
             self.close()
-            self._engine, self.transactions, self._portal, self._loop_engines, self._creates, self._is_borrowed = before
+            self._engine, self.transactions, self._portal, self._loop_engines, self._is_borrowed = before
 
         return restore
 
@@ -100,13 +99,22 @@ class EngineHost:
         service = None if self._loop_engines is None else await self._loop_engines.service()
         if service is not None:
             return await service.create_retrying(jobs)
-        loop = asyncio.get_running_loop()
-        batcher = self._creates.get(loop)
-        if batcher is None:
-            self._creates[loop] = batcher = Batcher(
-                lambda batch: self._opened.call(lambda opened: opened.create(batch)), CREATE_BATCH_MAX
-            )
-        return await retry_create(lambda: batcher.add(jobs), jobs)
+        return await retry_create(lambda: self._start_create(jobs, asyncio.get_running_loop().create_future()), jobs)
+
+    def create_blocking(self, jobs: list[NewJob]) -> list[Created]:
+        """The same from a thread without event loop."""
+        self.open_blocking()
+        self._opened.require_other_thread()
+        try:
+            return self._start_create(jobs, Future()).result()
+        except EngineUnavailable:
+            if not is_repeatable(jobs):
+                raise
+        return self.run(lambda service: service.create_retrying(jobs))
+
+    def _start_create(self, jobs: list[NewJob], promise: AnyPromise) -> AnyPromise:
+        self._opened.service.start_create(jobs, promise)
+        return promise
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""
@@ -142,7 +150,7 @@ class EngineHost:
     def _opened(self) -> Portal[JobService]:
         """The engine's thread for a caller that has just opened it; another may have closed it since."""
         if self._portal is None:
-            raise EngineUnavailable("the application was closed; open it again")
+            raise EngineUnavailable(CLOSED)
         return self._portal
 
     @property

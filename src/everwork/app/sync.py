@@ -40,9 +40,9 @@ class SyncEverwork:
     def enqueue_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]], *, tx: object = None) -> list[JobKey]:
         """Create many jobs, all or none; see `Everwork.enqueue_many`."""
         checked = self._check(jobs)
-        if tx is not None:
-            return [JobKey.of(one) for one in self._host.create_in_blocking(tx, checked)]
-        return [JobKey.of(one) for one in self._host.run(lambda service: service.create_retrying(checked))]
+        host = self._host
+        created = host.create_blocking(checked) if tx is None else host.create_in_blocking(tx, checked)
+        return [JobKey.of(one) for one in created]
 
     get = blocking(Everwork.get)
     history = blocking(Everwork.history)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
+from everwork.aio.batcher import CLOSED
 from everwork.aio.loops import new_loop
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
@@ -73,7 +74,7 @@ class Portal(Generic[S]):
     def service(self) -> S:
         """The service, once it is open."""
         if self._service is None:
-            raise EngineUnavailable("the application was closed; open it again")
+            raise EngineUnavailable(CLOSED)
         return self._service
 
     @property
@@ -124,11 +125,15 @@ class Portal(Generic[S]):
 
     def run(self, use: Use[S, T]) -> T:
         """Use the service from a thread that has no event loop."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a call that blocks would block the engine's thread for ever")
+        self.require_other_thread()
         done: Future[T] = Future()
         self._in_loop(lambda: _chain(self.loop.create_task(self._use(use)), done))
         return done.result()
+
+    def require_other_thread(self) -> None:
+        """Refuse a call that blocks in the engine's thread, which would block it for ever."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a call that blocks would block the engine's thread for ever")
 
     def close(self) -> None:
         """Close the service and end the thread; blocks until both are done."""
@@ -146,7 +151,7 @@ class Portal(Generic[S]):
         try:
             self.loop.call_soon_threadsafe(act, *arguments)
         except RuntimeError:
-            raise EngineUnavailable("the application was closed; open it again") from None
+            raise EngineUnavailable(CLOSED) from None
 
     async def _use(self, use: Use[S, T]) -> T:
         return await use(self.service)
@@ -159,7 +164,7 @@ class Portal(Generic[S]):
             await prepare(service)
         except BaseException as error:  # noqa: BLE001 - it goes to the callers that open
             await service.close()
-            closed = EngineUnavailable("the application was closed; open it again")
+            closed = EngineUnavailable(CLOSED)
             self._ready.set_exception(closed if isinstance(error, asyncio.CancelledError) else error)
             if not self._is_closing:
                 self.loop.stop()
@@ -216,7 +221,7 @@ def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
 
     def forward(ended: asyncio.Task[T]) -> None:
         if ended.cancelled():
-            done.set_exception(EngineUnavailable("the application was closed; open it again"))
+            done.set_exception(EngineUnavailable(CLOSED))
         elif (error := ended.exception()) is not None:
             done.set_exception(error)
         else:
@@ -229,7 +234,7 @@ def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:
     if future.done():
         return
     if done.cancelled():
-        future.set_exception(EngineUnavailable("the application was closed; open it again"))
+        future.set_exception(EngineUnavailable(CLOSED))
     elif (error := done.exception()) is not None:
         future.set_exception(error)
     else:

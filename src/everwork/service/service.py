@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from everwork.aio.batcher import Batcher
+from everwork.aio.batcher import Batcher, Promise
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.codec.json import decode_policy
@@ -66,12 +66,14 @@ class JobService(StoreAccess):
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
         """Open the engine and start to sweep; without `create`, a new store is refused."""
         await self._engine.open(create=create)
+        self._creates.open()
         if upkeep:
             self._upkeep_at = time.monotonic()
             self._upkeep.start()
 
     async def close(self) -> None:
         """Stop sweeping, release undelivered jobs, and close the engine."""
+        self._creates.close()
         if self._upkeep_at is not None:
             await self._upkeep.abort()
         await self._dispatcher.close()
@@ -85,9 +87,11 @@ class JobService(StoreAccess):
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Create jobs, all or none; concurrent callers share a commit."""
-        if len(jobs) > CREATE_BATCH_MAX:
-            raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(jobs):,}")
-        return await self._creates.add(jobs)
+        return await self._creates.add(_within_a_batch(jobs))
+
+    def start_create(self, jobs: Sequence[NewJob], promise: Promise[Created]) -> None:
+        """`create` for a caller in another thread or event loop, who waits for the promise."""
+        self._creates.put(_within_a_batch(jobs), promise)
 
     async def create_retrying(self, jobs: Sequence[NewJob]) -> list[Created]:
         """`create`, retried through an outage if no job can be created twice."""
@@ -277,9 +281,18 @@ async def retry_create(create: Callable[[], Awaitable[list[Created]]], jobs: Seq
 
     Without one, a create whose answer was lost may have succeeded: whether to repeat it is the caller's decision.
     """
-    if not jobs or any(job.dedupe_key is None for job in jobs):
-        return await create()
-    return await retry_while_unavailable(create, None)
+    return await (retry_while_unavailable(create, None) if is_repeatable(jobs) else create())
+
+
+def is_repeatable(jobs: Sequence[NewJob]) -> bool:
+    """Whether creating these jobs again creates none twice."""
+    return bool(jobs) and all(job.dedupe_key is not None for job in jobs)
+
+
+def _within_a_batch(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    if len(jobs) > CREATE_BATCH_MAX:
+        raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(jobs):,}")
+    return jobs
 
 
 def _step(jobs: int, size: int) -> int:
