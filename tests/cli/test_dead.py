@@ -16,7 +16,7 @@ from everwork.core.fingerprint import fingerprint
 from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.engines.open import open_engine
-from everwork.service.service import JobService
+from everwork.engines.sqlite.engine import SqliteEngine
 from tests.app.waiting import until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 
@@ -120,16 +120,16 @@ def test_an_interrupted_requeue_says_how_far_it_came_and_stands_in_the_audit_log
 ) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     asyncio.run(_two_dead_letters(url))
-    requeue = JobService.requeue_many
+    requeue = SqliteEngine.requeue
 
-    async def requeue_interrupted(service: JobService, keys: Sequence[int]) -> list[Judged]:
+    async def requeue_interrupted(engine: SqliteEngine, keys: Sequence[int]) -> list[Judged]:
         os.kill(os.getpid(), number)
         for _ in range(10):
             await asyncio.sleep(0)
-        return await requeue(service, keys)
+        return await requeue(engine, keys)
 
     monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
-    monkeypatch.setattr(JobService, "requeue_many", requeue_interrupted)
+    monkeypatch.setattr(SqliteEngine, "requeue", requeue_interrupted)
     assert _code(["dead", "requeue", "--all", "--engine", url]) == code
     said = "interrupted: 1 of 2 dead letters requeued; the same command goes on with the rest"
     assert capsys.readouterr() == ("", f"everwork: {said}\n")

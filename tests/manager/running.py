@@ -16,6 +16,7 @@ from everwork import Event, Job, State
 from everwork.core.job import HistoryEntry
 from everwork.core.queries import JobFilter
 from everwork.engines.open import open_engine
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import until
 from tests.manager.workers import INBOX, LOG
@@ -155,7 +156,7 @@ class Outside:
         found: list[HistoryEntry] = []
 
         async def has_ended() -> bool:
-            found[:] = await self.service.history(key)
+            found[:] = await in_process(self.service).history(key)
             return bool(found)
 
         await until(has_ended, LATE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from everwork import State
+from everwork.service.jobs import in_process
 from tests.manager.conftest import Start
 from tests.manager.running import Outside, Said
 from tests.stores import at_length
@@ -23,7 +24,7 @@ async def test_a_job_that_takes_many_leases_runs_once_and_a_cancelled_one_stops(
     held = await outside.push("hold")
     await said.times(1, "begin", held)
     began = time.monotonic()
-    await outside.service.cancel(held)
+    await in_process(outside.service).cancel(held)
     await said.times(1, "cancelled", held)
     print(f"a cancel took {time.monotonic() - began:.2f} s to reach its call")
     assert (await outside.job(held)).state is State.CANCELLED

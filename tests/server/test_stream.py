@@ -14,6 +14,7 @@ from everwork.core.leasing import Demand, Lease
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
+from everwork.service.jobs import in_process
 from tests.app.waiting import until
 from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of, running
 from tests.stores import url_of
@@ -81,7 +82,7 @@ async def test_a_refused_outcome_is_named_by_its_number_and_the_others_count(who
     async with whole.worker() as worker:
         await worker.grant(2)
         first, second = await worker.got(2)
-        await whole.service.cancel(first.key)
+        await in_process(whole.service).cancel(first.key)
         old = pb.Outcome(key=second.key, attempt=9, complete=pb.Complete())
         unknown = pb.Outcome(key=999_999, attempt=1, complete=pb.Complete())
         unfenced = pb.Outcome(key=second.key, complete=pb.Complete())
@@ -112,7 +113,7 @@ async def test_a_worker_is_told_that_its_job_was_cancelled(whole: Whole) -> None
     async with whole.worker() as worker:
         await worker.grant(1)
         await worker.got(1)
-        await whole.service.cancel(key)
+        await in_process(whole.service).cancel(key)
         await worker.until(lambda: worker.losses)
         assert [(loss.lease.key, loss.cancelled) for loss in worker.losses] == [(key, True)]
 

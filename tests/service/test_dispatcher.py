@@ -16,6 +16,7 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, TooManyRequests
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_cancelled_job, a_pending_job, a_processing_job, the_job
@@ -235,7 +236,7 @@ async def test_extend_of_an_attempt_that_nobody_names_is_of_the_one_that_runs(
     service: JobService, engine: Engine
 ) -> None:
     job = await a_processing_job(engine, lease_ms=1_000)
-    assert (await service.extend(job.key, 0, 60_000)).verdict is Verdict.ACCEPTED
+    assert (await in_process(service).extend(job.key, 0, 60_000)).verdict is Verdict.ACCEPTED
     extended = await the_job(engine, job.key)
     assert (extended.lease_until_ms or 0) - (job.lease_until_ms or 0) == 59_000
 
@@ -243,13 +244,13 @@ async def test_extend_of_an_attempt_that_nobody_names_is_of_the_one_that_runs(
 @pytest.mark.parametrize("attempt", [0, 1])
 async def test_extend_of_a_job_that_does_not_run_is_refused(service: JobService, engine: Engine, attempt: int) -> None:
     pending = await a_pending_job(engine)
-    refused = await service.extend(pending.key, attempt, 60_000)
+    refused = await in_process(service).extend(pending.key, attempt, 60_000)
     assert (refused.ok, refused.state) == (False, State.PENDING)
     cancelled = await a_cancelled_job(engine, type="other")
-    refused = await service.extend(cancelled.key, attempt, 60_000)
+    refused = await in_process(service).extend(cancelled.key, attempt, 60_000)
     assert (refused.ok, refused.state) == (False, State.CANCELLED)
 
 
 async def test_extend_of_an_old_attempt_is_a_lost_lease(service: JobService, engine: Engine) -> None:
     job = await a_processing_job(engine)
-    assert (await service.extend(job.key, job.attempt + 1, 60_000)).verdict is Verdict.LEASE_LOST
+    assert (await in_process(service).extend(job.key, job.attempt + 1, 60_000)).verdict is Verdict.LEASE_LOST

@@ -7,6 +7,7 @@ import pytest
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Failed, Outcome, Reject
 from everwork.engines.contract import Engine
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.factories import TYPE, a_policy, a_processing_job
 from tests.stores import HOUR_MS, VirtualClock
@@ -25,7 +26,7 @@ async def test_a_dead_letter_says_when_it_comes_back_by_itself_and_in_which_roun
 ) -> None:
     await a_policy(engine, failed_job_retry_hours=24, failed_job_retry_rounds=2)
     key = await _dead(engine)
-    why = await service.explain(key)
+    why = await in_process(service).explain(key)
     assert why.until_ms == clock.now_ms + 24 * HOUR_MS
     assert why.text == "it is failed and comes back by itself from 2023-11-15T22:00:00.000Z on (round 1 of 2)"
 
@@ -33,7 +34,7 @@ async def test_a_dead_letter_says_when_it_comes_back_by_itself_and_in_which_roun
     await engine.sweep("holder")
     assert (await engine.activate([Demand(TYPE, "w1", 1)])).jobs[0].key == key
     await engine.settle([Failed(key, 2, "boom", final=True)])
-    assert (await service.explain(key)).text.endswith("(round 2 of 2)")
+    assert (await in_process(service).explain(key)).text.endswith("(round 2 of 2)")
 
 
 @pytest.mark.parametrize("outcome", [Failed, Reject])
@@ -43,5 +44,5 @@ async def test_a_dead_letter_that_does_not_come_back_says_so(
     if outcome is Reject:
         await a_policy(engine, failed_job_retry_hours=24)
     key = await _dead(engine, outcome)
-    why = await service.explain(key)
+    why = await in_process(service).explain(key)
     assert (why.text, why.until_ms) == ("it is failed and will not run again by itself", None)

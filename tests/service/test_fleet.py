@@ -21,6 +21,7 @@ from everwork.service.fleet.entries import (
     own_source,
 )
 from everwork.service.fleet.fleet import FLEET_TTL_MS, Fleet, function_id
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.factories import a_new_job, a_pending_job, asked, the_job, the_state
 from tests.stores import HOUR_MS, START_MS, VirtualClock
@@ -293,10 +294,10 @@ async def test_a_job_whose_worker_is_switched_off_says_so(fleet: Fleet, engine: 
     await engine.subscribe("email-send", "b2")
     job = await a_pending_job(engine)
     await fleet.switch_worker("b2", False)
-    assert "switched off" not in (await service.explain(job.key)).text
+    assert "switched off" not in (await in_process(service).explain(job.key)).text
     await fleet.switch_worker("a1", False)
 
-    explanation = await service.explain(job.key)
+    explanation = await in_process(service).explain(job.key)
 
     assert explanation.reason is Reason.NOT_ASKED
     assert explanation.text == (
@@ -310,7 +311,7 @@ async def test_a_job_that_others_ask_for_says_so_besides(fleet: Fleet, engine: E
     job = await a_pending_job(engine)
     await asked(engine, type="email-send", tenants=("nobody",))
 
-    explanation = await service.explain(job.key)
+    explanation = await in_process(service).explain(job.key)
 
     assert explanation.reason is Reason.QUEUED
     assert explanation.text == (
@@ -327,4 +328,4 @@ async def test_a_title_that_cannot_be_typed_is_not_told_to_be(
     await fleet.switch_worker("a1", False)
     job = await a_pending_job(engine)
 
-    assert (await service.explain(job.key)).text.endswith("switch it on with: everwork workers on a1")
+    assert (await in_process(service).explain(job.key)).text.endswith("switch it on with: everwork workers on a1")

@@ -14,6 +14,7 @@ from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
 from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet
 from everwork.service.fleet.running import running_jobs
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 from tests.factories import a_new_job, a_pending_job, a_processing_job
@@ -135,7 +136,7 @@ async def test_a_job_whose_worker_does_not_start_says_so(fleet: Fleet, engine: E
     broken = {WORKER_ID: f"OSError: no such host\n{'x' * 1_000}"}
     process = await a_process(engine, broken=broken)
 
-    explanation = await service.explain(created.key)
+    explanation = await in_process(service).explain(created.key)
 
     assert explanation.reason is Reason.NOT_ASKED
     start = "its worker 'mailer' does not start in m1/0: OSError: no such host xxx"
@@ -143,4 +144,4 @@ async def test_a_job_whose_worker_does_not_start_says_so(fleet: Fleet, engine: E
     assert len(explanation.text) < 400
     manager = ManagerEntry(name="m2", workers=(WORKER_ID,))
     await fleet.beat(manager, [ProcessEntry(name="m2/0", manager="m2", state="running", workers=process.workers)])
-    assert "does not start" not in (await service.explain(created.key)).text
+    assert "does not start" not in (await in_process(service).explain(created.key)).text

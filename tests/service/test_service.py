@@ -16,6 +16,7 @@ from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
@@ -144,7 +145,7 @@ async def test_result_of_a_failure_is_an_error_at_once(service: JobService, engi
 
 async def test_result_of_a_job_deleted_meanwhile_is_not_found(service: JobService, engine: Engine) -> None:
     job = await a_completed_job(engine)
-    await service.delete(job.key)
+    await in_process(service).delete(job.key)
     with pytest.raises(JobNotFound):
         await service.result(job.key, None)
 
@@ -157,25 +158,25 @@ async def test_result_times_out(service: JobService, engine: Engine) -> None:
 
 Change = Callable[[JobService, int], Awaitable[Any]]
 WRONG: list[tuple[str, Change]] = [
-    ("retries", lambda service, key: service.set_retries(key, 101)),
-    ("retries", lambda service, key: service.set_retries(key, -1)),
-    ("retries", lambda service, key: service.set_retries(key, True)),
-    ("priority", lambda service, key: service.set_priority(key, 512)),
-    ("priority", lambda service, key: service.set_priority(key, -513)),
-    ("delay_ms", lambda service, key: service.reschedule(key, delay_ms=-1)),
-    ("delay_ms", lambda service, key: service.reschedule(key, delay_ms=2**63)),
-    ("run_at_ms", lambda service, key: service.reschedule(key, run_at_ms=-1)),
-    ("run_at_ms", lambda service, key: service.reschedule(key, run_at_ms=2**63)),
-    ("reason", lambda service, key: service.cancel(key, "x" * 8_193)),
-    ("reason", lambda service, key: service.cancel(key, "\udcff")),
-    ("reason", lambda service, key: service.cancel(key, 5)),  # type: ignore[arg-type]
+    ("retries", lambda service, key: in_process(service).set_retries(key, 101)),
+    ("retries", lambda service, key: in_process(service).set_retries(key, -1)),
+    ("retries", lambda service, key: in_process(service).set_retries(key, True)),
+    ("priority", lambda service, key: in_process(service).set_priority(key, 512)),
+    ("priority", lambda service, key: in_process(service).set_priority(key, -513)),
+    ("delay_ms", lambda service, key: in_process(service).reschedule(key, delay_ms=-1)),
+    ("delay_ms", lambda service, key: in_process(service).reschedule(key, delay_ms=2**63)),
+    ("run_at_ms", lambda service, key: in_process(service).reschedule(key, run_at_ms=-1)),
+    ("run_at_ms", lambda service, key: in_process(service).reschedule(key, run_at_ms=2**63)),
+    ("reason", lambda service, key: in_process(service).cancel(key, "x" * 8_193)),
+    ("reason", lambda service, key: in_process(service).cancel(key, "\udcff")),
+    ("reason", lambda service, key: in_process(service).cancel(key, 5)),  # type: ignore[arg-type]
     ("limit", lambda service, _: service.find(JobFilter(), 0)),
     ("limit", lambda service, _: service.find(JobFilter(), 1_001)),
     ("hours", lambda service, _: service.stats(0)),
     ("hours", lambda service, _: service.stats(721)),
     ("hours", lambda service, _: service.measures(721)),
     ("key", lambda service, _: service.get(0)),
-    ("key", lambda service, _: service.delete(2**63)),
+    ("key", lambda service, _: in_process(service).delete(2**63)),
     ("timeout", lambda service, key: service.result(key, -1)),
     ("jobs", lambda service, _: service.create([NewJob(TYPE)] * 10_001)),
 ]
@@ -193,26 +194,26 @@ async def test_a_wrong_value_is_refused_by_name_and_changes_nothing(
 
 async def test_changes_answer_the_state_in_which_the_job_was_found(service: JobService, engine: Engine) -> None:
     job = await a_processing_job(engine)
-    assert await service.cancel(job.key) is State.PROCESSING
-    assert await service.cancel(job.key) is State.CANCELLED
-    assert await service.delete(job.key) is State.CANCELLED
+    assert await in_process(service).cancel(job.key) is State.PROCESSING
+    assert await in_process(service).cancel(job.key) is State.CANCELLED
+    assert await in_process(service).delete(job.key) is State.CANCELLED
 
 
 async def test_zero_retries_of_a_pending_job_are_refused_with_advice(service: JobService, engine: Engine) -> None:
     job = await a_pending_job(engine)
     with pytest.raises(WrongState, match="cancel it instead"):
-        await service.set_retries(job.key, 0)
+        await in_process(service).set_retries(job.key, 0)
 
 
 async def test_set_retries_answers_the_previous_number(service: JobService, engine: Engine) -> None:
     job = await a_pending_job(engine)
-    assert await service.set_retries(job.key, 2) == 5
+    assert await in_process(service).set_retries(job.key, 2) == 5
     assert (await service.get(job.key)).retries == 2
 
 
 async def test_requeue_answers_failed(service: JobService, engine: Engine) -> None:
     job = await a_dead_letter(engine)
-    assert await service.requeue(job.key) is State.FAILED
+    assert await in_process(service).requeue(job.key) is State.FAILED
 
 
 async def test_list_fills_its_page_however_far_it_must_look(service: JobService, engine: Engine) -> None:

@@ -40,6 +40,7 @@ from everwork.service.service import JobService
 if TYPE_CHECKING:
     from everwork.app.function_triggers import FunctionTrigger
     from everwork.app.settings import Cron, Interval
+    from everwork.service.jobs import Jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,15 +174,15 @@ class Everwork:
 
     async def get(self, key: int) -> Job:
         """A job in its current state."""
-        return await self._host.call(lambda service: service.get(key))
+        return await self._on_jobs(lambda jobs: jobs.get(key))
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
-        return await self._host.call(lambda service: service.history(key))
+        return await self._on_jobs(lambda jobs: jobs.history(key))
 
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return await self._host.call(lambda service: service.explain(key))
+        return await self._on_jobs(lambda jobs: jobs.explain(key))
 
     async def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result.
@@ -193,11 +194,16 @@ class Everwork:
 
     async def cancel(self, key: int, reason: str = "") -> None:
         """Cancel a job, pending or running."""
-        await self._host.call(lambda service: service.cancel(key, reason))
+        await self._on_jobs(lambda jobs: jobs.cancel(key, reason))
 
     async def requeue(self, key: int) -> None:
         """Bring a dead letter back."""
-        await self._host.call(lambda service: service.requeue(key))
+        await self._on_jobs(lambda jobs: jobs.requeue(key))
+
+    async def _on_jobs(self, use: Callable[[Jobs], Coroutine[Any, Any, R]]) -> R:
+        from everwork.service.jobs import in_process  # noqa: PLC0415 - most applications only create jobs
+
+        return await self._host.call(lambda service: use(in_process(service)))
 
     # Run ----------------------------------------------------------------------------------------
 

@@ -8,16 +8,35 @@ from dataclasses import replace
 from shlex import quote
 from typing import Final
 
+from everwork.codec.json import decode_policy
 from everwork.core.checks import shown
 from everwork.core.instants import utc_text
 from everwork.core.queries import Explanation, Reason, TypeInfo
+from everwork.core.states import State
 from everwork.engines.contract import Engine
+from everwork.engines.rules import with_automatic_requeue
+from everwork.exceptions import JobNotFound
 from everwork.service.fleet.entries import WorkerEntry, WorkerView
+from everwork.service.fleet.fleet import Fleet
 
 TYPED_CHARS_MAX: Final = 60
 """The longest title that a suggested command contains."""
 BROKEN_CHARS_MAX: Final = 300
 """Of the reason why a worker does not start; the list of workers shows all of it."""
+
+
+async def explain(engine: Engine, fleet: Fleet, key: int) -> Explanation:
+    """Why a job is not running: the engine's answer, with what only the fleet and the policy know."""
+    explanation = await engine.explain(key)
+    [job] = await engine.get([key])
+    if explanation is None or job is None:
+        raise JobNotFound(key)
+    if explanation.state is State.FAILED:
+        policy = next((info.policy for info in await engine.types() if info.type == job.type), None)
+        return with_automatic_requeue(explanation, job, await engine.history(key), decode_policy(policy))
+    if explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
+        return with_workers(explanation, await fleet.workers_for(job.type, job.group))
+    return explanation
 
 
 def with_workers(explanation: Explanation, workers: Sequence[WorkerView]) -> Explanation:

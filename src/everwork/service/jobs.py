@@ -11,8 +11,18 @@ from everwork.codec.json import decode, encode_object
 from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
-from everwork.core.leasing import Created, Demand, Judged
-from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_MAX, PAYLOAD_BYTES_MAX
+from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Verdict, accepted
+from everwork.core.limits import (
+    ATTEMPTS_MAX,
+    DELAY_MS_MAX,
+    ERROR_CHARS_MAX,
+    INSTANT_MS_MAX,
+    LEASE_MS_MAX,
+    LIST_LIMIT_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.queries import BulkChange, Count, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
@@ -21,6 +31,7 @@ from everwork.service import bulk
 from everwork.service.access.principal import Permission
 from everwork.service.bulk import BulkAction, BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, dead_filter
+from everwork.service.explain import explain
 from everwork.service.service import JobService
 from everwork.service.verb import (
     ANY,
@@ -48,11 +59,12 @@ WRITE: Final = Permission.JOBS
 class Jobs(ForCaller):
     """What a caller may do with jobs."""
 
-    __slots__ = ("_service",)
+    __slots__ = ("_engine", "_service")
 
     def __init__(self, service: JobService, caller: Caller) -> None:
         super().__init__(caller)
         self._service = service
+        self._engine = service._engine  # noqa: SLF001 - what changes jobs is written here and nowhere else
 
     @property
     def _audit(self) -> Audit:
@@ -89,7 +101,13 @@ class Jobs(ForCaller):
         """Let a lease end `lease_ms` from now; attempt 0 means the running one."""
         checks.whole_number("timeout", lease_ms, 1, LEASE_MS_MAX)
         await self._require_own([checks.job_key(key, "job_key")])
-        return await self._service.extend(key, checks.attempt(attempt), lease_ms)
+        lease = Lease(key, checks.attempt(attempt) or (await self._service.get(key)).attempt)
+        if (await self._engine.extend([lease], lease_ms))[0] is LeaseStatus.HELD:
+            return Judged(Verdict.ACCEPTED, State.PROCESSING)
+        job = await self._service.get(key)
+        # A caller that named no attempt has lost none: the job is not running.
+        is_lost = attempt > 0 and (job.attempt != attempt or job.state in (State.PENDING, State.PROCESSING))
+        return Judged(Verdict.LEASE_LOST if is_lost else Verdict.WRONG_STATE, job.state)
 
     @verb(READ, tenants=ITEMS)
     async def merged_variables(self, key: int, more: Mapping[str, Any], field: str = "variables") -> str:
@@ -102,37 +120,55 @@ class Jobs(ForCaller):
     @verb(WRITE, tenants=OWNER, audit="jobs.cancel", audited=BY_MINUTE)
     async def cancel(self, key: int, reason: str = "") -> State:
         """Cancel a job; returns the state it was in."""
-        return await self._service.cancel(key, reason)
+        checks.text("reason", reason, ERROR_CHARS_MAX)
+        [judged] = await self._engine.cancel([checks.job_key(key)], reason)
+        return accepted(key, judged, "cancelled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.requeue", audited=BY_MINUTE)
     async def requeue(self, key: int) -> State:
         """Requeue a dead letter."""
-        return await self._service.requeue(key)
+        [judged] = await self._engine.requeue([checks.job_key(key)])
+        return accepted(key, judged, "requeued")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.retries", audited=BY_MINUTE)
     async def set_retries(self, key: int, retries: int) -> int:
         """Set how many attempts are left; returns the previous number."""
-        return await self._service.set_retries(key, retries)
+        checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
+        judged = await self._engine.set_retries(checks.job_key(key), retries)
+        if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING:
+            raise WrongState(
+                key, f"Job '{key}' is pending: 0 retries would leave it waiting for ever; cancel it instead"
+            )
+        accepted(key, judged, "given other retries")
+        return judged.retries or 0
 
     @verb(WRITE, tenants=OWNER, audit="jobs.reschedule", audited=BY_MINUTE)
     async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
-        """Reschedule a pending job."""
-        return await self._service.reschedule(key, run_at_ms=run_at_ms, delay_ms=delay_ms)
+        """Reschedule a pending job; a delay of 0 means now."""
+        checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
+        if run_at_ms is not None:
+            checks.whole_number("run_at_ms", run_at_ms, 0, INSTANT_MS_MAX)
+        [judged] = await self._engine.reschedule([checks.job_key(key)], run_at_ms=run_at_ms, delay_ms=delay_ms)
+        return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=BY_MINUTE)
     async def run_now(self, key: int) -> State:
         """Make a pending job due now."""
-        return await self._service.reschedule(key)
+        [judged] = await self._engine.reschedule([checks.job_key(key)])
+        return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.priority", audited=BY_MINUTE)
     async def set_priority(self, key: int, priority: int) -> State:
         """Change the priority of a pending job."""
-        return await self._service.set_priority(key, priority)
+        checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
+        [judged] = await self._engine.set_priority([checks.job_key(key)], priority)
+        return accepted(key, judged, "given a priority")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.delete")
     async def delete(self, key: int) -> State:
         """Delete a finished job."""
-        return await self._service.delete(key)
+        [judged] = await self._engine.delete([checks.job_key(key)])
+        return accepted(key, judged, "deleted")
 
     @verb(WRITE, tenants=OWNER, audit="dead.purge")
     async def purge(self, key: int) -> State:
@@ -140,7 +176,8 @@ class Jobs(ForCaller):
         job = await self._service.get(key)
         if job.state is not State.FAILED:
             raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters are purged")
-        return await self._service.delete(key)
+        [judged] = await self._engine.delete([job.key])
+        return accepted(key, judged, "deleted")
 
     # Changes of many: one audit entry for all ----------------------------------------------------
 
@@ -167,7 +204,7 @@ class Jobs(ForCaller):
         """Requeue every matching dead letter; an empty filter needs `all`."""
         failed = replace(self._confined(filter_), states=frozenset([State.FAILED]))
         bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all, must="true")
-        steps = self._steps_of_dead(BulkFilter(failed), self._service.requeue_many)
+        steps = self._steps_of_dead(BulkFilter(failed), self._engine.requeue)
         return await self._in_steps(steps, "jobs.requeue", filter_.type, _detail(BulkFilter(failed)))
 
     @verb(WRITE, tenants=CONFINED, audit=("dead.requeue", "dead.purge"), audited=ITSELF)
@@ -187,7 +224,7 @@ class Jobs(ForCaller):
         allowed = self._confined_search(search)
         bulk.require_selection(search == dead_filter(), all=all, must="said")
         is_requeue = action is DeadLetterAction.REQUEUE
-        change = self._service.requeue_many if is_requeue else self._service.delete_many
+        change = self._engine.requeue if is_requeue else self._engine.delete
         steps = self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
         audited = None if dry_run else f"dead.{action.value}"
         return await self._in_steps(steps, audited, search.filter.type, _detail(allowed), progress)
@@ -226,12 +263,12 @@ class Jobs(ForCaller):
     @verb(READ, tenants=OWNER)
     async def history(self, key: int) -> list[HistoryEntry]:
         """How the attempts of a job ended."""
-        return await self._service.history(key)
+        return await self._engine.history(checks.job_key(key))
 
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return await self._service.explain(key)
+        return await explain(self._engine, self._service.fleet, checks.job_key(key))
 
     @verb(READ, tenants=CUT)
     async def stats(self, hours: int) -> Stats:
@@ -311,10 +348,10 @@ class Jobs(ForCaller):
 
     def _change(self, action: BulkAction) -> bulk.Change:
         return {
-            BulkAction.CANCEL: self._service.cancel_many,
-            BulkAction.REQUEUE: self._service.requeue_many,
-            BulkAction.RUN_NOW: self._service.run_now_many,
-            BulkAction.DELETE: self._service.delete_many,
+            BulkAction.CANCEL: self._engine.cancel,
+            BulkAction.REQUEUE: self._engine.requeue,
+            BulkAction.RUN_NOW: self._engine.reschedule,
+            BulkAction.DELETE: self._engine.delete,
         }[action]
 
     async def _in_steps(
@@ -334,6 +371,11 @@ class Jobs(ForCaller):
             await self._record(action, type or "*", {**detail, **totals}, name)
 
         return await bulk.run_steps(steps, progress, write)
+
+
+def in_process(service: JobService) -> Jobs:
+    """The operations for a program that opened the store itself: nothing is refused, nothing is recorded."""
+    return Jobs(service, IN_PROCESS)
 
 
 def foreign_job_error(key: int) -> PermissionDenied:

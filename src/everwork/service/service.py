@@ -12,32 +12,25 @@ from typing import TypeVar
 from everwork.aio.batcher import Batcher, Promise
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
-from everwork.codec.json import decode_policy
 from everwork.core import checks
-from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
-from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Verdict, accepted
+from everwork.core.job import Job, LeasedJob, NewJob
+from everwork.core.leasing import Created, Demand, Judged
 from everwork.core.limits import (
-    ATTEMPTS_MAX,
     CREATE_BATCH_MAX,
     DELAY_MS_MAX,
-    ERROR_CHARS_MAX,
-    INSTANT_MS_MAX,
     LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
     PAGE_BYTES_MAX,
     POLLERS_MAX,
-    PRIORITY_MAX,
-    PRIORITY_MIN,
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome, Release
-from everwork.core.queries import Explanation, JobFilter, Measure, Page, Reason, Stats
+from everwork.core.queries import JobFilter, Measure, Page, Stats
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
-from everwork.engines.rules import with_automatic_requeue
-from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
+from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
-from everwork.service.explain import BlockedTypes, with_workers
+from everwork.service.explain import BlockedTypes
 from everwork.service.result_waiter import ResultWaiter
 from everwork.service.store_access import StoreAccess
 
@@ -115,16 +108,6 @@ class JobService(StoreAccess):
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 
-    async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Let a lease end `lease_ms` from now; attempt 0 means the running one."""
-        lease = Lease(key, attempt or (await self.get(key)).attempt)
-        if (await self._engine.extend([lease], lease_ms))[0] is LeaseStatus.HELD:
-            return Judged(Verdict.ACCEPTED, State.PROCESSING)
-        job = await self.get(key)
-        # A caller that named no attempt has lost none: the job is not running.
-        is_lost = attempt > 0 and (job.attempt != attempt or job.state in (State.PENDING, State.PROCESSING))
-        return Judged(Verdict.LEASE_LOST if is_lost else Verdict.WRONG_STATE, job.state)
-
     @property
     def upkeep_age_s(self) -> float | None:
         """Seconds since the last sweep, or since the start; None if this service does not sweep."""
@@ -158,47 +141,6 @@ class JobService(StoreAccess):
             raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
         return _result(job)
 
-    # Changes ------------------------------------------------------------------------------------
-
-    async def cancel(self, key: int, reason: str = "") -> State:
-        """Cancel a job; returns the state it was in."""
-        checks.text("reason", reason, ERROR_CHARS_MAX)
-        return accepted(key, (await self._engine.cancel([checks.job_key(key)], reason))[0], "cancelled")
-
-    async def requeue(self, key: int) -> State:
-        """Requeue a dead letter."""
-        return accepted(key, (await self._engine.requeue([checks.job_key(key)]))[0], "requeued")
-
-    async def set_retries(self, key: int, retries: int) -> int:
-        """Set how many attempts are left; returns the previous number."""
-        checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
-        judged = await self._engine.set_retries(checks.job_key(key), retries)
-        if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING:
-            raise WrongState(
-                key, f"Job '{key}' is pending: 0 retries would leave it waiting for ever; cancel it instead"
-            )
-        accepted(key, judged, "given other retries")
-        return judged.retries or 0
-
-    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
-        """Reschedule a pending job; a delay of 0 means now."""
-        checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
-        if run_at_ms is not None:
-            checks.whole_number("run_at_ms", run_at_ms, 0, INSTANT_MS_MAX)
-        keys = [checks.job_key(key)]
-        return accepted(
-            key, (await self._engine.reschedule(keys, run_at_ms=run_at_ms, delay_ms=delay_ms))[0], "rescheduled"
-        )
-
-    async def set_priority(self, key: int, priority: int) -> State:
-        """Change the priority of a pending job."""
-        checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
-        return accepted(key, (await self._engine.set_priority([checks.job_key(key)], priority))[0], "given a priority")
-
-    async def delete(self, key: int) -> State:
-        """Delete a finished job."""
-        return accepted(key, (await self._engine.delete([checks.job_key(key)]))[0], "deleted")
-
     # Questions ----------------------------------------------------------------------------------
 
     async def get(self, key: int) -> Job:
@@ -207,27 +149,6 @@ class JobService(StoreAccess):
         if job is None:
             raise JobNotFound(key)
         return job
-
-    async def history(self, key: int) -> list[HistoryEntry]:
-        """How the attempts of a job ended."""
-        return await self._engine.history(checks.job_key(key))
-
-    async def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
-        explanation = await self._engine.explain(checks.job_key(key))
-        if explanation is None:
-            raise JobNotFound(key)
-        if explanation.state is State.FAILED:
-            return await self._explain_dead(explanation)
-        if explanation.reason not in (Reason.QUEUED, Reason.NOT_ASKED):
-            return explanation
-        job = await self.get(key)
-        return with_workers(explanation, await self.fleet.workers_for(job.type, job.group))
-
-    async def _explain_dead(self, explanation: Explanation) -> Explanation:
-        job, history = await self.get(explanation.key), await self.history(explanation.key)
-        policy = next((info.policy for info in await self._engine.types() if info.type == job.type), None)
-        return with_automatic_requeue(explanation, job, history, decode_policy(policy))
 
     async def stats(self, hours: int) -> Stats:
         """Counts, and what workers did in the last hours."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from everwork.core.job import Job
-from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.leasing import Demand, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Outcome
 from everwork.core.queries import Count, JobFilter, Page, TypeInfo
 from everwork.engines.contract import Engine
@@ -64,22 +64,6 @@ class StoreAccess:
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
         """The tenants of jobs; None for keys that do not exist."""
         return await self._engine.owners(keys)
-
-    async def cancel_many(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
-        """Cancel pending and running jobs; one verdict per key."""
-        return await self._engine.cancel(keys, reason)
-
-    async def requeue_many(self, keys: Sequence[int]) -> list[Judged]:
-        """Requeue dead letters; one verdict per key."""
-        return await self._engine.requeue(keys)
-
-    async def run_now_many(self, keys: Sequence[int]) -> list[Judged]:
-        """Make pending jobs due now; one verdict per key."""
-        return await self._engine.reschedule(keys)
-
-    async def delete_many(self, keys: Sequence[int]) -> list[Judged]:
-        """Delete finished jobs; one verdict per key."""
-        return await self._engine.delete(keys)
 
     async def pause(self, type: str, paused: bool) -> None:
         """Pause or resume a type; running jobs are not affected."""

@@ -12,6 +12,7 @@ from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.queries import Explanation, JobFilter, TypeInfo
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from everwork.testing.clock import all_jobs
 from everwork.testing.faults import TIMES_MAX, Fault
@@ -47,11 +48,11 @@ class Assertions:
 
     def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
-        return self._harness.run(lambda service: service.history(key))
+        return self._harness.run(lambda service: in_process(service).history(key))
 
     def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return self._harness.run(lambda service: service.explain(key))
+        return self._harness.run(lambda service: in_process(service).explain(key))
 
     def type(self, type: str) -> TypeInfo:
         """What the store knows of a type: its policy, its breaker, whether it is paused."""

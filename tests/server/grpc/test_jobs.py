@@ -9,6 +9,7 @@ import pytest
 from grpc import StatusCode
 
 from everwork.core.states import State
+from everwork.service.jobs import in_process
 from tests.server.grpc.running import TYPE, RunningServer, refused
 
 FINISHED = "not found or already completed"
@@ -162,7 +163,7 @@ async def test_a_failure_by_policy_waits_as_the_policy_says(server: RunningServe
 async def test_a_failure_by_policy_is_classified_by_its_text(server: RunningServer, error: str, delay_ms: int) -> None:
     job = await server.an_activated_job()
     await server.call("FailJob", job_key=job.job_key, by_policy=True, error_message=error)
-    [entry] = await server.service.history(int(job.job_key))
+    [entry] = await in_process(server.service).history(int(job.job_key))
     assert (entry.retry_at_ms or 0) - entry.at_ms == delay_ms
 
 

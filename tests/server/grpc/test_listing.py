@@ -8,7 +8,7 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.server.grpc import offset_pages
-from everwork.service.jobs import Jobs
+from everwork.service.jobs import Jobs, in_process
 from everwork.service.verb import IN_PROCESS
 from tests.server.grpc.running import TYPE, RunningServer
 
@@ -135,6 +135,6 @@ async def test_jobs_that_are_deleted_meanwhile_are_left_out(sqlite_server: Runni
     server = sqlite_server
     desk = Jobs(server.service, IN_PROCESS)
     kept, gone = int(await server.create()), int(await server.create())
-    await server.service.cancel(gone)
-    await server.service.delete(gone)
+    await in_process(server.service).cancel(gone)
+    await in_process(server.service).delete(gone)
     assert [job and job.key for job in await desk.get_many([gone, kept])] == [None, kept]

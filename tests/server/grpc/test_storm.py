@@ -18,7 +18,7 @@ from everwork.proto import jobs_pb2
 from everwork.server.grpc import delivery, jobs_api
 from everwork.server.grpc.gateway import Context
 from everwork.server.grpc.offset_pages import matching
-from everwork.service.jobs import Jobs
+from everwork.service.jobs import Jobs, in_process
 from everwork.service.service import JobService
 from everwork.service.verb import IN_PROCESS
 from tests.app.waiting import until
@@ -94,7 +94,7 @@ async def how_attempts_ended(server: RunningServer) -> dict[str, set[tuple[int, 
     """The attempts of all jobs, by how they ended: a lease that stayed behind has lapsed."""
     ended: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
     for key in [job.key async for job in matching(Jobs(server.service, IN_PROCESS), JobFilter(), JOBS + 2)]:
-        for entry in await server.service.history(key):
+        for entry in await in_process(server.service).history(key):
             ended[entry.kind].add((key, entry.attempt))
     return ended
 

@@ -42,7 +42,7 @@ from everwork.core.limits import (
 from everwork.core.queries import Explanation, JobFilter, Page
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobError
-from everwork.service.jobs import Jobs
+from everwork.service.jobs import Jobs, in_process
 from everwork.service.service import JobService
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -274,7 +274,8 @@ def engine_hint(engine: str | None) -> str:
 
 async def job_details(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
     """A job, its history, and why it is not running."""
-    return await service.get(key), await service.history(key), await service.explain(key)
+    jobs = in_process(service)
+    return await jobs.get(key), await jobs.history(key), await jobs.explain(key)
 
 
 def optional_name(field: str, text: str | None) -> str | None:
