@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from everwork import CircuitBreaker, Everwork, Interval, JobContext, RetryPolicy, State
 from everwork.app.tick import TickResult
-from everwork.core.leasing import Demand
+from everwork.core.leasing import Demand, Settlement
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.fetcher import Fetcher
+from everwork.runtime.source import Report
+from everwork.service.service import JobService
 from tests.app.waiting import until, working
 from tests.stores import VirtualClock
 
@@ -44,6 +48,41 @@ async def test_a_job_that_may_be_tried_again_at_once_is_in_the_same_tick_and_eac
 
     await app.enqueue("broken")
     assert await app.run_once() == TickResult(ran=2, retried=1, failed=1)
+
+
+async def test_a_tick_runs_what_a_handler_created_while_the_queues_were_being_polled(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll that finds `second` empty is under way when `first` creates a job of it and ends."""
+    began, polled, ended = threading.Event(), threading.Event(), threading.Event()
+    step, take = JobService.step, Fetcher.take
+
+    async def step_slowly(service: JobService, outcomes: Any, demands: Sequence[Demand] = ()) -> Settlement:
+        settlement = await step(service, outcomes, demands)
+        if began.is_set() and not polled.is_set() and "second" in {demand.type for demand in demands}:
+            polled.set()
+            await until(ended.is_set)
+        return settlement
+
+    def take_and_tell(fetcher: Fetcher, reports: Sequence[Report]) -> None:
+        take(fetcher, reports)
+        if any(attempt.handler.name == "first" for attempt, _, _ in reports):
+            ended.set()
+
+    monkeypatch.setattr(JobService, "step", step_slowly)
+    monkeypatch.setattr(Fetcher, "take", take_and_tell)
+
+    @app.job("first")
+    async def first() -> None:
+        began.set()
+        await app.enqueue("woken")
+        await until(polled.is_set)
+        await app.enqueue("second")
+
+    app.job("second")(lambda: None)
+    app.job("woken")(lambda: None)
+    await app.enqueue("first")
+    assert await app.run_once() == TickResult(ran=3, completed=3)
 
 
 async def test_a_tick_does_not_run_more_of_a_function_at_once_than_its_concurrency(app: Everwork) -> None:

@@ -161,6 +161,8 @@ class Fetcher:
     async def _step(self) -> int | None:
         """Settle finished attempts and lease jobs; return how long to wait for more, None for not at all."""
         outcomes = self._next_outcomes()
+        if outcomes and self._budget is not None:
+            self._begin_round()  # Their handlers may have created jobs in queues that were empty before.
         requests = [] if self._is_stopping else self._requests()
         if not outcomes and not requests:
             await self._wakeup.wait()
