@@ -53,12 +53,12 @@ FIGURES: Final = {
     "metaphors": Figure("uses of words that nobody in this field uses", "1,364", "0"),
     "enqueue_sqlite": Figure("one enqueue on SQLite: functions, files", "86, 24", "62, 16"),
     "enqueue_redis": Figure("one enqueue on Redis: functions, files", "45, 18", "32, -"),
-    "job_sqlite": Figure("one whole job on SQLite", "-", "-"),
-    "job_redis": Figure("one whole job on Redis", "-", "-"),
+    "job_sqlite": Figure("one whole job on SQLite", "203, 42", "-"),
+    "job_redis": Figure("one whole job on Redis", "142, 33", "-"),
     "rest_sqlite": Figure("one create over REST, SQLite", "137, 38", "100, 26"),
-    "rest_redis": Figure("one create over REST, Redis", "-", "-"),
-    "grpc_sqlite": Figure("one create over gRPC, SQLite", "-", "-"),
-    "grpc_redis": Figure("one create over gRPC, Redis", "-", "-"),
+    "rest_redis": Figure("one create over REST, Redis", "105, 30", "-"),
+    "grpc_sqlite": Figure("one create over gRPC, SQLite", "86, 24", "-"),
+    "grpc_redis": Figure("one create over gRPC, Redis", "51, 17", "-"),
 }
 METAPHORS: Final = re.compile(
     r"\b(told|whoever|somebody|nobody|desk|reception|office|deeds?|wish(es)?|crew|broom|nearby|backstage|aftermath|twins?|anew|sought|time-outs?)\b",

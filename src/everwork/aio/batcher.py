@@ -90,12 +90,6 @@ class Batcher(Generic[Item, Result]):
             self._is_busy = True
             self._flush_next()
 
-    async def _flush(self, items: Sequence[Item]) -> list[Result]:
-        started = time.perf_counter()
-        results = await self._do_flush(items)
-        self._on_flush(len(items), time.perf_counter() - started)
-        return results
-
     def _flush_next(self) -> None:
         if self._waiting:
             self._task = asyncio.get_running_loop().create_task(self._flush_waiting())
@@ -106,32 +100,37 @@ class Batcher(Generic[Item, Result]):
         while self._waiting:
             batch = self._take()
             try:
-                await self._flush_batch(batch)
+                results = await self._flush([item for items, _ in batch for item in items])
+            except EngineError as error:
+                _fail(batch, error)
+            except Exception as error:  # noqa: BLE001 - raised in the caller it belongs to
+                await self._flush_each(batch, error)
             except asyncio.CancelledError:
                 _fail(batch, _closed())
                 raise
+            else:
+                _answer(_shares(batch, results))
         self._is_busy = False
 
-    async def _flush_batch(self, batch: Sequence[Entry[Item, Result]]) -> None:
-        try:
-            results = await self._flush([item for items, _ in batch for item in items])
-        except EngineError as error:
-            _fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - raised in the caller it belongs to
-            if len(batch) == 1:
-                _fail(batch, error)
-            else:
-                await self._flush_each(batch)
-        else:
-            _answer(_shares(batch, results))
+    async def _flush(self, items: Sequence[Item]) -> list[Result]:
+        started = time.perf_counter()
+        results = await self._do_flush(items)
+        self._on_flush(len(items), time.perf_counter() - started)
+        return results
 
-    async def _flush_each(self, batch: Sequence[Entry[Item, Result]]) -> None:
+    async def _flush_each(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
         """Flush every caller's items separately: one of them made the whole batch fail."""
+        if len(batch) == 1:
+            _fail(batch, error)
+            return
         for items, promise in batch:
             try:
                 results = await self._flush(items)
-            except Exception as error:  # noqa: BLE001 - raised in its caller
-                _fail([(items, promise)], error)
+            except Exception as its_own:  # noqa: BLE001 - raised in its caller
+                _answer([(promise, its_own)])
+            except asyncio.CancelledError:
+                _fail(batch, _closed())
+                raise
             else:
                 _answer([(promise, results)])
 

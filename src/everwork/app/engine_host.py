@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from everwork.aio.batcher import CLOSED, Promise
+from everwork.aio.batcher import CLOSED
 from everwork.app.function import JobFunction
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
@@ -20,10 +20,9 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
-from everwork.service.service import JobService, is_repeatable, retry_create
+from everwork.service.service import JobService, is_repeatable
 
 T = TypeVar("T")
-AnyPromise = TypeVar("AnyPromise", bound=Promise[Created])
 
 
 class EngineHost:
@@ -95,26 +94,32 @@ class EngineHost:
 
     async def create(self, jobs: list[NewJob]) -> list[Created]:
         """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
-        await self.open()  # Outside of the retries below: an error on opening is raised immediately.
+        if not self._is_open:
+            await self.open()
         service = None if self._loop_engines is None else await self._loop_engines.service()
         if service is not None:
             return await service.create_retrying(jobs)
-        return await retry_create(lambda: self._start_create(jobs, asyncio.get_running_loop().create_future()), jobs)
+        promise: asyncio.Future[list[Created]] = asyncio.get_running_loop().create_future()
+        try:
+            self._opened.service.start_create(jobs, promise)
+            return await promise
+        except EngineUnavailable:
+            if not is_repeatable(jobs):
+                raise
+        return await self._opened.call(lambda service: service.create_retrying(jobs))
 
     def create_blocking(self, jobs: list[NewJob]) -> list[Created]:
         """The same from a thread without event loop."""
         self.open_blocking()
         self._opened.require_other_thread()
+        promise: Future[list[Created]] = Future()
         try:
-            return self._start_create(jobs, Future()).result()
+            self._opened.service.start_create(jobs, promise)
+            return promise.result()
         except EngineUnavailable:
             if not is_repeatable(jobs):
                 raise
-        return self.run(lambda service: service.create_retrying(jobs))
-
-    def _start_create(self, jobs: list[NewJob], promise: AnyPromise) -> AnyPromise:
-        self._opened.service.start_create(jobs, promise)
-        return promise
+        return self._opened.run(lambda service: service.create_retrying(jobs))
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -80,15 +80,22 @@ class JobService(StoreAccess):
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Create jobs, all or none; concurrent callers share a commit."""
-        return await self._creates.add(_within_a_batch(jobs))
+        _require_one_batch(jobs)
+        return await self._creates.add(jobs)
 
     def start_create(self, jobs: Sequence[NewJob], promise: Promise[Created]) -> None:
         """`create` for a caller in another thread or event loop, who waits for the promise."""
-        self._creates.put(_within_a_batch(jobs), promise)
+        _require_one_batch(jobs)
+        self._creates.put(jobs, promise)
 
     async def create_retrying(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """`create`, retried through an outage if no job can be created twice."""
-        return await retry_create(lambda: self.create(jobs), jobs)
+        """`create`, retried through an outage if every job has a dedupe key.
+
+        Without one, a create whose answer was lost may have succeeded: whether to repeat it is the caller's decision.
+        """
+        if is_repeatable(jobs):
+            return await retry_while_unavailable(lambda: self.create(jobs), None)
+        return await self.create(jobs)
 
     async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
         """Lease jobs; if none is due, wait for some up to `wait_ms`.
@@ -197,23 +204,14 @@ class JobService(StoreAccess):
         return has_more
 
 
-async def retry_create(create: Callable[[], Awaitable[list[Created]]], jobs: Sequence[NewJob]) -> list[Created]:
-    """Create jobs, retried through an outage if every job has a dedupe key.
-
-    Without one, a create whose answer was lost may have succeeded: whether to repeat it is the caller's decision.
-    """
-    return await (retry_while_unavailable(create, None) if is_repeatable(jobs) else create())
-
-
 def is_repeatable(jobs: Sequence[NewJob]) -> bool:
     """Whether creating these jobs again creates none twice."""
     return bool(jobs) and all(job.dedupe_key is not None for job in jobs)
 
 
-def _within_a_batch(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+def _require_one_batch(jobs: Sequence[NewJob]) -> None:
     if len(jobs) > CREATE_BATCH_MAX:
         raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(jobs):,}")
-    return jobs
 
 
 def _step(jobs: int, size: int) -> int:
