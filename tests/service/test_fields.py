@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everwork.codec.fields import Field, MessageFields, fields_of
+from everwork.codec.job_reports import explanation_report, job_report, leased_report
 from everwork.codec.json import decode, encode_object, encode_policy
 from everwork.codec.proto_replies import (
     explanation_message,
@@ -18,17 +19,16 @@ from everwork.codec.proto_replies import (
     history_of,
     job_message,
     job_of,
+    leased_job_message,
     stats_message,
     stats_of,
 )
 from everwork.codec.proto_requests import (
     filter_message,
     filter_of,
-    leased_job_message,
     new_job_message,
     new_job_of,
 )
-from everwork.codec.views import explanation_report, job_report, leased_report
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_TENANT, INSTANT_MS_MAX, KEY_MAX, PRIORITY_MAX, PRIORITY_MIN

@@ -45,7 +45,7 @@ def admin_of(service: JobService) -> Admin:
 
 
 def jobs_of(service: JobService) -> Jobs:
-    """The job operations, likewise."""
+    """The job operations for the person at the terminal."""
     return Jobs(service, local_caller())
 
 

@@ -1,7 +1,7 @@
-"""Requests of everwork.v1 to and from messages: new jobs, demands with the jobs leased for them, outcomes, filters.
+"""Requests of everwork.v1 to and from messages: new jobs, demands, outcomes, filters.
 
-What comes from a message is checked, and errors name its field. New and leased jobs pass by the thousand: what turns
-them into messages and back names every field, because a loop takes up to twice as long. Tests compare it with the loop.
+What comes from a message is checked, and errors name its field. New jobs pass by the thousand: what turns them into
+messages and back names every field, because a loop takes up to twice as long. Tests compare it with the loop.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any, Final
 from everwork.codec.fields import MessageFields
 from everwork.codec.json import decode_json, decode_object, encode
 from everwork.codec.new_job import search_text, wire_job
-from everwork.codec.proto_replies import optional_bytes
 from everwork.core import checks
 from everwork.core import outcome as o
-from everwork.core.job import LeasedJob, NewJob
+from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import (
     ACTIVATE_MAX,
@@ -142,36 +141,6 @@ def demand_of(message: pb.ActivateRequest) -> Demand:
     )
 
 
-def leased_job_message(job: LeasedJob) -> pb.Job:
-    """A leased job as its worker gets it."""
-    message = pb.Job(
-        key=job.key,
-        attempt=job.attempt,
-        type=job.type,
-        group=job.group,
-        tenant=job.tenant,
-        variables=job.variables.encode(),
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        lease_until_ms=job.lease_until_ms,
-        run_at_ms=job.run_at_ms,
-        created_at_ms=job.created_at_ms,
-    )
-    if job.headers is not None:
-        message.headers = job.headers.encode()
-    if job.priority:
-        message.priority = job.priority
-    if job.timeout_ms is not None:
-        message.timeout_ms = job.timeout_ms
-    if job.correlation_id is not None:
-        message.correlation_id = job.correlation_id
-    if job.limit_key is not None:
-        message.limit_key = job.limit_key
-    if job.extra is not None:
-        message.extra = job.extra.encode()
-    return message
-
-
 def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """Checked names of tenants, without duplicates; an empty name is refused."""
     found = tuple(dict.fromkeys(checks.name(field, name) for name in names))
@@ -190,7 +159,7 @@ def outcome_message(outcome: o.Outcome) -> pb.Outcome:
 
 def _complete_message(outcome: o.Complete) -> pb.Outcome:
     events = [new_job_message(event) for event in outcome.events]
-    complete = pb.Complete(result=optional_bytes(outcome.result), events=events)
+    complete = pb.Complete(result=_optional_bytes(outcome.result), events=events)
     return pb.Outcome(key=outcome.key, attempt=outcome.attempt, complete=complete)
 
 
@@ -200,7 +169,7 @@ def _fail_message(outcome: o.Failed) -> pb.Outcome:
         retries=outcome.retries,
         backoff_ms=outcome.backoff_ms,
         final=outcome.final,
-        variables=optional_bytes(outcome.variables),
+        variables=_optional_bytes(outcome.variables),
         by_policy=outcome.classes is not None,
         classes=outcome.classes or (),
         uncounted=not outcome.is_counted,
@@ -222,7 +191,7 @@ def _release_message(outcome: o.Release) -> pb.Outcome:
 
 
 def _throw_message(outcome: o.Throw) -> pb.Outcome:
-    throw = pb.Throw(code=outcome.code, error=outcome.error, variables=optional_bytes(outcome.variables))
+    throw = pb.Throw(code=outcome.code, error=outcome.error, variables=_optional_bytes(outcome.variables))
     return pb.Outcome(key=outcome.key, attempt=outcome.attempt, throw=throw)
 
 
@@ -339,3 +308,8 @@ def _name(message: pb.JobFilter, name: str) -> str | None:
 
 def _instant(message: pb.JobFilter, name: str) -> int | None:
     return checks.whole_number(name, getattr(message, name), 0, INSTANT_MS_MAX) if message.HasField(name) else None
+
+
+def _optional_bytes(text: str | None) -> bytes | None:
+    """A text as an optional field takes it."""
+    return None if text is None else text.encode()

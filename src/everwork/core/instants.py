@@ -21,6 +21,11 @@ def utc_text(instant_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def utc_text_or_none(instant_ms: int | None) -> str | None:
+    """An instant in RFC 3339, if there is one."""
+    return None if instant_ms is None else utc_text(instant_ms)
+
+
 def instant_ms(moment: datetime) -> int:
     """A moment with a time zone as an instant."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)

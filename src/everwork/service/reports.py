@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everwork.codec.json import decode, decode_policy, require_object
-from everwork.core.instants import utc_text
+from everwork.core.instants import utc_text, utc_text_or_none
 from everwork.core.policy import fields_of
 from everwork.core.queries import Stats
 from everwork.core.states import State
@@ -90,10 +90,6 @@ def stats_report(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _time(instant_ms: int | None) -> str | None:
-    return None if instant_ms is None else utc_text(instant_ms)
-
-
 def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
     """An API key, without its secret."""
     return {
@@ -103,8 +99,8 @@ def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
         "permissions": [permission.value for permission in key.permissions],
         "tenants": list(key.tenants),
         "created_at": utc_text(key.created_at_ms),
-        "expires_at": _time(key.expires_at_ms),
-        "revoked_at": _time(key.revoked_at_ms),
+        "expires_at": utc_text_or_none(key.expires_at_ms),
+        "revoked_at": utc_text_or_none(key.revoked_at_ms),
         "rate_per_second": key.rate_per_second,
     }
 
@@ -117,12 +113,12 @@ def type_report(view: TypeView) -> dict[str, Any]:
         "paused": info.paused,
         "policy": None if info.policy is None else fields_of(decode_policy(info.policy)),
         "groups": list(info.groups),
-        "last_asked": _time(info.last_asked_ms),
+        "last_asked": utc_text_or_none(info.last_asked_ms),
         "breaker": info.breaker.value,
         "breaker_failures": info.breaker_failures,
-        "breaker_open_until": _time(info.breaker_open_until_ms),
+        "breaker_open_until": utc_text_or_none(info.breaker_open_until_ms),
         "breaker_probe": None if info.breaker_probe_key is None else str(info.breaker_probe_key),
-        "rate_full_until": _time(info.rate_full_until_ms),
+        "rate_full_until": utc_text_or_none(info.rate_full_until_ms),
         "jobs": _counts(view.counts),
     }
 
@@ -137,7 +133,7 @@ def group_report(view: GroupView) -> dict[str, Any]:
     return {
         "type": view.type,
         "group": view.group,
-        "last_asked": _time(view.last_asked_ms),
+        "last_asked": utc_text_or_none(view.last_asked_ms),
         "jobs": _counts(view.counts),
     }
 
@@ -193,9 +189,9 @@ def trigger_report(view: TriggerView) -> dict[str, Any]:
         "variables": _variables(entry),
         "catch_up": entry.is_catchup,
         "lifetime_ms": entry.lifetime_ms,
-        "began": _time(view.began_ms),
-        "last": _time(view.last_ms),
-        "next": _time(view.next_ms),
+        "began": utc_text_or_none(view.began_ms),
+        "last": utc_text_or_none(view.last_ms),
+        "next": utc_text_or_none(view.next_ms),
         "next_unknown": view.next_unknown,
         "served": view.is_served,
     }
@@ -211,7 +207,7 @@ def _fire(fire: TriggerFire) -> dict[str, Any]:
         "key": str(fire.key),
         "state": fire.state.label,
         "created_at": utc_text(fire.created_at_ms),
-        "point": _time(fire.point_ms),
+        "point": utc_text_or_none(fire.point_ms),
     }
 
 

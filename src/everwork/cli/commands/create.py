@@ -19,9 +19,9 @@ import typer
 from everwork.cli.options import AsJson, EngineUrl, number, parse_pairs, parse_time
 from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import use
+from everwork.codec.job_reports import job_report
 from everwork.codec.json import decode_object
 from everwork.codec.new_job import new_job
-from everwork.codec.views import job_report
 from everwork.core import checks
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created

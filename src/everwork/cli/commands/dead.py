@@ -15,7 +15,7 @@ from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
 from everwork.cli.session import jobs_of, use
-from everwork.codec.views import explanation_report, job_report
+from everwork.codec.job_reports import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint as fingerprint_of
 from everwork.core.queries import BulkChange

@@ -26,8 +26,8 @@ from everwork.cli.options import (
 )
 from everwork.cli.output import write, write_json, write_rich, write_stderr
 from everwork.cli.session import jobs_of, use
+from everwork.codec.job_reports import explanation_report, job_report
 from everwork.codec.new_job import search_text
-from everwork.codec.views import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, Job

@@ -16,7 +16,6 @@ from everwork.engines.portions import PageBuilder, batches, first_step, hour_ran
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.rules import (
     AHEAD_MAX,
-    JOB_COLUMNS,
     Facts,
     attempts_min,
     error_matches,
@@ -30,6 +29,8 @@ from everwork.engines.rules import (
 
 FILTER_STEP = 1_000
 """How many candidates are filtered per statement: their errors are read in full, and may be long."""
+_AFTER_TENANT = -3
+"""What get.sql reads after the columns of `job_from` and the tenant."""
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
@@ -183,4 +184,4 @@ async def _filtered(store: OpenStore, keys: Sequence[int], query: JobFilter) -> 
 
 def job_of(row: Any) -> Job:
     """A job from a row of get.sql."""
-    return job_from(row[:JOB_COLUMNS], row["tenant"], row["limit_key"])
+    return job_from(row[:_AFTER_TENANT], row["tenant"], row["limit_key"])

@@ -33,8 +33,6 @@ _SHARED: Final = slice(NewJob._fields.index("tenant"), NewJob._fields.index("ded
 """The fields of a new job that neighbours in a batch usually share."""
 _RARE: Final = slice(NewJob._fields.index("dedupe_key"), None)
 _NO_RARE_FIELDS: Final = NewJob("")[_RARE]
-_NO_RARE_VALUES: Final = (None,) * 5
-"""Of a payload: no headers, correlation_id, timeout_ms, extra, dedupe_key."""
 
 
 def id_of(key: int) -> str:
@@ -73,19 +71,19 @@ def dedupe_field(type: str, tenant: str, dedupe_key: str) -> str:
     return f"{type}{SEPARATOR}{tenant}{SEPARATOR}{dedupe_key}"
 
 
-def payload_of(variables: str, rare: Sequence[object] = _NO_RARE_VALUES) -> str:
-    """The part of a job that is written once: its variables, after a line of rare values if it has any.
-
-    Rare: headers, correlation_id, timeout_ms, extra, dedupe_key.
-    """
-    if variables.startswith("{") and not any(value is not None for value in rare):
-        return variables
-    return f"{orjson.dumps(rare).decode()}\n{variables}"
-
-
 def rare_values(job: NewJob | Job) -> tuple[object, ...]:
     """The rare values of a job's payload."""
     return job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key
+
+
+_NO_RARE_VALUES: Final = rare_values(NewJob(""))
+
+
+def payload_of(variables: str, rare: Sequence[object] = _NO_RARE_VALUES) -> str:
+    """The part of a job that is written once: its variables, after a line of rare values if it has any."""
+    if variables.startswith("{") and not any(value is not None for value in rare):
+        return variables
+    return f"{orjson.dumps(rare).decode()}\n{variables}"
 
 
 def payload_parts(payload: bytes) -> tuple[str, Sequence[Any]]:

@@ -11,7 +11,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from everwork.codec.views import leased_report
+from everwork.codec.job_reports import leased_report
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT, LEASE_MS_MAX

@@ -131,10 +131,17 @@ _NEW_KEY: Final = Shape(
 _TYPE: Final = "/api/v1/types/{type}"
 
 
-def operation(  # noqa: PLR0917 - a row of the tables below
-    id: str, route: str, handler: Handler, verb: Callable[..., Any], summary: str, response: ResponseSpec, **more: Any
+def operation(
+    id: str,
+    route: str,
+    handler: Handler,
+    verb: Callable[..., Any],
+    *,
+    summary: str,
+    response: ResponseSpec,
+    **more: Any,
 ) -> Operation:
-    """An operation of administration, for whoever may call the verb."""
+    """An operation of administration, with the rule of its verb."""
     method, path = route.split(" ")
     status = 204 if response.schema is None else 201 if id == "createKey" else 200
     options = {"tag": "administration", "problems": (404,) if "{" in path else (), **more}
@@ -157,48 +164,63 @@ OPERATIONS: Final = (
         rule_of(Jobs.stats),
         query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
     ),
-    operation("listTypes", "GET /api/v1/types", list_types, Admin.types, "List the types", ok("Types")),
     operation(
-        "pauseType", f"PUT {_TYPE}/pause", pause_type, Admin.pause, "Let no job start", ok("Pause"), body=NOTHING
+        "listTypes", "GET /api/v1/types", list_types, Admin.types, summary="List the types", response=ok("Types")
+    ),
+    operation(
+        "pauseType",
+        f"PUT {_TYPE}/pause",
+        pause_type,
+        Admin.pause,
+        summary="Let no job start",
+        response=ok("Pause"),
+        body=NOTHING,
     ),
     operation(
         "resumeType",
         f"PUT {_TYPE}/resume",
         resume_type,
         Admin.resume,
-        "Let jobs start again",
-        ok("Pause"),
+        summary="Let jobs start again",
+        response=ok("Pause"),
         body=NOTHING,
     ),
-    operation("listGroups", "GET /api/v1/groups", list_groups, Admin.groups, "List the groups", ok("Groups")),
+    operation(
+        "listGroups", "GET /api/v1/groups", list_groups, Admin.groups, summary="List the groups", response=ok("Groups")
+    ),
     operation(
         "dropGroup",
         f"DELETE {_TYPE}/groups/{{group}}",
         drop_group,
         Admin.drop_group,
-        "Forget a group",
-        ok("DroppedGroup"),
+        summary="Forget a group",
+        response=ok("DroppedGroup"),
     ),
     operation(
         "createKey",
         "POST /api/v1/keys",
         create_key,
         Admin.create_key,
-        "Make a key, shown this once",
-        ok("NewKey"),
+        summary="Make a key, shown this once",
+        response=ok("NewKey"),
         body=_NEW_KEY,
     ),
-    operation("listKeys", "GET /api/v1/keys", list_keys, Admin.list_keys, "List the keys", ok("Keys")),
+    operation("listKeys", "GET /api/v1/keys", list_keys, Admin.list_keys, summary="List the keys", response=ok("Keys")),
     operation(
-        "revokeKey", "DELETE /api/v1/keys/{id}", revoke_key, Admin.revoke_key, "Refuse a key from now on", ok("Key")
+        "revokeKey",
+        "DELETE /api/v1/keys/{id}",
+        revoke_key,
+        Admin.revoke_key,
+        summary="Refuse a key from now on",
+        response=ok("Key"),
     ),
     operation(
         "listAudit",
         "GET /api/v1/audit",
         list_audit,
         Admin.audit,
-        "Who did what, newest first",
-        ok("Audit"),
+        summary="Who did what, newest first",
+        response=ok("Audit"),
         query=(
             Field("limit", Integer(1, LIST_LIMIT_MAX), "How many.", default=LIST_LIMIT_DEFAULT),
             Field("cursor", NAME, "`next` of the page before."),

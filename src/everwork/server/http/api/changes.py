@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from everwork.codec.views import job_report
+from everwork.codec.job_reports import job_report
 from everwork.core.leasing import accepted
 from everwork.core.limits import (
     ATTEMPT_MAX,

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import orjson
 
+from everwork.codec.job_reports import job_report
 from everwork.codec.new_job import wire_job
-from everwork.codec.views import job_report
 from everwork.core import checks
 from everwork.core.job import Job, NewJob
 from everwork.core.leasing import Created

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from everwork.codec.views import explanation_report, job_report
+from everwork.codec.job_reports import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX

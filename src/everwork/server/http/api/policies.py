@@ -136,8 +136,8 @@ OPERATIONS: Final = (
         f"PUT {_TYPE}/breaker/open",
         open_breaker,
         Admin.open_breaker,
-        "Open the breaker",
-        ok("Opened"),
+        summary="Open the breaker",
+        response=ok("Opened"),
         body=_OPENING,
     ),
     operation(
@@ -145,21 +145,29 @@ OPERATIONS: Final = (
         f"PUT {_TYPE}/breaker/reset",
         reset_breaker,
         Admin.reset_breaker,
-        "Close the breaker",
-        ok("Reset"),
+        summary="Close the breaker",
+        response=ok("Reset"),
         body=NOTHING,
     ),
-    operation("getPolicy", f"GET {_PATH}", get_policy, Admin.policy, "The policy in force", ok("Policy")),
     operation(
-        "putPolicy", f"PUT {_PATH}", put_policy, Admin.set_policy, "Set the whole policy", ok("Policy"), body=_POLICY
+        "getPolicy", f"GET {_PATH}", get_policy, Admin.policy, summary="The policy in force", response=ok("Policy")
+    ),
+    operation(
+        "putPolicy",
+        f"PUT {_PATH}",
+        put_policy,
+        Admin.set_policy,
+        summary="Set the whole policy",
+        response=ok("Policy"),
+        body=_POLICY,
     ),
     operation(
         "patchPolicy",
         f"PATCH {_PATH}",
         patch_policy,
         Admin.set_policy,
-        "Change parts of the policy",
-        ok("Policy"),
+        summary="Change parts of the policy",
+        response=ok("Policy"),
         body=_POLICY,
     ),
     operation(
@@ -167,7 +175,7 @@ OPERATIONS: Final = (
         f"DELETE {_PATH}",
         delete_policy,
         Admin.clear_policy,
-        "Back to the default policy",
-        ResponseSpec("It is gone."),
+        summary="Back to the default policy",
+        response=ResponseSpec("It is gone."),
     ),
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 from everwork.codec.fields import Field, fields_of
-from everwork.codec.views import leased_report
+from everwork.codec.job_reports import leased_report
 from everwork.core.breaker import BreakerState
 from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob
 from everwork.core.queries import Reason
@@ -81,9 +82,11 @@ def _schema(field: Field) -> Schema:
 
 
 _EVERYTHING: Final = _properties(Job)
-_A_JOB: Final = LeasedJob(1, 1, 1, 1, "type", "", "tenant", 0, "{}", None, 0, 0, 0, None, None, None, None)
-_LEASED: Final = {name: _EVERYTHING[name] for name in leased_report(_A_JOB, "worker", ()) if name != "deadline"}
+_PROCESSING: Final = Job(key=1, type="", state=State.PROCESSING, lease_until_ms=0)
+_LEASED_REPORT: Final = leased_report(LeasedJob(*attrgetter(*LeasedJob._fields)(_PROCESSING)), "", ())
+_LEASED: Final = {name: _EVERYTHING[name] for name in _LEASED_REPORT if name != "deadline"}
 _JOB: Final = _LEASED | _EVERYTHING
+"""`_EVERYTHING`, in the order that is frozen."""
 
 _API_KEY: Final[dict[str, Any]] = {
     "id": _TEXT,
@@ -137,7 +140,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "required": ["type", "title", "status", "detail", "code"],
     },
     "Job": exactly(**_JOB),
-    "ActivatedJob": exactly(**{**_LEASED, "deadline": _TIME}),
+    "ActivatedJob": exactly(**_LEASED, deadline=_TIME),
     "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
     "HistoryEntry": exactly(**_properties(HistoryEntry)),
     "Explanation": exactly(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from everwork.codec.fields import JSON_TEXTS
 from everwork.core import checks
 from everwork.core.job import Job
 from everwork.core.limits import ATTEMPTS_MAX, KEY_MAX, LIST_SCAN_MAX, PRIORITY_MAX, PRIORITY_MIN
@@ -22,7 +23,8 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.jobs import Jobs
 from everwork.service.verb import rule_of
 
-TEXTS: Final = ("result", "variables", "headers", "extra")
+_SHOWN_TEXTS: Final = sorted(JSON_TEXTS, key=lambda name: name != "result")
+"""The result first."""
 
 
 class Link(NamedTuple):
@@ -46,7 +48,7 @@ async def show(visit: Visit) -> View:
         "summary": summary(job, explanation, entries, now_ms),
         "related_cursor": _related_cursor(visit, job),
         "links": _links(visit, job, explanation),
-        "texts": {name: shown for name in TEXTS if (shown := redacted.json(name)) is not None},
+        "texts": {name: shown for name in _SHOWN_TEXTS if (shown := redacted.json(name)) is not None},
         "entries": entries,
         "may": _allowed(visit, job, now_ms),
         "bounds": {"priority": (PRIORITY_MIN, PRIORITY_MAX), "retries": (_retries_min(job), ATTEMPTS_MAX)},
@@ -58,7 +60,7 @@ async def text(visit: Visit) -> Download:
     """Download one of the job's JSON values in full; secrets are masked as on the page."""
     part = visit.param("part") or "variables"
     redacted = RedactedJob(masks_of(visit), await visit.jobs.get(visit.key))
-    full = await asyncio.to_thread(redacted.full_json, part) if part in TEXTS else None
+    full = await asyncio.to_thread(redacted.full_json, part) if part in JSON_TEXTS else None
     if full is None:
         raise NotFound(f"Job '{visit.key}': text", part)
     return Download(f"job-{visit.key}-{part}.txt", full)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everwork.codec.json import decode
-from everwork.core.instants import utc_text
+from everwork.core.instants import utc_text, utc_text_or_none
 from everwork.core.job import HistoryEntry, Job, LeasedJob
 from everwork.core.queries import Explanation
 from everwork.core.retry import remaining_retries
@@ -36,10 +36,10 @@ def job_report(
         "retries": job.retries,
         "created_at": utc_text(job.created_at_ms),
         "run_at": utc_text(job.run_at_ms),
-        "activated_at": _time(job.activated_at_ms),
-        "deadline": _time(job.lease_until_ms),
-        "finished_at": _time(job.finished_at_ms),
-        "expires_at": _time(job.expires_at_ms),
+        "activated_at": utc_text_or_none(job.activated_at_ms),
+        "deadline": utc_text_or_none(job.lease_until_ms),
+        "finished_at": utc_text_or_none(job.finished_at_ms),
+        "expires_at": utc_text_or_none(job.expires_at_ms),
         "timeout_ms": job.timeout_ms,
         "worker": job.worker,
         "last_error": job.last_error,
@@ -87,7 +87,7 @@ def explanation_report(explanation: Explanation) -> dict[str, Any]:
     return {
         "reason": explanation.reason.value,
         "text": explanation.text,
-        "until": _time(explanation.until_ms),
+        "until": utc_text_or_none(explanation.until_ms),
         "worker": explanation.worker,
         "ahead": explanation.ahead,
     }
@@ -100,14 +100,10 @@ def _event_report(event: HistoryEntry) -> dict[str, Any]:
         "at": utc_text(event.at_ms),
         "worker": event.worker,
         "error": event.error,
-        "activated_at": _time(event.activated_at_ms),
-        "retry_at": _time(event.retry_at_ms),
+        "activated_at": utc_text_or_none(event.activated_at_ms),
+        "retry_at": utc_text_or_none(event.retry_at_ms),
     }
 
 
 def _selected(variables: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
     return {name: variables[name] for name in names if name in variables} if names else variables
-
-
-def _time(instant_ms: int | None) -> str | None:
-    return None if instant_ms is None else utc_text(instant_ms)
