@@ -65,7 +65,7 @@ class Attempt:
     def begin(self, now: float) -> bool:
         """Begin, unless the attempt was released."""
         try:
-            self._token.pop()  # As in `take`, which every attempt would call here.
+            self._token.pop()  # `take`, inlined: every job passes here.
         except IndexError:
             return False
         self.begun_at = now

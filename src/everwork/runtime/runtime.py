@@ -56,8 +56,8 @@ class Runtime(Generic[Source]):
         self._thread = threading.get_ident()
         self._handlers: dict[str, Handler] = {}
         self._stopped = stopped
-        self._is_source_here = host.loop is self._loop
-        if self._is_source_here:
+        self._is_same_loop = host.loop is self._loop
+        if self._is_same_loop:
             self.source = make_source(self._executor.accept, self._executor.stop)
         else:
             self.source = make_source(self._deliver, self._stop_attempt)
@@ -141,7 +141,7 @@ class Runtime(Generic[Source]):
     # Between two loops. Each of these is called in one thread and acts in the other.
 
     def _send(self, reports: list[Report]) -> None:
-        if self._is_source_here:
+        if self._is_same_loop:
             self.source.take(reports)
         else:
             self._host.loop.call_soon_threadsafe(self.source.take, reports)
