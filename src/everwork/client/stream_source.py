@@ -156,15 +156,11 @@ class StreamSource:
         self._note_idle()
 
     def stop_fetching(self) -> None:
-        """Request no more jobs; the stream ends when what runs has ended."""
+        """Request no more jobs; the executor, in the same loop, releases what has not begun."""
         if not self._is_stopping:
             self._is_stopping = True
             self._stream.drain()
         self._note_idle()
-
-    def stop_and_release(self) -> None:
-        """Request no more jobs; the executor, in the same loop, releases what has not begun."""
-        self.stop_fetching()
 
     def abandon(self) -> None:
         """Wait no longer for what runs: its jobs are released when the stream closes."""
