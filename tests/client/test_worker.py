@@ -16,6 +16,7 @@ import pytest
 from everwork.client import ActiveJob, Client
 from everwork.client.stream_source import runtime_handlers, work_on
 from everwork.core.job import Job
+from everwork.core.outcome import Outcome
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
 from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, ResultTimeout, Retry
@@ -423,6 +424,33 @@ async def test_a_stream_that_breaks_waits_neither_for_threads_nor_for_what_waits
     gate.set()
     jobs = [await client.get(one.key) for one in (first, waiting)]
     assert [(job.state, job.attempts) for job in jobs] == [(State.PENDING, 0)] * 2
+
+
+async def test_a_stream_that_breaks_requests_no_jobs_before_any_goes_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, were_draining = asyncio.Event(), list[bool]()
+
+    async def hold(job: ActiveJob) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    created, stream = await client.create("hold"), client.stream()
+    put = stream.put
+
+    def note(outcome: Outcome) -> None:
+        were_draining.append(stream._is_draining)
+        put(outcome)
+
+    monkeypatch.setattr(stream, "put", note)
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"hold": hold}, 2), asyncio.Event()))
+    await begun.wait()
+    stream._error = AccessError("broken")
+    stream._wake()
+    with pytest.raises(AccessError, match="broken"):
+        await task
+    assert were_draining == [True]
+    assert (await client.get(created.key)).state is State.PENDING
 
 
 async def test_a_handler_may_use_the_same_client(client: Client) -> None:

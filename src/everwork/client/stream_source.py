@@ -190,7 +190,7 @@ class StreamSource:
 
     async def _stop_all(self) -> None:
         """The stream is broken: stop what runs, and wait for it."""
-        self._is_stopping = True
+        self.stop_fetching()  # First, or what is released would be sent here again.
         for job, attempt in list(self._delivered.items()):
             if attempt.take():
                 del self._delivered[job]  # Not begun: closing the stream releases it.
