@@ -140,7 +140,7 @@ class StreamSource:
         delivered, put = self._delivered, self._stream.put
         freed: dict[RuntimeHandler, int] = {}
         for attempt, outcome, is_free in reports:
-            job: Any = attempt.job
+            job: Any = attempt.job  # An `ActiveJob`, as it was delivered.
             delivered.pop(job, None)
             if outcome is not None and not job.is_lost:
                 put(outcome)
@@ -173,7 +173,7 @@ class StreamSource:
             for job in jobs:
                 window = windows[job.type]
                 window.taken += 1
-                delivered[job] = attempt = Attempt(job, now, window.handler)  # type: ignore[arg-type]  # see JobCall
+                delivered[job] = attempt = Attempt(job, now, window.handler)
                 attempts.append(attempt)
             self._deliver(attempts)
 

@@ -11,8 +11,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 
+from everwork.aio.loops import first_of
 from everwork.aio.retrying import Delays, backoff_delays, engine_outage
 from everwork.aio.wakeup import Wakeup
 from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
@@ -283,8 +283,7 @@ class Fetcher:
                 delay = next(delays, None)
                 if delay is None:
                     raise  # The retries are used up.
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._abandoned.wait(), delay)
+                await first_of(self._abandoned, seconds=delay)
             except Exception as error:
                 if not outcomes:
                     raise
