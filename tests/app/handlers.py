@@ -36,7 +36,7 @@ def a_ledger(slots: int = 8) -> Ledger:
     return Ledger(memoryview(bytearray(bytes_for(slots))))
 
 
-def a_runtime(app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Ledger | None = None) -> Runtime[Fetcher]:
+def a_runtime(app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Ledger | None = None) -> Runtime:
     """A runtime on the store of an application that is open."""
     job_log, transactions = JobLog("p1"), app._host.transactions
     make_fetcher = partial(Fetcher, app.service, app.worker, job_log=job_log, ledger=ledger)
@@ -46,7 +46,7 @@ def a_runtime(app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Le
 
 
 @asynccontextmanager
-async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = None) -> AsyncIterator[Runtime[Fetcher]]:
+async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = None) -> AsyncIterator[Runtime]:
     """Handlers at work on the application's store; at the end everything they began has been settled."""
     await app.open()
     stopped = StopSignal()
@@ -60,3 +60,9 @@ async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = No
     finally:
         stopped.request()
         await asyncio.wait_for(running, 2 * DEADLINE_S)
+
+
+def fetcher_of(runtime: Runtime) -> Fetcher:
+    """Where a runtime's jobs come from; use it in the engine's loop."""
+    assert isinstance(runtime._source, Fetcher)
+    return runtime._source

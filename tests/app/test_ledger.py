@@ -20,7 +20,7 @@ from everwork.runtime import runtime as runtime_module
 from everwork.runtime.attempt import Stop
 from everwork.runtime.ledger import Entry, Ledger, SlotState
 from everwork.runtime.shutdown import StopSignal
-from tests.app.handlers import a_handler, a_ledger, a_runtime, handling
+from tests.app.handlers import a_handler, a_ledger, a_runtime, fetcher_of, handling
 from tests.app.waiting import DEADLINE_S, finished, until, until_sync
 
 
@@ -98,13 +98,13 @@ async def test_what_was_leased_for_a_handler_that_is_off_meanwhile_goes_back_at_
             settlement = await settle(*given)
             if settlement.activation.jobs:
                 of_parent(ledger).switch(0, is_on=False)
-                runtime.source.check_flags()
+                fetcher_of(runtime).check_flags()
             return settlement
 
         monkeypatch.setattr(app.service._engine, "settle", switched_off_meanwhile)
         key = await app.enqueue("work")
         await until(lambda: ledger.is_off(0) and not entries(ledger))
-        await until(lambda: runtime.source._capacities["work"].leased == 0)
+        await until(lambda: fetcher_of(runtime)._capacities["work"].leased == 0)
     assert not ran
     assert [event.kind for event in await app.history(key)] == ["release"]
 
@@ -191,7 +191,7 @@ async def test_a_flagged_attempt_is_stopped_and_leaves(app: Everwork, why: Stop)
         await app.enqueue("work")
         await begun.wait()
         of_parent(ledger).flag(entries(ledger)[0], why)
-        runtime.in_source(runtime.source.check_flags)
+        app.loop.call_soon_threadsafe(fetcher_of(runtime).check_flags)
         await asyncio.wait_for(ended.wait(), DEADLINE_S)
         await until(lambda: not entries(ledger))
 
@@ -246,7 +246,7 @@ async def test_a_cancelled_thread_is_hung_only_when_its_time_is_over(
         await app.enqueue("work")
         await until(begun.is_set)
         of_parent(ledger).flag(entries(ledger)[0], Stop.CANCELLED)
-        runtime.in_source(runtime.source.check_flags)
+        app.loop.call_soon_threadsafe(fetcher_of(runtime).check_flags)
         await until(lambda: states(ledger) == [SlotState.HUNG])
         release.set()
         await until(lambda: not entries(ledger))
@@ -272,14 +272,14 @@ async def test_a_handler_that_is_switched_off_takes_nothing_and_gives_back_what_
         await begun.wait()
         await until(lambda: states(ledger) == [SlotState.WAITING, SlotState.BEGUN])
         of_parent(ledger).switch(0, is_on=False)
-        runtime.in_source(runtime.source.check_flags)
+        app.loop.call_soon_threadsafe(fetcher_of(runtime).check_flags)
         await until(lambda: states(ledger) == [SlotState.BEGUN])
         release.set()
         assert (await finished(app, runs)).state is State.COMPLETED
         await finished(app, await app.enqueue("other"))
         assert ((await app.get(waits)).state, (await app.get(waits)).attempts) == (State.PENDING, 0)
         of_parent(ledger).switch(0, is_on=True)
-        runtime.in_source(runtime.source.check_flags)
+        app.loop.call_soon_threadsafe(fetcher_of(runtime).check_flags)
         assert (await finished(app, waits)).state is State.COMPLETED
 
 

@@ -26,7 +26,6 @@ NOT_NEEDED = frozenset(
         "everwork.manager",
         "everwork.server",
         "everwork.service",
-        "fastapi",
         "psycopg",
         "pydantic",
         "redis",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +16,7 @@ import pytest
 from everwork.client import ActiveJob, Client
 from everwork.client.stream_source import runtime_handlers, work_on
 from everwork.core.job import Job
+from everwork.core.outcome import Outcome
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
 from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, ResultTimeout, Retry
@@ -146,13 +149,33 @@ async def test_plain_functions_run_in_threads(client: Client) -> None:
     assert threading.current_thread().name not in names
 
 
-async def test_a_plain_function_that_never_returns_does_not_keep_the_program_alive(client: Client) -> None:
-    def is_daemon(job: ActiveJob) -> bool:
-        return threading.current_thread().daemon
+ENDLESS = """
+import asyncio, sys, threading
+from everwork.client import Client
 
-    created = await client.create("daemon")
-    async with working(client, {"daemon": is_daemon}):
-        assert await client.result(created.key) is True
+begun = threading.Event()
+
+def hold(job):
+    begun.set()
+    threading.Event().wait()
+
+async def main():
+    async with Client(sys.argv[1]) as client:
+        await client.create("hold")
+        working = asyncio.create_task(client.work({"hold": hold}))
+        await asyncio.to_thread(begun.wait)
+        working.cancel()
+        await asyncio.wait([working])
+
+asyncio.run(main())
+print("ended", begun.is_set())
+"""
+
+
+def test_a_plain_function_that_never_returns_does_not_keep_the_program_alive(url: str) -> None:
+    command = [sys.executable, "-c", ENDLESS, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "ended True\n"
 
 
 async def test_no_more_handlers_of_a_type_run_at_once_than_allowed(client: Client) -> None:
@@ -377,6 +400,57 @@ async def test_a_stream_that_breaks_stops_its_handlers_before_their_jobs_go_back
         await asyncio.wait_for(task, 20)
     assert states == [State.PROCESSING]
     assert ((await client.get(created.key)).state, (await client.get(created.key)).attempts) == (State.PENDING, 0)
+
+
+async def test_a_stream_that_breaks_waits_neither_for_threads_nor_for_what_waits_behind_them(client: Client) -> None:
+    gate, begun, returned = threading.Event(), list[int](), list[int]()
+
+    def hold(job: ActiveJob) -> None:
+        begun.append(job.key)
+        gate.wait(30)
+        returned.append(job.key)
+
+    first, stream = await client.create("hold"), client.stream()
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"hold": hold}, 1), asyncio.Event()))
+    await until(lambda: begun)
+    waiting = await client.create("hold")
+    stream._received(await client.activate("hold", worker=stream.worker))
+    await until(lambda: not stream._inbox)
+    stream._error = AccessError("broken")
+    stream._wake()
+    with pytest.raises(AccessError, match="broken"):
+        await task
+    assert (begun, returned) == ([first.key], [])
+    gate.set()
+    jobs = [await client.get(one.key) for one in (first, waiting)]
+    assert [(job.state, job.attempts) for job in jobs] == [(State.PENDING, 0)] * 2
+
+
+async def test_a_stream_that_breaks_requests_no_jobs_before_any_goes_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, were_draining = asyncio.Event(), list[bool]()
+
+    async def hold(job: ActiveJob) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    created, stream = await client.create("hold"), client.stream()
+    put = stream.put
+
+    def note(outcome: Outcome) -> None:
+        were_draining.append(stream._is_draining)
+        put(outcome)
+
+    monkeypatch.setattr(stream, "put", note)
+    task = asyncio.create_task(work_on(stream, runtime_handlers({"hold": hold}, 2), asyncio.Event()))
+    await begun.wait()
+    stream._error = AccessError("broken")
+    stream._wake()
+    with pytest.raises(AccessError, match="broken"):
+        await task
+    assert were_draining == [True]
+    assert (await client.get(created.key)).state is State.PENDING
 
 
 async def test_a_handler_may_use_the_same_client(client: Client) -> None:

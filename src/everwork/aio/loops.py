@@ -1,12 +1,13 @@
-"""Background loops, all alike: a bounded tick, a jittered sleep, errors logged, a stop that waits."""
+"""Event loops: background work with a bounded tick and a stop that waits, and calls that wait for another loop."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from everwork.aio.retrying import backoff_delays, engine_outage
 from everwork.exceptions import EngineError
@@ -14,7 +15,10 @@ from everwork.logs import get_logger
 
 log = get_logger("everwork")
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class BackgroundLoop:
@@ -116,3 +120,22 @@ async def shielded(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: N
 
 
 _unfinished: Final[set[asyncio.Future[Any]]] = set()
+
+
+class Facade(Protocol[T_co]):
+    """Stands for an object with coroutine methods, and runs them."""
+
+    def _run(self, use: Callable[[T_co], Coroutine[Any, Any, R]]) -> R:
+        """Run a coroutine of the object to its end, and return its result."""
+        ...
+
+
+def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Facade[T], P], R]:
+    """The same method without `await`: `cancel = blocking(Client.cancel)` in the body of `SyncClient`."""
+
+    @wraps(method)
+    def call(facade: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return facade._run(lambda target: method(target, *args, **kwargs))  # noqa: SLF001 - users see verbs only
+
+    call.__qualname__ = f"Sync{method.__qualname__}"
+    return call

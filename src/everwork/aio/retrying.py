@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
@@ -28,6 +29,15 @@ def backoff_delays(first: float = 0.1, longest: float = 1.5) -> Iterator[float]:
         first = min(first * 2, longest)
 
 
+def bounded_delays() -> Iterator[float]:
+    """The same for a caller that gives up in the end: for about as long as a server takes to restart."""
+    ends = time.monotonic() + OUTAGE_SECONDS_MAX
+    for seconds in backoff_delays():
+        if time.monotonic() + seconds > ends:
+            return
+        yield seconds
+
+
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], deadline: float | None) -> T:
     """Retry an idempotent call while the engine is unavailable, until `deadline` at the latest."""
     outage_ends = asyncio.get_running_loop().time() + OUTAGE_SECONDS_MAX
@@ -39,16 +49,17 @@ async def retrying(
     *,
     on: tuple[type[Exception], ...] = (EngineUnavailable,),
     until: float = math.inf,
+    delays: Delays = backoff_delays,
     outage: Outage | None = None,
 ) -> T:
-    """Retry an idempotent call while it raises one of these errors, until a time of the event loop's clock."""
-    loop, delays = asyncio.get_running_loop(), backoff_delays()
+    """Retry an idempotent call while it raises one of these errors: as long as there are delays, or until a time."""
+    loop, pauses = asyncio.get_running_loop(), delays()
     while True:
         try:
             result = await call()
         except on as error:
-            delay = next(delays)
-            if loop.time() + delay > until:
+            delay = next(pauses, None)
+            if delay is None or loop.time() + delay > until:
                 raise
             if outage is not None:
                 outage.report(error)

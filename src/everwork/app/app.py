@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from everwork.aio import forks
+from everwork.aio.retrying import backoff_delays, bounded_delays
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction, JobKey
 from everwork.app.tick import TickResult, TickRunner, jobs_per_tick, upkeep
@@ -79,7 +80,7 @@ class Everwork:
         self._host = EngineHost(url, self._name, clock, self.functions)
         self.sync = SyncEverwork(self, self._host, self._checked_many, self._stop_workers)
         self._ticks = TickRunner(self._host, self._new_runtime)
-        self._runtime: Runtime[Fetcher] | None = None
+        self._runtime: Runtime | None = None
         self._is_working = False
         self._stopped: StopSignal | None = None
         self._stop_requests: WeakSet[StopRequest] = WeakSet()
@@ -277,7 +278,7 @@ class Everwork:
     def _triggers(self) -> list[FunctionTrigger]:
         return [function.trigger for function in self.functions.values() if function.trigger is not None]
 
-    def _new_runtime(self, stopped: StopSignal, budget: Budget | None = None) -> Runtime[Fetcher]:
+    def _new_runtime(self, stopped: StopSignal, budget: Budget | None = None) -> Runtime:
         portal, job_log = self._host.portal, JobLog(self._name.process)
         # A tick may run next to another one under the same name.
         owns_name = self._name.is_unique and self._is_working and not self._ticks.is_live
@@ -289,6 +290,7 @@ class Everwork:
             owns_name=owns_name,
             budget=budget,
             lease_ms=LEASE_MS_DEFAULT,
+            delays=backoff_delays if budget is None else bounded_delays,  # A tick raises if the engine stays away.
         )
         return Runtime(
             make_fetcher,
@@ -369,7 +371,7 @@ class Everwork:
             runtime.ended.result()
 
     @property
-    def _runtimes(self) -> list[Runtime[Fetcher]]:
+    def _runtimes(self) -> list[Runtime]:
         """Every runtime that runs handlers now."""
         ticks = list(self._ticks.runtimes)
         return ticks if self._runtime is None else [self._runtime, *ticks]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from everwork.aio.blocking import blocking
+from everwork.aio.loops import blocking
 from everwork.app.app import Everwork
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobKey

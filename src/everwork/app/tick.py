@@ -13,7 +13,6 @@ from everwork.core.limits import LIST_LIMIT_MAX, TICK_JOBS_DEFAULT, TICK_JOBS_MA
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from everwork.runtime.budget import Budget
-from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.portal import Use
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal
@@ -47,10 +46,10 @@ class TickResult:
 class TickRunner:
     """The ticks of one application; several may run concurrently."""
 
-    def __init__(self, host: EngineHost, make: Callable[[StopSignal, Budget], Runtime[Fetcher]]) -> None:
+    def __init__(self, host: EngineHost, make: Callable[[StopSignal, Budget], Runtime]) -> None:
         self._host = host
         self._make = make
-        self.runtimes: set[Runtime[Fetcher]] = set()
+        self.runtimes: set[Runtime] = set()
         self._stops: set[StopSignal] = set()
 
     async def run(self, prepare: Use[JobService, None], jobs_max: int, shutdown_timeout: float) -> TickResult:

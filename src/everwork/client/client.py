@@ -206,7 +206,7 @@ class Client:
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.requeue(number))
 
-    async def requeue_matching(self, *, all: bool = False, **wanted: Any) -> BulkChange:
+    async def requeue_matching(self, /, *, all: bool = False, **wanted: Any) -> BulkChange:
         """Requeue every dead letter that matches, with the filters of `list`; without any, `all` must be given."""
         filter_ = _filter(wanted)
         return await self._call(lambda jobs: jobs.requeue_matching(filter_, all=bool(all)))
@@ -273,7 +273,7 @@ class Client:
         text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
         return None if text is None else decode(text)
 
-    async def page(self, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
+    async def page(self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
         """One page of matching jobs, newest first, and the cursor of the next."""
         filter_ = _filter(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)

@@ -20,7 +20,7 @@ from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.handler import Handler as RuntimeHandler
 from everwork.runtime.handler import QueueKey
 from everwork.runtime.job_log import JobLog
-from everwork.runtime.portal import Here
+from everwork.runtime.portal import CurrentLoop
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal
 from everwork.runtime.source import Deliver, Report, StopAttempt
@@ -37,7 +37,7 @@ async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyn
     job_log = JobLog(stream.worker, only_errors=True)
     make_source = functools.partial(StreamSource, stream)
     async with stream:
-        runtime = Runtime(make_source, Here(), StopSignal(stop), None, job_log=job_log, handlers=handlers)
+        runtime = Runtime(make_source, CurrentLoop(), StopSignal(stop), None, job_log=job_log, handlers=handlers)
         await runtime.run(shutdown_timeout=None, cancel_seconds=None)
 
 
@@ -82,7 +82,7 @@ class Window:
         self._counted_at = time.monotonic()
 
     def free(self, jobs: int) -> None:
-        """The handlers of so many jobs have ended."""
+        """Record that the handlers of `jobs` jobs have ended."""
         self._done += jobs
         self.outstanding -= jobs
         self.taken -= jobs
@@ -110,7 +110,7 @@ class StreamSource:
         self._deliver = deliver
         self._stop = stop
         self._windows: dict[str, Window] = {}
-        self._here: dict[ActiveJob, Attempt] = {}
+        self._delivered: dict[ActiveJob, Attempt] = {}
         """What was delivered and has not been reported."""
         self._is_stopping = False
         self._idle = asyncio.Event()
@@ -137,11 +137,11 @@ class StreamSource:
 
     def take(self, reports: Sequence[Report]) -> None:
         """Send outcomes, and request as many more jobs as there is capacity for."""
-        here, put = self._here, self._stream.put
+        delivered, put = self._delivered, self._stream.put
         freed: dict[RuntimeHandler, int] = {}
         for attempt, outcome, is_free in reports:
-            job: Any = attempt.job
-            here.pop(job, None)
+            job: Any = attempt.job  # An `ActiveJob`, as it was delivered.
+            delivered.pop(job, None)
             if outcome is not None and not job.is_lost:
                 put(outcome)
             if is_free:
@@ -156,28 +156,24 @@ class StreamSource:
         self._note_idle()
 
     def stop_fetching(self) -> None:
-        """Request no more jobs; the stream ends when what runs has ended."""
+        """Request no more jobs; the executor, in the same loop, releases what has not begun."""
         if not self._is_stopping:
             self._is_stopping = True
             self._stream.drain()
         self._note_idle()
-
-    def stop_and_release(self) -> None:
-        """Request no more jobs; the executor, in the same loop, releases what has not begun."""
-        self.stop_fetching()
 
     def abandon(self) -> None:
         """Wait no longer for what runs: its jobs are released when the stream closes."""
         self._idle.set()
 
     async def _receive(self) -> None:
-        here, windows = self._here, self._windows
+        delivered, windows = self._delivered, self._windows
         async for jobs in self._stream:
             now, attempts = time.monotonic(), []
             for job in jobs:
                 window = windows[job.type]
                 window.taken += 1
-                here[job] = attempt = Attempt(job, now, window.handler)  # type: ignore[arg-type]  # see JobCall
+                delivered[job] = attempt = Attempt(job, now, window.handler)
                 attempts.append(attempt)
             self._deliver(attempts)
 
@@ -188,18 +184,21 @@ class StreamSource:
             self._stream.grant(window.handler.name, credits)
 
     def _stop_lost(self, job: ActiveJob) -> None:
-        attempt = self._here.get(job)
+        attempt = self._delivered.get(job)
         if attempt is not None:
             self._stop(attempt, Stop.LOST)
 
     async def _stop_all(self) -> None:
         """The stream is broken: stop what runs, and wait for it."""
-        self._is_stopping = True
-        for attempt in list(self._here.values()):
-            self._stop(attempt, Stop.SHUTDOWN)
+        self.stop_fetching()  # First, or what is released would be sent here again.
+        for job, attempt in list(self._delivered.items()):
+            if attempt.take():
+                del self._delivered[job]  # Not begun: closing the stream releases it.
+            else:
+                self._stop(attempt, Stop.SHUTDOWN)
         self._note_idle()
         await self._idle.wait()
 
     def _note_idle(self) -> None:
-        if self._is_stopping and not self._here:
+        if self._is_stopping and not self._delivered:
             self._idle.set()

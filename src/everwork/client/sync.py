@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.aio.blocking import blocking
-from everwork.aio.loops import new_loop
+from everwork.aio.loops import blocking, new_loop
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.transport import closed
 from everwork.core.job import Job
@@ -63,7 +62,7 @@ class SyncClient:
 
     cancel = blocking(Client.cancel)
     requeue = blocking(Client.requeue)
-    requeue_matching = blocking(Client.requeue_matching)  # type: ignore[arg-type]  # A filter might be called self.
+    requeue_matching = blocking(Client.requeue_matching)
     set_retries = blocking(Client.set_retries)
     reschedule = blocking(Client.reschedule)
     run_now = blocking(Client.run_now)
@@ -75,7 +74,7 @@ class SyncClient:
     explain = blocking(Client.explain)
     stats = blocking(Client.stats)
     result = blocking(Client.result)
-    page = blocking(Client.page)  # type: ignore[arg-type]  # Likewise.
+    page = blocking(Client.page)
 
     def list(self, **wanted: Any) -> Iterator[Job]:
         """Every matching job, newest first."""

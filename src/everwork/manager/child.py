@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from everwork.aio.loops import new_loop
-from everwork.aio.retrying import engine_outage
+from everwork.aio.retrying import engine_outage, retrying
 from everwork.app.engine_host import TransactionStore
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable
@@ -38,6 +38,7 @@ from everwork.runtime.middleware import MakeMiddleware
 from everwork.runtime.portal import Portal
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal, calls_share
+from everwork.runtime.source import Deliver, StopAttempt
 from everwork.service.service import JobService
 
 log = get_logger("everwork")
@@ -101,7 +102,9 @@ class Child:
         self._stopped: StopSignal
         self._has_sigterm = False
         self._is_cancelled = False
-        self._runtime: Runtime[Fetcher] | None = None
+        self._runtime: Runtime | None = None
+        self._check_flags: Callable[[], None] = lambda: None
+        """Lets the fetcher read the parent's flags, in its own loop."""
         self._code = 0
 
     def run(self) -> int:
@@ -136,7 +139,9 @@ class Child:
 
     async def _work(self) -> None:
         """Connect to the engine, start the workers, run until stopped, shut down."""
-        portal = await self._unless_stopped(self._open_portal())
+        portal = await self._unless_stopped(
+            retrying(self._open_portal, delays=self._spec.reconnect.pauses, outage=engine_outage(self._spec.name))
+        )
         if portal is None:
             return
         try:
@@ -160,20 +165,27 @@ class Child:
         if not start_task.cancelled() and start_task.exception() is not None:
             self._log.error("the workers' start broke down", exc_info=start_task.exception())
 
-    def _new_runtime(self, portal: Portal[JobService]) -> Runtime[Fetcher]:
-        spec, job_log = self._spec, JobLog(self._spec.name)
-        make_fetcher = partial(
-            Fetcher,
+    def _new_runtime(self, portal: Portal[JobService]) -> Runtime:
+        job_log, transactions = JobLog(self._spec.name), TransactionStore(open_engine(self._spec.url))
+        make_fetcher = partial(self._make_fetcher, portal, job_log)
+        return Runtime(make_fetcher, portal, self._stopped, transactions, job_log=job_log, ledger=self._ledger)
+
+    def _make_fetcher(
+        self, portal: Portal[JobService], job_log: JobLog, deliver: Deliver, stop: StopAttempt
+    ) -> Fetcher:
+        fetcher = Fetcher(
             portal.service,
-            spec.name,
+            self._spec.name,
+            deliver,
+            stop,
             job_log=job_log,
             owns_name=True,
             ledger=self._ledger,
-            lease_ms=spec.lease_ms,
-            delays=spec.reconnect.pauses,
+            lease_ms=self._spec.lease_ms,
+            delays=self._spec.reconnect.pauses,
         )
-        transactions = TransactionStore(open_engine(spec.url))
-        return Runtime(make_fetcher, portal, self._stopped, transactions, job_log=job_log, ledger=self._ledger)
+        self._check_flags = partial(_call_in, portal.loop, fetcher.check_flags)
+        return fetcher
 
     async def _announce(self) -> None:
         """Enter the running phase despite a `startup()` that hangs; a process waiting to be replaced waits longer."""
@@ -185,21 +197,10 @@ class Child:
     # The engine ---------------------------------------------------------------------------------
 
     async def _open_portal(self) -> Portal[JobService]:
-        """Start the engine's thread and open the engine, retrying as the reconnect strategy allows."""
-        outage = engine_outage(self._spec.name)
-        problem: EngineUnavailable | None = None
-        for seconds in self._spec.reconnect.pauses():
-            portal = Portal(self._make_service, upkeep=False)
-            try:
-                await asyncio.shield(asyncio.wrap_future(portal.open(_no_setup)))
-            except EngineUnavailable as error:
-                problem = error
-                outage.report(error)
-                await asyncio.sleep(seconds)
-            else:
-                outage.over()
-                return portal
-        raise problem or EngineUnavailable("the reconnect strategy allows no attempt")
+        """Start the engine's thread and open the engine."""
+        portal = Portal(self._make_service, upkeep=False)
+        await asyncio.shield(asyncio.wrap_future(portal.open(_no_setup)))
+        return portal
 
     def _make_service(self) -> JobService:
         return JobService(open_engine(self._spec.url, own_loop=True), self._spec.name)
@@ -224,8 +225,15 @@ class Child:
             await asyncio.sleep(TURN_SECONDS)
 
     def _stop_soft(self) -> None:
-        """Take no new jobs; running ones may finish."""
-        self._call_in_loop(self._stopped.soft.set)
+        """Take no new jobs; running ones may finish. Called in any thread, and in signal handlers."""
+        _call_in(self._loop, self._begin_stop)
+
+    def _begin_stop(self) -> None:
+        if not self._stopped.soft.is_set():
+            self._stopped.soft.set()
+            if self._runtime is not None:
+                self._runtime.stop_soft()
+                self._log.info("no more jobs are begun here")
 
     def _on_sigterm(self) -> None:
         """Cancel if the parent requested it or this is the second SIGTERM.
@@ -242,16 +250,12 @@ class Child:
 
     def _stop_hard(self) -> None:
         """Cancel running calls. A handler that blocks the loop gets an exception, if it runs Python code at all."""
-        self._call_in_loop(self._stopped.soft.set)
-        self._call_in_loop(self._stopped.hard.set)
+        self._stop_soft()
+        _call_in(self._loop, self._stopped.hard.set)
         if time.monotonic() - self._turned_at > BLOCKED_SECONDS and self._runtime is not None:
             self._turned_at = time.monotonic()
             self._runtime.stop_running()
             raise Interrupted("the process is being stopped")
-
-    def _call_in_loop(self, callback: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The loop is closed: everything has stopped.
-            self._loop.call_soon_threadsafe(callback)
 
     # The parent ---------------------------------------------------------------------------------
 
@@ -260,13 +264,16 @@ class Child:
         while (message := self._receive()) != b"":
             if message == CANCEL:
                 self._cancel()
-            if message == STOP:
+            elif message == STOP:
                 self._stop_soft()
-            if self._runtime is not None and message == STOP:
-                self._runtime.stop_fetching()
-            elif self._runtime is not None and message != CANCEL:
-                self._runtime.in_source(self._runtime.source.check_flags)
+                self._stop_fetching()
+            else:
+                self._check_flags()
         self._stop_orphaned()
+
+    def _stop_fetching(self) -> None:
+        if self._runtime is not None:
+            self._runtime.stop_fetching()
 
     def _receive(self) -> bytes:
         try:
@@ -284,8 +291,7 @@ class Child:
         try:
             self._log.error("the parent process has gone: this process stops")
             self._cancel()
-            if self._runtime is not None:
-                self._runtime.stop_fetching()
+            self._stop_fetching()
             time.sleep(self._spec.shutdown_timeout)
         finally:
             os._exit(1)
@@ -296,6 +302,11 @@ class Child:
     def _report(self, **facts: Any) -> None:
         with suppress(OSError):  # The parent has died, which the listener notices.
             self._control.send(orjson.dumps(facts))
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+        loop.call_soon_threadsafe(callback)
 
 
 async def _no_setup(_service: JobService) -> None:

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any, Final, Literal
 
 from everwork.aio.loops import BackgroundLoop, first_of
-from everwork.aio.retrying import engine_outage
+from everwork.aio.retrying import engine_outage, retrying
 from everwork.app.entries import subscribe, trigger_entries, worker_entry
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.manager.child import ChildSpec
@@ -109,23 +109,19 @@ class ManagerRun:
 
     async def _prepare(self) -> None:
         """Connect to the store and declare what runs here, waiting for an engine that is unavailable."""
-        outage = engine_outage(self._spec.uuid)
-        problem = EngineUnavailable("the reconnect strategy allows no attempt")
-        for seconds in self._spec.reconnect.pauses():
-            try:
-                await self._service.open()
-                await self._declare()
-            except EngineUnavailable as error:
-                if not self._service.is_remote:
-                    raise  # Waiting does not help with a file.
-                problem = error
-                outage.report(error)
-                await self._service.close()
-                await asyncio.sleep(seconds)
-            else:
-                outage.over()
-                return
-        raise problem
+        if not self._service.is_remote:
+            await self._connect()  # Waiting does not help with a file.
+        else:
+            outage = engine_outage(self._spec.uuid)
+            await retrying(self._connect, delays=self._spec.reconnect.pauses, outage=outage)
+
+    async def _connect(self) -> None:
+        try:
+            await self._service.open()
+            await self._declare()
+        except EngineUnavailable:
+            await self._service.close()
+            raise
 
     async def _declare(self) -> None:
         policies: dict[str, PolicyFields] = {}

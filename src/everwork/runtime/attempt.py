@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from everwork.core.job import LeasedJob
 from everwork.core.outcome import Complete
+from everwork.logs import JobFacts
 
 if TYPE_CHECKING:
     from everwork.runtime.events import EventCollector
@@ -25,6 +25,22 @@ class Stop(Enum):
     SHUTDOWN = "shutdown"
 
 
+class AttemptJob(JobFacts, Protocol):
+    """What every job has, leased from a store or received on a stream."""
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that count, this one included."""
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts it has."""
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """How long one attempt may take, if the job limits it."""
+
+
 class Attempt:
     """A leased job in this process.
 
@@ -37,7 +53,7 @@ class Attempt:
         "is_reported", "job", "leased_at", "slot", "stop", "task", "thread", "timeout",
     )  # fmt: skip
 
-    def __init__(self, job: LeasedJob, leased_at: float, handler: Handler) -> None:
+    def __init__(self, job: AttemptJob, leased_at: float, handler: Handler) -> None:
         self.job = job
         self.handler = handler
         self.leased_at = leased_at
@@ -65,7 +81,7 @@ class Attempt:
     def begin(self, now: float) -> bool:
         """Begin, unless the attempt was released."""
         try:
-            self._token.pop()  # As in `take`, which every attempt would call here.
+            self._token.pop()  # `take`, inlined: every job passes here.
         except IndexError:
             return False
         self.begun_at = now

@@ -1,13 +1,11 @@
-"""The budget of a tick: how many jobs it may lease, how long it waits for an engine, and what it has done."""
+"""The budget of a tick: how many jobs it may lease, and what it has done."""
 
 from __future__ import annotations
 
 import math
 import random
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
-from everwork.aio.retrying import OUTAGE_SECONDS_MAX, backoff_delays
 from everwork.core.leasing import Judged
 from everwork.core.outcome import Complete, Outcome, Release
 from everwork.runtime.capacity import Capacity, FetchRequest
@@ -68,12 +66,3 @@ class Budget:
                 self.completed.add(attempt)
             case _:
                 self.failed.append(attempt)
-
-    @staticmethod
-    def delays() -> Iterator[float]:
-        """Delays that end: a tick raises if the engine stays unavailable, and its leases lapse."""
-        ends = time.monotonic() + OUTAGE_SECONDS_MAX
-        for seconds in backoff_delays():
-            if time.monotonic() + seconds > ends:
-                return
-            yield seconds

@@ -41,11 +41,12 @@ class ArgumentsCall:
 
     async def run(self, attempt: Attempt) -> o.Outcome:
         """Bind the arguments, call the handler, and make an outcome of what it returns."""
+        job: Any = attempt.job  # A `LeasedJob`: only a store's jobs have arguments.
         if self._middleware:
             call = chained(self._middleware, functools.partial(self._innermost, attempt))
-            return _completed(attempt, await call(Call.of(attempt.job)))
+            return _completed(attempt, await call(Call.of(job)))
         try:
-            arguments = self._bind(decode(attempt.job.variables))
+            arguments = self._bind(decode(job.variables))
         except InvalidInput as error:
             return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
         return _completed(attempt, await self._invoke(attempt, arguments))

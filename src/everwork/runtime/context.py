@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from everwork.codec.json import decode, encode
 from everwork.core.leasing import Judged, accepted
@@ -12,6 +12,7 @@ from everwork.core.outcome import Complete
 from everwork.runtime.attempt import Attempt, Stop
 
 if TYPE_CHECKING:
+    from everwork.core.job import LeasedJob
     from everwork.runtime.events import EventCollector
 
 
@@ -34,7 +35,7 @@ class JobContext:
         self._attempt = attempt
         self._own = own
         self._collector = collector
-        job = attempt.job
+        job = cast("LeasedJob", attempt.job)  # Only a store's jobs have a context.
         self.key = job.key
         self.type = job.type
         self.tenant = job.tenant
@@ -43,11 +44,12 @@ class JobContext:
         self.max_attempts = job.max_attempts
         self.correlation_id = job.correlation_id
         self.created_at_ms = job.created_at_ms
+        self._headers = job.headers
 
     @cached_property
     def headers(self) -> dict[str, Any]:
         """The headers that the job was created with."""
-        headers: dict[str, Any] = decode(self._attempt.job.headers) if self._attempt.job.headers else {}
+        headers: dict[str, Any] = decode(self._headers) if self._headers else {}
         return headers
 
     @property

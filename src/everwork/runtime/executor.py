@@ -15,6 +15,7 @@ from everwork.aio import forks
 from everwork.aio.runners import Runners, absorb_cancellation
 from everwork.core import ending
 from everwork.core import outcome as o
+from everwork.exceptions import BadConfiguration
 from everwork.logs import job_here
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.calls import ArgumentsCall, HandlerCall, JobCall
@@ -76,8 +77,10 @@ class Executor:
         self._pools[handler.name] = Pool(self._new_call(handler), runners)
 
     def _new_call(self, handler: Handler) -> HandlerCall:
-        if handler.arguments is None or self._transactions is None:
+        if handler.arguments is None:
             return JobCall(handler, self._threads)
+        if self._transactions is None:
+            raise BadConfiguration(f"worker '{handler.name}': a handler with arguments needs a store to complete in")
         return ArgumentsCall(handler, handler.arguments, self._threads, self._transactions)
 
     def accept(self, attempts: Iterable[Attempt]) -> None:

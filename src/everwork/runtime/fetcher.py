@@ -11,8 +11,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 
+from everwork.aio.loops import first_of
 from everwork.aio.retrying import Delays, backoff_delays, engine_outage
 from everwork.aio.wakeup import Wakeup
 from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
@@ -58,7 +58,7 @@ class Fetcher:
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._budget = budget
-        self._delays = delays if budget is None else budget.delays
+        self._delays = delays
         self._capacities: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
@@ -142,19 +142,18 @@ class Fetcher:
                 attempt.close(self._ledger)
 
     def stop_fetching(self) -> None:
-        """Lease no more jobs."""
-        self._is_stopping = True
-        self._wakeup.notify()
-
-    def stop_and_release(self) -> None:
-        """Lease no more jobs, and release those that have not begun."""
-        self.stop_fetching()
+        """Lease no more jobs, and release those that have not begun, also while a handler blocks its loop."""
+        self._lease_no_more()
         self._release_unstarted(list(self._leased.values()))
 
     def abandon(self) -> None:
         """Stop waiting for attempts that do not stop and for an unavailable engine: their leases lapse."""
         self._abandoned.set()
-        self.stop_fetching()
+        self._lease_no_more()
+
+    def _lease_no_more(self) -> None:
+        self._is_stopping = True
+        self._wakeup.notify()
 
     # Steps --------------------------------------------------------------------------------------
 
@@ -237,29 +236,20 @@ class Fetcher:
                 self._begin_round()  # The engine has more than it returned.
             return None
         if not budget.jobs_left or not (self._leased or self._outcomes):
-            self.stop_fetching()
+            self._lease_no_more()
         return wait_ms
 
     def _record_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
         for outcome, one in zip(outcomes, judged, strict=True):
             if not one.ok:
-                self._job_log.warning(
-                    "an outcome was refused",
-                    self._name_of(outcome),
-                    outcome.key,
-                    outcome.attempt,
-                    type=self._type_of(outcome),
-                    outcome=kind_of(outcome),
-                    verdict=one.verdict.value,
-                )
+                facts = {"outcome": kind_of(outcome), "verdict": one.verdict.value}
+                name, type = self._origin_of(outcome)
+                self._job_log.warning("an outcome was refused", name, outcome.key, outcome.attempt, type=type, **facts)
 
-    def _name_of(self, outcome: Outcome) -> str | None:
+    def _origin_of(self, outcome: Outcome) -> tuple[str | None, str | None]:
+        """The names of the worker and the type that an outcome is from."""
         attempt = self._leased.get((outcome.key, outcome.attempt))
-        return None if attempt is None else attempt.handler.name
-
-    def _type_of(self, outcome: Outcome) -> str | None:
-        attempt = self._leased.get((outcome.key, outcome.attempt))
-        return None if attempt is None else attempt.job.type
+        return (None, None) if attempt is None else (attempt.handler.name, attempt.job.type)
 
     async def _release_orphans(self) -> None:
         """Release jobs that were leased by a step whose answer was lost, and are therefore unknown here.
@@ -293,8 +283,7 @@ class Fetcher:
                 delay = next(delays, None)
                 if delay is None:
                     raise  # The retries are used up.
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._abandoned.wait(), delay)
+                await first_of(self._abandoned, seconds=delay)
             except Exception as error:
                 if not outcomes:
                     raise
@@ -305,9 +294,8 @@ class Fetcher:
         """Bisect a batch that the engine refuses until the bad outcome is found, which becomes a failure."""
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
-            name = self._name_of(outcomes[0])
-            kind = self._type_of(outcomes[0])
-            self._job_log.error("an outcome cannot be stored", name, key, attempt, type=kind, exc_info=error)
+            name, type = self._origin_of(outcomes[0])
+            self._job_log.error("an outcome cannot be stored", name, key, attempt, type=type, exc_info=error)
             if (key, attempt) in self._unstorable:
                 return []  # Not even as a failure: the lease lapses.
             self._unstorable.add((key, attempt))

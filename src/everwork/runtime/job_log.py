@@ -21,7 +21,6 @@ class JobLog:
 
     def __init__(self, process: str, *, only_errors: bool = False) -> None:
         self._only_errors = only_errors
-        self.process = process
         self._log = get_logger("everwork").bind(process=process)
 
     def failed(self, attempt: Attempt, outcome: o.Failed | o.Reject | o.Retry) -> None:

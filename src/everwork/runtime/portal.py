@@ -20,7 +20,7 @@ CLOSE_SECONDS = 10.0
 CANCEL_SECONDS = 1.0
 
 
-class Service(Protocol):
+class Openable(Protocol):
     """What a portal opens, runs and closes in its thread."""
 
     @property
@@ -37,12 +37,12 @@ class Service(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Service)
+S = TypeVar("S", bound=Openable)
 T = TypeVar("T")
 Use = Callable[[S], Coroutine[Any, Any, T]]
 
 
-class Here:
+class CurrentLoop:
     """The running event loop as a host."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class Portal(Generic[S]):
             self.loop.close()
 
 
-Host = Portal[Any] | Here
+Host = Portal[Any] | CurrentLoop
 """Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from everwork.aio.loops import first_of
 from everwork.core import checks
@@ -28,18 +28,16 @@ from everwork.runtime.source import Deliver, JobSource, Report, StopAttempt
 
 log = get_logger("everwork")
 
-Source = TypeVar("Source", bound=JobSource)
-
 CANCEL_SECONDS = 5.0
 """How long cancelled handlers may take to end by default, before their leases are left to lapse."""
 
 
-class Runtime(Generic[Source]):
+class Runtime:
     """Runs once what a source delivers. The source runs in the loop of its host, the handlers in the running one."""
 
     def __init__(
         self,
-        make_source: Callable[[Deliver, StopAttempt], Source],
+        make_source: Callable[[Deliver, StopAttempt], JobSource],
         host: Host,
         stopped: StopSignal,
         transactions: CompletesInTransaction | None,
@@ -49,18 +47,16 @@ class Runtime(Generic[Source]):
         ledger: Ledger | None = None,
     ) -> None:
         self._host = host
-        self._has_ledger = ledger is not None
-        self._job_log = job_log
         self._loop = asyncio.get_running_loop()
         self._executor = Executor(self._send, transactions, job_log, ledger)
         self._thread = threading.get_ident()
         self._handlers: dict[str, Handler] = {}
         self._stopped = stopped
-        self._is_source_here = host.loop is self._loop
-        if self._is_source_here:
-            self.source = make_source(self._executor.accept, self._executor.stop)
+        self._is_same_loop = host.loop is self._loop
+        if self._is_same_loop:
+            self._source = make_source(self._executor.accept, self._executor.stop)
         else:
-            self.source = make_source(self._deliver, self._stop_attempt)
+            self._source = make_source(self._deliver, self._stop_attempt)
         self.ended: Future[None] = Future()
         """Resolved at the end of `run`, for waiters in other threads and loops."""
         for handler in handlers:
@@ -73,16 +69,16 @@ class Runtime(Generic[Source]):
             raise BadConfiguration(f"worker '{handler.name}': it, or a source of it, is there already")
         self._handlers[handler.name] = handler
         self._executor.add(handler)
-        self.in_source(self.source.add, handler)
-
-    def in_source(self, act: Callable[..., object], *arguments: object) -> None:
-        """Call something in the source's loop, from any thread."""
-        with suppress(RuntimeError):  # The loop is closed: there is nothing left to do.
-            self._host.loop.call_soon_threadsafe(act, *arguments)
+        self._in_source(self._source.add, handler)
 
     def stop_fetching(self) -> None:
         """Lease no more, and release what has not begun, also while a handler blocks its loop; from any thread."""
-        self.in_source(self.source.stop_and_release)
+        self._in_source(self._source.stop_fetching)
+
+    def stop_soft(self) -> None:
+        """Lease and begin no more; called in the handlers' loop."""
+        self.stop_fetching()
+        self._executor.stop_soft()
 
     def stop_running(self) -> None:
         """Cancel and release what runs; called in the handlers' thread."""
@@ -105,12 +101,10 @@ class Runtime(Generic[Source]):
         how long it may take after that. None: without a limit.
         """
         try:
-            fetching, cancel = self._host.start(lambda _: self.source.run())
+            fetching, cancel = self._host.start(lambda _: self._source.run())
             try:
                 await first_of(self._stopped.soft, work=fetching)
-                self._stop_soft()
-                if self._has_ledger:  # Others log only that they have stopped.
-                    log.info("no more jobs are begun here", process=self._job_log.process)
+                self.stop_soft()
                 await first_of(self._stopped.hard, work=fetching, seconds=shutdown_timeout)
             finally:
                 try:
@@ -121,17 +115,13 @@ class Runtime(Generic[Source]):
             self._executor.close()
             self.ended.set_result(None)
 
-    def _stop_soft(self) -> None:
-        self.in_source(self.source.stop_fetching)
-        self._executor.stop_soft()
-
     async def _end(self, fetching: asyncio.Future[None], cancel_seconds: float | None) -> None:
         """Cancel what still runs, give it a little time, and let the leases of the rest lapse."""
         if not fetching.done():
-            self._stop_soft()
+            self.stop_soft()
             self._executor.stop_running()
             await first_of(work=fetching, seconds=cancel_seconds)
-            self.in_source(self.source.abandon)
+            self._in_source(self._source.abandon)
             await first_of(work=fetching, seconds=CANCEL_SECONDS)
         if fetching.done():
             await fetching
@@ -140,11 +130,15 @@ class Runtime(Generic[Source]):
 
     # Between two loops. Each of these is called in one thread and acts in the other.
 
+    def _in_source(self, act: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # The loop is closed: there is nothing left to do.
+            self._host.loop.call_soon_threadsafe(act, *arguments)
+
     def _send(self, reports: list[Report]) -> None:
-        if self._is_source_here:
-            self.source.take(reports)
+        if self._is_same_loop:
+            self._source.take(reports)
         else:
-            self._host.loop.call_soon_threadsafe(self.source.take, reports)
+            self._host.loop.call_soon_threadsafe(self._source.take, reports)
 
     def _deliver(self, attempts: Sequence[Attempt]) -> None:
         self._loop.call_soon_threadsafe(self._executor.accept, attempts)

@@ -34,11 +34,7 @@ class JobSource(Protocol):
         ...
 
     def stop_fetching(self) -> None:
-        """Lease no more jobs."""
-        ...
-
-    def stop_and_release(self) -> None:
-        """Lease no more jobs, and release those that have not begun."""
+        """Lease no more jobs; those that have not begun are released, here or by the executor."""
         ...
 
     def abandon(self) -> None:

@@ -196,7 +196,7 @@ class Connection:
                     with closing(wire):
                         return await self._find_owner(wire, host)
             except EngineUnavailable as error:
-                problem = error
+                problem = error  # No retry: the next node may know.
         raise problem
 
     async def _find_owner(self, wire: Wire, node_host: str) -> tuple[str, int]:
