@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -110,7 +111,8 @@ class Gateway:
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
-        caller = Caller(principal, lambda: origin_of(context.peer()))
+        # The peer is read now: once the call's deadline has passed, gRPC does not know it any more.
+        caller = Caller(principal, partial(origin_of, context.peer()))
         caller.admit(rpc.rule)
         return Jobs(self.service, caller)
 
