@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from everwork.core.fingerprint import fingerprint
-from everwork.core.queries import BulkChange
+from everwork.core.queries import BulkChange, JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
 from everwork.service import dead_letters
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, dead_filter, grouped
-from everwork.service.jobs import Jobs
+from everwork.service.jobs import Jobs, in_process
 from everwork.service.verb import Caller
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
@@ -106,6 +108,53 @@ async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, s
             await office(service).change_dead(act, dead_filter(error_text=""))
     assert await the_state(engine, job.key) is State.FAILED
     assert await office(service).change_dead(DeadLetterAction.REQUEUE, dead_filter(), all=True) == BulkChange(1, 1)
+
+
+async def test_whatever_a_filter_says_of_states_only_dead_letters_are_changed(
+    engine: Engine, service: JobService
+) -> None:
+    done, dead = await a_completed_job(engine), await a_dead_letter(engine)
+    for states in (frozenset[State](), frozenset([State.COMPLETED])):
+        everything = BulkFilter(JobFilter(states=states))
+        with pytest.raises(InvalidInput, match="all: must be true"):
+            await office(service).change_dead(DeadLetterAction.PURGE, everything)
+    finished = BulkFilter(JobFilter(type=TYPE, states=frozenset([State.COMPLETED, State.FAILED])))
+    assert await office(service).change_dead(DeadLetterAction.PURGE, finished) == BulkChange(1, 1)
+    assert [job and job.key for job in await engine.get([done.key, dead.key])] == [done.key, None]
+
+
+async def test_dead_letters_above_a_key_and_those_that_are_not_scheduled_are_left_alone(
+    engine: Engine, service: JobService
+) -> None:
+    older, newer = await a_dead_letter(engine), await a_dead_letter(engine)
+    admin = office(service)
+    with pytest.raises(NothingMatches):
+        await admin.change_dead(DeadLetterAction.PURGE, replace(dead_filter(), scheduled=True))
+    below = replace(dead_filter(), below=newer.key)
+    assert await admin.change_dead(DeadLetterAction.PURGE, below) == BulkChange(1, 1)
+    assert [job and job.key for job in await engine.get([older.key, newer.key])] == [None, newer.key]
+
+
+async def test_a_change_in_process_ends_its_step_when_its_caller_leaves(
+    engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = await a_dead_letter(engine)
+    requeue, begun, go_on = engine.requeue, asyncio.Event(), asyncio.Event()
+
+    async def slow(keys: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await requeue(keys)
+
+    monkeypatch.setattr(engine, "requeue", slow)
+    calling = asyncio.create_task(in_process(service).requeue_matching(JobFilter(), all=True))
+    await begun.wait()
+    calling.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert await the_state(engine, letter.key) is State.PENDING
 
 
 async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: Engine, service: JobService) -> None:

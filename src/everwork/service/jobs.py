@@ -195,7 +195,7 @@ class Jobs(ForCaller):
         steps = bulk.change_in_steps(
             lambda cursor: bulk.find_step(self, allowed, LIST_LIMIT_MAX, now_ms, cursor),
             self._change(action),
-            bulk.is_first,
+            bulk.changed_by_this_call,
         )
         return await self._in_steps(steps, f"jobs.{action.value}", search.filter.type, {"filter": allowed.detail()})
 
@@ -203,8 +203,8 @@ class Jobs(ForCaller):
     async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
         """Requeue every matching dead letter; an empty filter needs `all`."""
         failed = replace(self._confined(filter_), states=frozenset([State.FAILED]))
-        bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all, must="true")
-        steps = self._steps_of_dead(BulkFilter(failed), self._engine.requeue)
+        bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all)
+        steps = await self._steps_of_dead(BulkFilter(failed), self._engine.requeue)
         return await self._in_steps(steps, "jobs.requeue", filter_.type, _detail(BulkFilter(failed)))
 
     @verb(WRITE, tenants=CONFINED, audit=("dead.requeue", "dead.purge"), audited=ITSELF)
@@ -221,11 +221,12 @@ class Jobs(ForCaller):
 
         A dry run changes nothing and is not audited. `NothingMatches` is raised if there are none.
         """
-        allowed = self._confined_search(search)
-        bulk.require_selection(search == dead_filter(), all=all, must="said")
+        dead = replace(search, filter=replace(search.filter, states=frozenset([State.FAILED])))
+        bulk.require_selection(dead == dead_filter(), all=all)
+        allowed = self._confined_search(dead)
         is_requeue = action is DeadLetterAction.REQUEUE
         change = self._engine.requeue if is_requeue else self._engine.delete
-        steps = self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
+        steps = await self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
         audited = None if dry_run else f"dead.{action.value}"
         return await self._in_steps(steps, audited, search.filter.type, _detail(allowed), progress)
 
@@ -341,10 +342,11 @@ class Jobs(ForCaller):
     def _confined_search(self, search: BulkFilter) -> BulkFilter:
         return replace(search, filter=self._confined(search.filter))
 
-    def _steps_of_dead(
+    async def _steps_of_dead(
         self, search: BulkFilter, change: bulk.Change | None, nothing: str | None = None
     ) -> AsyncIterator[BulkChange]:
-        return bulk.change_in_steps(partial(bulk.find_page, self, search), change, bulk.is_done, nothing)
+        read = partial(bulk.find_page, self, search, await self._service.now())
+        return bulk.change_in_steps(read, change, bulk.is_changed, nothing)
 
     def _change(self, action: BulkAction) -> bulk.Change:
         return {
@@ -364,7 +366,7 @@ class Jobs(ForCaller):
     ) -> BulkChange:
         """Run a bulk change, and keep its totals in one audit entry."""
         if action is None or self.caller is IN_PROCESS:
-            return await bulk.run_steps(steps, progress, None)
+            return await bulk.run_steps(steps, progress, bulk.unrecorded)
         name = self._audit.new_name()
 
         async def write(totals: Mapping[str, Any]) -> None:
