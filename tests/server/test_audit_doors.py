@@ -133,7 +133,7 @@ async def _after_the_deadline(server: RunningServer, change: str, name: str, req
         patch.setattr(engine, change, slow)
         patch.setattr("everwork.service.verb.shielded", noticing)
         patch.setattr("everwork.service.bulk.shielded", noticing)
-        method = server.channel.unary_unary(f"/everwork.v1.DeskService/{name}", type(request).SerializeToString)
+        method = server.channel.unary_unary(f"/everwork.v1.DeskService/{name}", type(request).SerializeToString, bytes)
         while not begun.is_set():
             status, _ = await refused(method(request, metadata=server.metadata, timeout=0.3))
             assert status is StatusCode.DEADLINE_EXCEEDED

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from everwork.core.leasing import Demand
+from everwork.core.leasing import Demand, Verdict
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, PermissionDenied
+from everwork.proto import work_pb2
+from everwork.server.grpc.outcomes import settle_messages
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
@@ -193,6 +195,72 @@ async def test_a_bound_key_is_refused_what_names_others(engine: Engine, service:
     assert await recorded(service) == []
 
 
+OF_UNKNOWN: Sequence[Act] = [
+    lambda jobs, key: jobs.cancel(key),
+    lambda jobs, key: jobs.requeue(key),
+    lambda jobs, key: jobs.set_priority(key, 3),
+    lambda jobs, key: jobs.set_retries(key, 3),
+    lambda jobs, key: jobs.run_now(key),
+    lambda jobs, key: jobs.reschedule(key, delay_ms=5),
+    lambda jobs, key: jobs.delete(key),
+    lambda jobs, key: jobs.purge(key),
+    lambda jobs, key: jobs.explain(key),
+    lambda jobs, key: jobs.extend(key, 1, 1_000),
+]
+
+
+@pytest.fixture
+def created_meanwhile(engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The key of a job that another tenant creates and leases while the owners of keys are being looked up."""
+    owners, keys = service.owners, [1]
+
+    async def late(wanted: Sequence[int]) -> list[str | None]:
+        found = await owners(wanted)
+        keys[:] = [(await a_processing_job(engine, tenant=OTHER)).key]
+        return found
+
+    monkeypatch.setattr(service, "owners", late)
+    return keys
+
+
+@pytest.mark.parametrize("act", OF_UNKNOWN)
+async def test_a_bound_key_does_not_reach_a_job_that_another_tenant_creates_meanwhile(
+    engine: Engine, service: JobService, created_meanwhile: list[int], act: Act
+) -> None:
+    jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
+    with pytest.raises(JobNotFound):
+        await act(jobs, 1)
+    assert created_meanwhile == [1]
+    assert await the_state(engine, 1) is State.PROCESSING
+
+
+async def test_a_bound_key_settles_its_own_jobs_and_not_one_that_another_tenant_creates_meanwhile(
+    engine: Engine, service: JobService, created_meanwhile: list[int]
+) -> None:
+    mine = await a_processing_job(engine, tenant=MINE)
+    jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
+    judged = await jobs.settle([Complete(mine.key + 1, 1), Complete(mine.key, 1)])
+    assert [one.verdict for one in judged] == [Verdict.NOT_FOUND, Verdict.ACCEPTED]
+    assert created_meanwhile == [mine.key + 1]
+    assert await the_state(engine, mine.key + 1) is State.PROCESSING
+
+
+async def test_it_does_not_see_the_history_of_such_a_job_nor_settles_it_on_a_stream(
+    engine: Engine, service: JobService, created_meanwhile: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
+    asked: list[int] = []
+    monkeypatch.setattr(engine, "history", asked.append)
+    assert (await jobs.history(1), asked) == ([], [])
+    late = created_meanwhile[0] + 1
+    [refusal] = await settle_messages(
+        service, jobs, [work_pb2.Outcome(key=late, attempt=1, complete=work_pb2.Complete())]
+    )
+    assert (refusal.reason, refusal.message) == (work_pb2.NOT_FOUND, f"Job '{late}' not found")
+    assert created_meanwhile == [late]
+    assert await the_state(engine, late) is State.PROCESSING
+
+
 async def test_what_names_nobody_is_confined_to_the_tenants_of_a_bound_key(engine: Engine, service: JobService) -> None:
     other, mine = await a_pending_job(engine, tenant=OTHER), await a_pending_job(engine, tenant=MINE)
     jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
@@ -205,11 +273,11 @@ async def test_what_names_nobody_is_confined_to_the_tenants_of_a_bound_key(engin
 async def test_what_is_shown_is_cut_to_the_tenants_of_a_bound_key(engine: Engine, service: JobService) -> None:
     other, mine = await a_pending_job(engine, tenant=OTHER), await a_pending_job(engine, tenant=MINE)
     jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
-    assert {rule_of(one).tenants for one in (Jobs.get_many, Jobs.count, Jobs.stats, Jobs.foreign)} == {CUT}
+    assert {rule_of(one).tenants for one in (Jobs.get_many, Jobs.count, Jobs.stats, Jobs.refused)} == {CUT}
     assert [job and job.tenant for job in await jobs.get_many([other.key, mine.key])] == [None, MINE]
     assert {count.tenant for count in await jobs.count()} == {MINE}
     assert {count.tenant for count in (await jobs.stats(1)).counts} == {MINE}
-    assert await jobs.foreign([other.key, mine.key]) == {other.key}
+    assert set(await jobs.refused([other.key, mine.key])) == {other.key}
 
 
 async def test_what_concerns_all_tenants_is_refused_to_a_bound_key_and_what_concerns_none_is_not(

@@ -18,6 +18,7 @@ from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import BulkChange, Count, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, InvalidInput, NothingMatches
 
 COUNTED_MAX: Final = 10_000
@@ -121,6 +122,16 @@ class Reader(Protocol):
 
 Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
 """Changes the jobs with these keys; one verdict per key."""
+
+
+def change_of(action: BulkAction, engine: Engine) -> Change:
+    """What an action does to jobs."""
+    return {
+        BulkAction.CANCEL: engine.cancel,
+        BulkAction.REQUEUE: engine.requeue,
+        BulkAction.RUN_NOW: engine.reschedule,
+        BulkAction.DELETE: engine.delete,
+    }[action]
 
 
 class Counted(NamedTuple):

@@ -111,7 +111,7 @@ class ForCaller:
         raise NotImplementedError
 
     async def _require_own(self, keys: Sequence[int]) -> None:
-        """Refuse jobs of tenants that the caller is not bound to."""
+        """Refuse jobs that do not exist or are of tenants that the caller is not bound to."""
         raise NotImplementedError
 
     async def _audited(
