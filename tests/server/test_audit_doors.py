@@ -61,6 +61,7 @@ async def test_over_grpc_with_our_client(engine_name: str, tmp_path: Path) -> No
             await client.set_priority(first, 5)
             await client.set_retries(first, 2)
             await client.reschedule(first, delay=60)
+            await client.run_now(first)
             await client.cancel(first, "not needed")
             await client.cancel(second, "not needed")
         await server.service.close_audit()
@@ -69,6 +70,7 @@ async def test_over_grpc_with_our_client(engine_name: str, tmp_path: Path) -> No
             ("jobs.priority", str(first), "127.0.0.1", {"priority": 5}),
             ("jobs.retries", str(first), "127.0.0.1", {"retries": 2}),
             ("jobs.reschedule", str(first), "127.0.0.1", {"delay_ms": 60_000}),
+            ("jobs.run-now", str(first), "127.0.0.1", {}),
             ("jobs.cancel", "*", "127.0.0.1", both),
         ]
         assert {(one.key_id, one.who) for one in await server.service.audit.last(10)} == {(made.key.id, "ci")}

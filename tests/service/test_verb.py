@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partialmethod, wraps
 from typing import Any
 
 import pytest
 
+from everwork.client.local import LocalJobs
 from everwork.core.leasing import Demand, Verdict
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete
@@ -33,7 +35,6 @@ from everwork.service.verb import (
     Caller,
     ForCaller,
     Tenants,
-    guarded,
     rule_of,
     rules_of,
     verb,
@@ -71,24 +72,52 @@ def _plain(self: Any) -> Awaitable[None]:
     return _coroutine(self)
 
 
-@pytest.mark.parametrize("method", [_coroutine, _generator, _plain, staticmethod(_coroutine), classmethod(_coroutine)])
+@wraps(Jobs.cancel)
+async def _wrapper(self: Any) -> None:
+    """One that looks like a verb."""
+
+
+class Mixin:
+    """A base with a method that says nothing."""
+
+    async def change(self) -> None:
+        """Changes something."""
+
+
+OPEN = {
+    "coroutine": _coroutine,
+    "generator": _generator,
+    "plain": _plain,
+    "staticmethod": staticmethod(_coroutine),
+    "classmethod": classmethod(_coroutine),
+    "property": property(_plain),
+    "partial": partialmethod(_plain),
+    "wrapper": _wrapper,
+}
+
+
+@pytest.mark.parametrize("method", OPEN.values(), ids=OPEN)
 def test_a_class_with_a_public_method_that_does_not_say_who_may_call_it_cannot_be_imported(method: Any) -> None:
     with pytest.raises(TypeError, match=r"Open\.change must say who may call it, with @verb, or be private"):
-        guarded(type("Open", (ForCaller,), {"change": method}))
-    guarded(type("Closed", (ForCaller,), {"_change": method}))
+        type("Open", (ForCaller,), {"change": method})
+    type("Closed", (ForCaller,), {"_change": method})
+
+
+@pytest.mark.parametrize("bases", [(Mixin, ForCaller), (ForCaller, Mixin), (Jobs, Mixin), (LocalJobs,)], ids=str)
+def test_nor_can_one_that_inherits_such_a_method(bases: tuple[type, ...]) -> None:
+    with pytest.raises(TypeError, match=r"Open\.(change|settle) must say who may call it"):
+        type("Open", bases, {})
+
+
+def test_a_subclass_may_say_that_it_is_not_guarded() -> None:
+    type("Local", (Jobs, Mixin), {}, is_guarded=False)
 
 
 def test_a_class_whose_methods_say_it_can_be_imported_and_has_their_rules() -> None:
-    @guarded
     class Closed(ForCaller):
         """Two verbs, and what is no method."""
 
         LIMIT = 5
-
-        @property
-        def name(self) -> str:
-            """No method."""
-            return "closed"
 
         @verb(Permission.JOBS, tenants=OWNER, audit="jobs.change")
         async def change(self, key: int) -> None:
@@ -104,6 +133,14 @@ def test_a_class_whose_methods_say_it_can_be_imported_and_has_their_rules() -> N
     assert (rules["change"].permissions, rules["change"].audit) == ((Permission.JOBS,), ("jobs.change",))
     assert (rules["look"].permissions[1], rules["look"].tenants) == (Permission.ADMIN, UNBOUND)
     assert (Closed.change.__name__, Closed.change.__doc__) == ("change", "A verb.")
+
+
+def test_a_verb_needs_a_permission_and_one_that_concerns_a_job_an_argument() -> None:
+    with pytest.raises(TypeError, match="at least one permission"):
+        verb(tenants=ANY)
+    for options in ({"tenants": OWNER}, {"tenants": ANY, "audit": "jobs.change"}):
+        with pytest.raises(TypeError, match="_coroutine must have an argument"):
+            verb(Permission.JOBS, **options)(_coroutine)
 
 
 def test_only_a_coroutine_can_be_a_verb_and_only_it_knows_which_of_several_actions_it_did() -> None:
@@ -136,15 +173,13 @@ async def test_one_of_the_permissions_is_needed_and_the_error_names_what_helps(s
 
 async def test_a_rule_that_was_checked_before_covers_its_own_verb_only(service: JobService) -> None:
     caller = a_caller(Permission.JOBS_READ)
-    caller.admit(rule_of(Jobs.find))
-    assert caller.admitted is rule_of(Jobs.find)
+    rule_of(Jobs.find).admit(caller.principal)
     jobs = Jobs(service, caller)
     assert (await jobs.find(JobFilter(), 1)).jobs == []
     with pytest.raises(PermissionDenied):
         await jobs.create([a_new_job()])
     with pytest.raises(PermissionDenied):
-        caller.admit(rule_of(Jobs.create))
-    assert caller.admitted is rule_of(Jobs.find)
+        rule_of(Jobs.create).admit(caller.principal)
 
 
 async def test_whoever_is_in_the_process_is_neither_checked_nor_recorded(engine: Engine, service: JobService) -> None:
@@ -309,6 +344,8 @@ async def test_the_first_argument_is_the_target_and_the_others_are_the_details(
     job, jobs = await a_pending_job(engine), Jobs(service, a_caller(Permission.JOBS))
     await jobs.set_priority(job.key, priority=0)
     await jobs.set_retries(job.key, 3)
+    await jobs.reschedule(job.key, run_at_ms=0)
+    await jobs.reschedule(job.key, delay_ms=0)
     await jobs.run_now(job.key)
     await jobs.cancel(key=job.key, reason="not needed")
     await jobs.delete(job.key)
@@ -316,6 +353,8 @@ async def test_the_first_argument_is_the_target_and_the_others_are_the_details(
     assert await recorded(service) == [
         ("jobs.priority", key, {"priority": 0}),
         ("jobs.retries", key, {"retries": 3}),
+        ("jobs.reschedule", key, {"run_at_ms": 0}),
+        ("jobs.reschedule", key, {"delay_ms": 0}),
         ("jobs.run-now", key, {}),
         ("jobs.cancel", key, {"reason": "not needed"}),
         ("jobs.delete", key, {}),

@@ -44,7 +44,6 @@ from everwork.service.verb import (
     OWNER,
     Caller,
     ForCaller,
-    guarded,
     verb,
 )
 
@@ -56,7 +55,6 @@ WRITE: Final = Permission.JOBS
 _NOT_FOUND: Final = Judged(Verdict.NOT_FOUND)
 
 
-@guarded
 class Jobs(ForCaller):
     """What a caller may do with jobs."""
 
@@ -146,12 +144,13 @@ class Jobs(ForCaller):
         return judged.retries or 0
 
     @verb(WRITE, tenants=OWNER, audit="jobs.reschedule", audited=BY_MINUTE)
-    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
-        """Reschedule a pending job; a delay of 0 means now."""
-        checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
+    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int | None = None) -> State:
+        """Reschedule a pending job; without a time or a delay, to now."""
+        if delay_ms is not None:
+            checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
         if run_at_ms is not None:
             checks.whole_number("run_at_ms", run_at_ms, 0, INSTANT_MS_MAX)
-        [judged] = await self._engine.reschedule([checks.job_key(key)], run_at_ms=run_at_ms, delay_ms=delay_ms)
+        [judged] = await self._engine.reschedule([checks.job_key(key)], run_at_ms=run_at_ms, delay_ms=delay_ms or 0)
         return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=BY_MINUTE)
@@ -275,6 +274,11 @@ class Jobs(ForCaller):
         if isinstance(error, PermissionDenied):
             raise error
         return [] if error else await self._engine.history(key)
+
+    @verb(READ, tenants=OWNER)
+    async def result(self, key: int, timeout: float) -> str | None:
+        """Wait for the result of a job."""
+        return await self._service.result(key, timeout)
 
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:

@@ -113,7 +113,7 @@ class Gateway:
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
         # The peer is read now: once the call's deadline has passed, gRPC does not know it any more.
         caller = Caller(principal, partial(origin_of, context.peer()))
-        caller.admit(rpc.rule)
+        rpc.rule.admit(principal)
         return Jobs(self.service, caller)
 
     def require_live(self, jobs: Jobs) -> None:

@@ -90,7 +90,7 @@ async def reschedule(call: Call) -> Response:
     sent = await call.body()
     if (sent["run_at"] is None) == (sent["delay_ms"] is None):
         raise InvalidInput("run_at", "or delay_ms must be given, and not both")
-    await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"] or 0)
+    await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"])
     return await changed(call)
 
 

@@ -148,7 +148,7 @@ class Operation:
         else:
             call = Call(context, self, request, context.keys.admit(api_key_of(request.scope)))
             require_one_of(self.permissions, call.principal)
-            call.caller.admit(self.rule)
+            self.rule.admit(call.principal)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
         return await self.handler(call)
 
