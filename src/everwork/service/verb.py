@@ -102,6 +102,7 @@ S = TypeVar("S", bound="ForCaller")
 P = ParamSpec("P")
 T = TypeVar("T")
 Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+Verb = Callable[..., Coroutine[Any, Any, Any]]
 
 _RULES: Final[dict[Callable[..., Any], Rule]] = {}
 """By the verb itself: an attribute would be copied to whatever wraps one."""
@@ -203,9 +204,9 @@ def verb(
     return declare
 
 
-def rule_of(method: Callable[..., Any]) -> Rule:
-    """The rule of a verb."""
-    return _RULES[method]
+def rule_of(verb: Verb | Rule) -> Rule:
+    """The rule of a verb, or of what has one of its own."""
+    return verb if isinstance(verb, Rule) else _RULES[verb]
 
 
 def rules_of(service: type) -> dict[str, Rule]:

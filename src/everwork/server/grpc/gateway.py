@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -23,7 +24,7 @@ from everwork.server.metrics import Metrics
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
-from everwork.service.verb import Caller, Rule
+from everwork.service.verb import Caller, Rule, Verb, rule_of
 
 DETAILS_CHARS_MAX: Final = 1_000
 DETAILS_BYTES_MAX: Final = 4_096
@@ -42,13 +43,18 @@ Request = TypeVar("Request", bound=Message)
 T = TypeVar("T")
 
 
-class Rpc(NamedTuple):
-    """One call of a service, and who may make it; `api` is the name under which it is counted."""
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One call of a service, for whoever may call the verb; `api` is the name under which it is counted."""
 
     api: str
     service: str
     name: str
-    rule: Rule
+    verb: Verb | Rule
+    rule: Rule = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", rule_of(self.verb))
 
     @property
     def path(self) -> str:

@@ -23,7 +23,6 @@ from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 SERVICE: Final = "everwork.v1.DeskService"
 API: Final = "desk"
@@ -48,7 +47,7 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Stats": Jobs.stats,
     "Result": Jobs.result,
 }
-RPCS: Final = {name: Rpc(API, SERVICE, name, rule_of(verb)) for name, verb in _VERBS.items()}
+RPCS: Final = {name: Rpc(API, SERVICE, name, verb) for name, verb in _VERBS.items()}
 """Every call of the service, with the rule of its verb."""
 
 
