@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partialmethod, wraps
+from functools import partial, partialmethod, wraps
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from everwork.proto import work_pb2
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
+from everwork.service.bulk import BulkAction, BulkFilter
+from everwork.service.dead_letters import DeadLetterAction, dead_filter
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import (
@@ -40,7 +42,8 @@ from everwork.service.verb import (
     verb,
 )
 from tests.app.waiting import until
-from tests.factories import TYPE, a_new_job, a_pending_job, a_processing_job, the_state
+from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, a_processing_job, the_state
+from tests.fleets import WORKER_ID, a_process, a_trigger
 
 MINE, OTHER = "acme", "umbrella"
 
@@ -361,6 +364,64 @@ async def test_the_first_argument_is_the_target_and_the_others_are_the_details(
     ]
     [entry, *_] = await service.audit.last(1)
     assert (entry.key_id, entry.who, entry.origin) == ("k1", "ann", "10.0.0.7")
+
+
+async def _switched_worker(admin: Admin, _: Jobs, *, is_on: bool) -> None:
+    await admin.switch_worker(WORKER_ID, is_on)
+
+
+async def _switched_trigger(admin: Admin, _: Jobs, *, is_on: bool) -> None:
+    await admin.switch_trigger("nightly-report", is_on)
+
+
+async def _changed_many(_: Admin, jobs: Jobs, *, action: BulkAction) -> None:
+    await jobs.change_many(action, [1])
+
+
+async def _changed_matching(_: Admin, jobs: Jobs, *, action: BulkAction) -> None:
+    await jobs.change_matching(action, BulkFilter(JobFilter()))
+
+
+async def _changed_dead(_: Admin, jobs: Jobs, *, action: DeadLetterAction) -> None:
+    await jobs.change_dead(action, dead_filter(), all=True)
+
+
+BY_THEMSELVES: dict[str, Sequence[Callable[[Admin, Jobs], Awaitable[Any]]]] = {
+    "restart_process": [lambda admin, _: admin.restart_process("m1/0")],
+    "switch_worker": [partial(_switched_worker, is_on=is_on) for is_on in (True, False)],
+    "forget_worker": [lambda admin, _: admin.forget_worker(WORKER_ID)],
+    "switch_trigger": [partial(_switched_trigger, is_on=is_on) for is_on in (True, False)],
+    "fire_trigger": [lambda admin, _: admin.fire_trigger("nightly-report")],
+    "set_policy": [lambda admin, _: admin.set_policy(TYPE, {"base": 2})],
+    "drop_group": [lambda admin, _: admin.drop_group(TYPE, "reporting")],
+    "create_key": [lambda admin, _: admin.create_key("ci", ["jobs"])],
+    "change_many": [partial(_changed_many, action=action) for action in BulkAction],
+    "change_matching": [partial(_changed_matching, action=action) for action in BulkAction],
+    "requeue_matching": [lambda _, jobs: jobs.requeue_matching(JobFilter(), all=True)],
+    "change_dead": [partial(_changed_dead, action=action) for action in DeadLetterAction],
+}
+
+
+def test_every_verb_that_records_itself_is_among_them() -> None:
+    declared = {**rules_of(Jobs), **rules_of(Admin)}
+    assert {name for name, rule in declared.items() if rule.audited is ITSELF} == set(BY_THEMSELVES)
+
+
+@pytest.mark.parametrize("name", BY_THEMSELVES)
+async def test_a_verb_that_records_itself_records_the_actions_that_it_declares(
+    engine: Engine, service: JobService, name: str
+) -> None:
+    caller = a_caller(Permission.ALL)
+    admin, jobs = Admin(service, service.key_ring(), caller), Jobs(service, caller)
+    await a_trigger(engine)
+    if name == "restart_process":
+        await a_process(engine)
+    await engine.add_group(TYPE, "reporting")
+    for number, act in enumerate(BY_THEMSELVES[name]):
+        await a_dead_letter(engine, type=f"type-{number}")
+        await act(admin, jobs)
+    declared = {**rules_of(Jobs), **rules_of(Admin)}[name].audit
+    assert {action for action, _, _ in await recorded(service)} == set(declared)
 
 
 async def test_what_was_not_done_is_not_recorded(
