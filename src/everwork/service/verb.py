@@ -180,7 +180,7 @@ def verb(
 
     def declare(method: Method[S, P, T]) -> Method[S, P, T]:
         signature = _checked_signature(method, rule)
-        first = [*signature.parameters, ""][1]
+        first, is_recorded = [*signature.parameters, ""][1], rule.is_recorded
 
         @wraps(method)
         def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -191,7 +191,7 @@ def verb(
             rule.admit(caller.principal)
             if tenants is OWNER and caller.principal.tenants:
                 await self._require_own([checks.job_key(args[0] if args else kwargs[first])])
-            if not rule.is_recorded:
+            if not is_recorded:
                 return await method(self, *args, **kwargs)
             target, detail = _target_and_detail(signature.bind(self, *args, **kwargs))
             by_minute = audited is BY_MINUTE and not caller.is_person
